@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from agentctl.errors import InvalidResponse
 from agentctl.light_dataclass import dataclass
@@ -104,11 +104,20 @@ _TYPES: dict[str, type] = {
 """The types of the members that readers use; each may be null or missing."""
 
 
-_OMITTED = {
+OmissionKind = Literal[
+    "failed_run", "tool_result", "runs", "turns",
+    "damaged_messages", "damaged_native", "damaged_state", "damaged_summary",
+]  # fmt: skip
+
+_OMITTED: dict[OmissionKind, str] = {
     "failed_run": "earlier runs that were too large",
     "tool_result": "results of tools",
     "runs": "earlier runs",
     "turns": "earlier answers",
+    "damaged_messages": "earlier runs whose stored messages are damaged",
+    "damaged_native": "the library's messages of earlier runs, which are damaged",
+    "damaged_state": "the stored state of the session, which is damaged",
+    "damaged_summary": "the stored summary of the session, which is damaged",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, cast
 from typing_extensions import TypedDict
 
 from agentctl.records.approvals import ApprovalSummary
-from agentctl.records.events import describe_compacted
+from agentctl.records.events import OmissionKind, describe_compacted
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
 from agentctl.records.runs import RunSummary, RunSummaryPage, SpanRecord, VersionChange
@@ -40,7 +40,7 @@ WHOLE_FIELDS = (
 class OmissionRecord(TypedDict):
     """A part of the messages that a model call does not show whole (docs/models.md)."""
 
-    kind: Literal["failed_run", "tool_result", "runs", "turns"]
+    kind: OmissionKind
     count: int
     first: str
     last: str
@@ -153,6 +153,9 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
     items = [*first, *placed, *rest[len(first) :]]
     for change in run.get("version_changes") or ():
         items.insert(_find_place(items, change["at"]), build_notice(change))
+    if damaged := run.get("damaged"):
+        names = ", ".join(map(str, damaged))
+        items.insert(0, {"type": "notice", "text": f"damaged in the database: {names}"})
     content = str(run.get("content") or "")
     is_said = any(item["type"] == "text" and item["text"] == content for item in items)
     items = [cut_item(item, cut) for item in items]

@@ -275,10 +275,16 @@ def _continue_run(run: RunSoFar, event: Event) -> list[RunChange]:
 
 def _add_compacted(run: RunSoFar, event: Event) -> RunChange:
     """Add a note; it replaces that of the same call, which was refused and is made with less."""
-    last = len(run.items) - 1
-    if last >= 0 and run.items[last]["type"] == "compacted":
-        return run.replace(last, build_compacted(event.data))
-    return run.add(build_compacted(event.data))
+    item, last = build_compacted(event.data), len(run.items) - 1
+    if last < 0 or run.items[last]["type"] != "compacted":
+        return run.add(item)
+    # Damaged data is in the first message of the run, the rest in the answer of a call.
+    is_same = _names_damage(item) == _names_damage(run.items[last])
+    return run.replace(last, item) if is_same else run.add(item)
+
+
+def _names_damage(item: Mapping[str, Any]) -> bool:
+    return any(str(each["kind"]).startswith("damaged_") for each in item.get("omissions") or ())
 
 
 def _start_call(run: RunSoFar, event: Event) -> RunChange:

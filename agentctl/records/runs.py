@@ -114,7 +114,8 @@ class RunRecord(TypedDict):
     the JSON text of `input_object`. `input_object` is the object `input`
     of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
-    that run (steps of a workflow) that it began with.
+    that run (steps of a workflow) that it began with. `damaged` names the fields whose stored
+    values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero.
     """
 
     run_id: str
@@ -160,6 +161,7 @@ class RunRecord(TypedDict):
     approvals: list[ApprovalSummary]
     spans: list[SpanRecord]
     member_runs: list[str]
+    damaged: NotRequired[list[str]]
 
 
 class ToolCallRecord(TypedDict):

@@ -14,13 +14,15 @@ from agentctl.agents import RunContext
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.pauses import CallOutcome, Decided, to_text
-from agentctl.runtime.transcript.events import ProgressReported
+from agentctl.runtime.transcript.context_window import Omission
+from agentctl.runtime.transcript.events import Compacted, ProgressReported
 from agentctl.work.run_scope import current_call
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories
     from agentctl.agents.waiting import Replayer
     from agentctl.config.settings import Limits
+    from agentctl.records.events import OmissionKind
     from agentctl.records.kinds import ComponentKind
     from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.component import Component
@@ -82,6 +84,23 @@ class EarlierRun:
     run_id: str = ""
     omitted_bytes: int = 0
     seq: int | None = None
+
+
+def leave_out(environment: RunEnvironment, kind: OmissionKind, run_id: str, size: int) -> None:
+    """Record and publish stored data that is damaged: a run does not get it.
+
+    Args:
+        run_id: the earlier run that has it; `""` for the session.
+        size: its size in bytes.
+    """
+    left_out = environment.transcript.left_out
+    known = next((each for each in left_out if each["kind"] == kind), None)
+    if known is None:
+        left_out.append(Omission(kind, 1, run_id, run_id, size).record())
+    elif known["last"] != run_id:
+        known.update(count=known["count"] + 1, last=run_id, size=known["size"] + size)
+    environment.transcript.name_left_out()
+    environment.emit(Compacted([*left_out], None, None))
 
 
 class RunEnvironment(Protocol):

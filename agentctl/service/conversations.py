@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from agentctl import errors
 from agentctl.records.approvals import ApprovalRecord, ApprovalRow
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -76,5 +74,4 @@ class ConversationOperations(OperationFamily):
         row = await database.read(sessions.get(session_id, self.lookups.visibility))
         if row is None:
             return None
-        state: dict[str, Any] = orjson.loads(row.session_state or "{}")
-        return state
+        return sessions.parse_state(row.session_state)

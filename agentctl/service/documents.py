@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import orjson
 
+from agentctl.errors import Unavailable
 from agentctl.interface.requests import FULL_VIEW, Page, RunView
 from agentctl.records.approvals import ApprovalRecord, ApprovalRow
 from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
@@ -17,12 +18,14 @@ from agentctl.records.run_reader import RunReader
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunRecord, RunRow, RunState, RunSummary
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.records.stored_json import parse_records, parse_stored, require
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
 from agentctl.records.trace_context import parse_run_trace
 from agentctl.runs.life.cancel import CancelResult
 from agentctl.runs.log.fold import find_root_id, read_stored_items
 from agentctl.runs.states import is_final, is_settled
+from agentctl.runtime.transcript.history import parse_messages
 from agentctl.service.json_texts import RecordWriter, dump_holding, embed_stored, join_array
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
@@ -45,6 +48,18 @@ FindMetrics = Callable[[str], dict[str, int | None] | None]
 
 UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
 """The counters of a live run that another process executes: a JSON object."""
+
+_PARSERS: dict[str, Callable[[str], object]] = {
+    "messages": parse_messages,
+    **dict.fromkeys(("tools", "spans"), parse_records),
+    **dict.fromkeys(
+        ("metrics", "metadata", "session_state", "input_object"),
+        lambda text: parse_stored(text, dict),
+    ),
+    **dict.fromkeys(("version_changes", "holding"), lambda text: parse_stored(text, list)),
+    "output": lambda text: parse_stored(text, object),
+}
+"""The columns of a run with JSON texts, and functions that return None for a damaged one."""
 
 _COMPUTED = (
     "metrics", "late_result", "holding", "messages", "tools", "spans", "version_changes",
@@ -110,17 +125,45 @@ def build_run_document(
         spans: the spans of a live run; those of a run that has ended are in its row.
     """
     trace = parse_run_trace(row.trace)
-    return _RUN.write(
-        row,
-        {
-            **_build_members(row, facts),
+
+    def build(row: RunRow) -> dict[str, Any]:
+        return {
             "messages": _cut_entries(row.messages, "content", cut),
             "tools": _cut_entries(row.tools, "result", cut),
             "trace_id": trace.own.trace_id if trace is not None else None,
-            "spans": embed_stored(row.spans or "[]") if spans is None else spans,
+            "spans": embed_stored(row.spans or "[]", "[") if spans is None else spans,
             "member_runs": list(member_runs),
-        },
-    )
+        }
+
+    return _write_whole(_RUN, row, facts, build)
+
+
+def _write_whole(
+    writer: RecordWriter, row: RunRow, facts: RelatedFacts, build: Callable[[RunRow], Any]
+) -> bytes:
+    """Write the record of a run; without its damaged values, which it names, if it has any."""
+    try:
+        return writer.write(row, {**_build_members(row, facts), **build(row)})
+    except Unavailable:
+        whole, damaged = _leave_out_damage(row)
+        if not damaged:
+            raise
+        if "metrics" in damaged:
+            facts = facts._replace(metrics=UNKNOWN_USAGE)
+        named = {"damaged": damaged}
+        return writer.write(whole, {**_build_members(whole, facts), **build(whole), **named})
+
+
+def _leave_out_damage(row: RunRow) -> tuple[RunRow, list[str]]:
+    """Return a row without its damaged JSON texts, and their names."""
+    texts = {name: getattr(row, name) for name in _PARSERS}
+    damaged = [
+        name
+        for name, text in texts.items()
+        if text not in (None, "null") and _PARSERS[name](text) is None
+    ]
+    left_out: dict[str, Any] = dict.fromkeys(damaged)
+    return replace(row, **left_out), damaged
 
 
 def build_start_document(spec: RunSpec) -> bytes:
@@ -137,17 +180,13 @@ def build_start_document(spec: RunSpec) -> bytes:
 
 def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
     """Build the summary of a run, read with `SUMMARY_COLUMNS` (docs/contract.md "Run summary")."""
-    spans = None if row.spans is None else orjson.loads(row.spans)
-    tool_calls = None if spans is None else sum(1 for span in spans if span["kind"] == "tool")
-    return _SUMMARY.write(
-        row,
-        {
-            **_build_members(row, facts),
-            "input": cut_text(row.input, INPUT_LENGTH),
-            "tool_calls": tool_calls,
-            "member_count": facts.member_count,
-        },
-    )
+    # Damaged spans are none: they must not end a whole list.
+    spans = None if row.spans is None else parse_stored(row.spans, list)
+    kinds = [span.get("kind") for span in spans or () if isinstance(span, dict)]
+    tool_calls = None if spans is None else kinds.count("tool")
+    counts = {"tool_calls": tool_calls, "member_count": facts.member_count}
+    build = {"input": cut_text(row.input, INPUT_LENGTH), **counts}
+    return _write_whole(_SUMMARY, row, facts, lambda _: build)
 
 
 def _build_members(row: RunRow, facts: RelatedFacts) -> dict[str, Any]:
@@ -171,8 +210,8 @@ def _cut_entries(stored: str | None, field: str, cut: int | None) -> Any:
     A cut entry has `truncated`: `{"characters": N}` with the whole length.
     """
     if stored is None or cut is None:
-        return embed_stored(stored or "[]")
-    entries = orjson.loads(stored)
+        return embed_stored(stored or "[]", "[")
+    entries = require(parse_records(stored))
     cut_entries(entries, field, cut)
     return entries
 
@@ -233,7 +272,8 @@ def build_document_alone(row: RunRow, cut: int | None) -> bytes:
 def _is_counted(metrics: str, total: int) -> bool:
     if metrics is UNKNOWN_USAGE:
         return False
-    return bool(total) or orjson.loads(metrics).get("total_tokens") is not None
+    counted = parse_stored(metrics, dict) or {}
+    return bool(total) or counted.get("total_tokens") is not None
 
 
 def _add_phase(summary: bytes) -> dict[str, Any]:
@@ -258,7 +298,9 @@ def _read_run_items(
         own = children.get(row.run_id, ())
         spans = None if is_final(row.status) else find_spans(row.run_id)
         member_ids = [child.run["run_id"] for child in own]
-        run = orjson.loads(build_run_document(row, related[row.run_id], member_ids, None, spans))
+        stored, damaged = _leave_out_damage(row)
+        run = orjson.loads(build_run_document(stored, related[row.run_id], member_ids, None, spans))
+        run["damaged"] = damaged
         items = build_items(run, own, cut)
         if not is_settled(row.status):
             root_id = yield from find_root_id(row)
@@ -345,7 +387,8 @@ def read_run_details(run: RunRecord) -> Steps[RunDetails]:
         find = approvals.list_of_root if run["parent_run_id"] is None else approvals.list_of_run
         rows = yield from find(run["run_id"])
         asked = [build_approval_record(row) for row in rows]
-    return RunDetails(descendants, orjson.loads(state or "null"), asked)
+    state_now = None if state is None else sessions.parse_state(state)
+    return RunDetails(descendants, state_now, asked)
 
 
 def build_approval_document(row: ApprovalRow) -> bytes:

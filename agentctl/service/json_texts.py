@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
 import orjson
 
-from agentctl.errors import Unavailable
 from agentctl.records.runs import LastRunState
+from agentctl.records.stored_json import build_damage
 from agentctl.records.times import Timestamp, format_optional_time
 from agentctl.records.value_types import field_types
 from agentctl.runs.states import is_final
 
-CHECKED_BYTES = 16_384
-"""Size of a stored text that is parsed before it is sent."""
+CHECKED_BYTES = 1_048_576
+"""Size of a stored text that is parsed before it is sent, in some milliseconds."""
 
 
 def join_array(items: Iterable[bytes]) -> bytes:
@@ -25,11 +25,14 @@ def join_array(items: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(items) + b"]"
 
 
-def stored_json(text: str | None) -> bytes:
+def stored_json(text: str | None, opening: str = "") -> bytes:
     """Return a stored JSON text; None is null.
 
     A text of up to `CHECKED_BYTES` is parsed, of a longer one only its two ends are checked: the
     time of a parse grows with the text.
+
+    Args:
+        opening: the bracket with which the text begins; `""` for any value.
 
     Raises:
         Unavailable: the text is not JSON.
@@ -38,6 +41,8 @@ def stored_json(text: str | None) -> bytes:
         return b"null"
     raw = text.encode()
     try:
+        if not text.startswith(opening):
+            raise build_damage()
         if len(raw) <= CHECKED_BYTES:
             orjson.loads(raw)
             return raw
@@ -46,16 +51,24 @@ def stored_json(text: str | None) -> bytes:
     else:
         if raw[:1] + raw[-1:] in (b"{}", b"[]", b'""'):
             return raw
-    raise Unavailable(
-        "The database is damaged",
-        cause="a stored JSON text is not valid",
-        hint="restore the database from a backup",
-    )
+    raise build_damage()
 
 
-def embed_stored(text: str | None) -> orjson.Fragment:
+def embed_stored(text: str | None, opening: str = "") -> orjson.Fragment:
     """Return a stored JSON text as a part of a document. Raises Unavailable, see `stored_json`."""
-    return orjson.Fragment(stored_json(text))
+    return orjson.Fragment(stored_json(text, opening))
+
+
+def check_array(pieces: Iterable[bytes]) -> None:
+    """Check the inner texts of stored JSON arrays that are joined.
+
+    Raises:
+        Unavailable: they are not JSON.
+    """
+    try:
+        orjson.loads(b"[%b]" % b",".join(filter(None, pieces)))
+    except orjson.JSONDecodeError:
+        raise build_damage() from None
 
 
 def join_arrays(inner: Sequence[bytes]) -> list[bytes]:
@@ -115,8 +128,13 @@ class RecordWriter:
     def _converters(self) -> list[tuple[str, Callable[[Any], Any]]]:
         """The functions for the columns that are not stored as they are sent."""
         types = field_types(self._record)
+        kinds: dict[object, Callable[[Any], Any]] = {
+            Timestamp: format_optional_time,
+            dict: partial(embed_stored, opening="{"),
+            list: partial(embed_stored, opening="["),
+        }
         return [
-            (name, format_optional_time if types[name].kind is Timestamp else embed_stored)
+            (name, kinds.get(types[name].kind, embed_stored))
             for name in self._stored
             if types[name].kind is Timestamp or not types[name].classes
         ]

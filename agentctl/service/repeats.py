@@ -33,7 +33,7 @@ from agentctl.runs.life.supervision import HISTORY_BYTES
 from agentctl.runs.log.fold import find_root_id
 from agentctl.runs.states import is_final
 from agentctl.runtime.component import Component
-from agentctl.runtime.transcript.history import complete_history, mark_kept
+from agentctl.runtime.transcript.history import complete_history, mark_kept, parse_messages
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import find_repeated
 from agentctl.service.runs import RunOperations, Started
@@ -215,7 +215,7 @@ class RepeatOperations(RunOperations):
             row.session_id, component.history_runs, maximum, before_seq=row.seq
         )
         runs = run_reads.begin_again(await database.read(recent, size="run"))
-        earlier = [message for run in runs for message in orjson.loads(run.messages)]
+        earlier = [each for run in runs for each in parse_messages(run.messages) or ()]
         return mark_kept([dict(each) for each in complete_history(earlier)], row.run_id)
 
     async def _start_repeat(

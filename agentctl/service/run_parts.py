@@ -31,10 +31,11 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import RunCauses, RunRow, ToolCallRecord
+from agentctl.records.stored_json import parse_records, parse_stored, require
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.follow.follow import flatten
 from agentctl.runs.log.requests import NATIVE, OWN, WORDS
-from agentctl.runtime.transcript.history import complete_history
+from agentctl.runtime.transcript.history import complete_history, parse_messages
 from agentctl.runtime.transcript.spans import CALL_PREFIX
 from agentctl.service import documents, paging
 from agentctl.service.documents import MAXIMUM_DEPTH
@@ -95,9 +96,9 @@ class RunPartOperations(OperationFamily):
         async with self.audit(operation_ids(kind).get_tool_call, **path):
             database = await self.lookups.run_database(kind, component_id, run_id, session_id)
             row = await database.read(run_reads.get(run_id, self.lookups.visibility), size="run")
-            calls = orjson.loads(row.tools) if row is not None and row.tools else []
+            calls: Any = require(parse_records((row and row.tools) or "[]"))
             for call in calls:
-                if call["tool_call_id"] == tool_call_id:
+                if call.get("tool_call_id") == tool_call_id:
                     return build_document(call)
             raise errors.NotFound("Tool call not found")
 
@@ -233,7 +234,7 @@ class StoredCalls:
     ) -> None:
         self._own = own
         self._system = (OWN, 0) if own and own[0]["role"] == "system" else None
-        self._spans = {span["id"]: span for span in spans if span["kind"] == "model"}
+        self._spans = {span["id"]: span for span in spans if span.get("kind") == "model"}
         self._models: Mapping[str, Sequence[str]] = requests.get("models", {})
         calls: Mapping[str, Mapping[str, Any]] = requests.get("calls", {})
         self._calls = {f"{CALL_PREFIX}{number}": call for number, call in calls.items()}
@@ -335,8 +336,11 @@ def _build_message(sources: Sequence[Sequence[Mapping[str, Any]]], source: int, 
 def read_model_calls(row: RunRow) -> Steps[StoredCalls]:
     """Read the model calls of a run that has ended or is paused."""
     stored = yield from run_reads.get_requests(row.run_id)
-    texts = row.spans or "[]", row.messages or "[]", stored or "{}"
-    return StoredCalls(*map(orjson.loads, texts))
+    return StoredCalls(
+        require(parse_records(row.spans or "[]")),
+        require(parse_messages(row.messages or "[]")),
+        require(parse_stored(stored or "{}", dict)),
+    )
 
 
 @unit
@@ -366,6 +370,6 @@ def _read_history(row: RunRow, numbers: Sequence[int]) -> Steps[list[Mapping[str
         return []
     first, last = numbers[0], numbers[-1]
     stored = yield from run_reads.list_messages(row.session_id, first, last)
-    found = dict(stored)
-    kept = takewhile(found.__contains__, numbers)
-    return [each for number in kept for each in complete_history(orjson.loads(found[number]))]
+    found = {number: parse_messages(text) for number, text in stored}
+    kept = takewhile(lambda messages: messages is not None, map(found.get, numbers))
+    return [each for messages in kept for each in complete_history(messages or ())]

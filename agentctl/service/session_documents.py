@@ -102,7 +102,7 @@ def read_session_head(row: SessionRow) -> Steps[bytes]:
     }
     for name in ("metrics", "session_summary", "session_state", "metadata"):
         stored = getattr(row, "summary" if name == "session_summary" else name)
-        head[name] = None if stored is None else orjson.Fragment(stored)
+        head[name] = embed_stored(stored, "{")
     return orjson.dumps(head)
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from agentctl.records.runs import StoredHistory
 from agentctl.records.sessions import SessionRow
 from agentctl.runtime.bounds import convert
+from agentctl.service.json_texts import check_array
 from agentctl.store.database import Database, ReadSize
 from agentctl.store.repositories import run_reads, sessions
 
@@ -70,7 +71,7 @@ class SessionHistories:
         Args:
             identity: that of the session, if it was read with the row (`get_with_history`).
 
-        Raises the errors of `Database.read`.
+        Raises the errors of `Database.read`, and Unavailable for a history that is no JSON.
         """
         if identity is None:
             identity = await database.read(sessions.get_identity(row.session_id))
@@ -127,7 +128,10 @@ async def _read_runs(
     database: Database, row: SessionRow, after_seq: int, size: int
 ) -> list[StoredHistory]:
     kind: ReadSize = "large" if size > LARGE_BYTES else "small"
-    return await database.read(run_reads.list_histories(row.session_id, after_seq), size=kind)
+    runs = await database.read(run_reads.list_histories(row.session_id, after_seq), size=kind)
+    # A kept history is checked once.
+    await convert(partial(check_array, [run.text for run in runs]), size, JOIN_BYTES)
+    return runs
 
 
 def _count_bytes(runs: Sequence[StoredHistory]) -> int:

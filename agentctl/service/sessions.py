@@ -192,6 +192,7 @@ class SessionOperations(OperationFamily):
         if view == "summary":
             return Document(await database.read(session_documents.read_session_head(row)))
         histories = [] if history is None else [history]
+        json_texts.check_array(histories)
         if not histories and row.session_type != "workflow" and row.history_bytes:
             histories = await self.hosting.histories.read(database, row, identity)
         build = partial(session_documents.build_session_document, row, histories)

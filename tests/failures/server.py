@@ -6,11 +6,11 @@ import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.deployment import Deployment, create_deployment
+from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.process import ServerProcess, serve_config
 
@@ -88,13 +88,16 @@ def find_component(kind: str, variant: str) -> str | None:
 
 
 @contextlib.contextmanager
-def open_deployment(extra: str = "") -> Iterator[tuple[Deployment, ModelEndpoint]]:
-    """Start the endpoint and create the folder of a server."""
+def open_deployment(
+    extra: str = "", databases: Mapping[str, str] = SQLITE_DATABASES
+) -> Iterator[tuple[Deployment, ModelEndpoint]]:
+    """Start the endpoint and create the folder of a server with the databases."""
     folder = Path(tempfile.mkdtemp(prefix="agentctl-failures-"))
     endpoint = start_endpoint("tests.failures.endpoint")
     try:
         config = _format_config(endpoint.base_url) + extra
-        yield create_deployment(folder, endpoint.base_url, extra=config), endpoint
+        deployment = create_deployment(folder, endpoint.base_url, extra=config, databases=databases)
+        yield deployment, endpoint
     finally:
         endpoint.stop()
         shutil.rmtree(folder, ignore_errors=True)

@@ -30,7 +30,7 @@ hang            nothing more is sent: `head` or `text`
 
 Action = Literal[
     "run", "leave", "cancel-at-start", "cancel-in-work", "cancel-while-paused", "cancel-in-queue",
-    "reject", "approve-others", "approve-wrongly", "respond", "expire", "refuse",
+    "reject", "approve-others", "approve-wrongly", "respond", "expire", "refuse", "damage",
 ]  # fmt: skip
 
 ANSWERS = frozenset({"MODEL_REJECTED", "MODEL_TIMEOUT", "MODEL_UNAVAILABLE"})
@@ -48,7 +48,8 @@ class Failure:
         codes: the error codes that blame the right part; `COMPLETED` if the run may complete, as
             the failure of a tool is a result for its model; `CANCELLED`.
         variant: the variant of the agent: `output` has an output schema, `queue` a queue.
-        body: fields of the request, for an action `refuse`.
+        body: fields of the request, for an action `refuse`; for `damage` the column and the way
+            (`tests.failures.damage`).
     """
 
     name: str
@@ -74,6 +75,7 @@ def list_failures() -> Iterator[Failure]:
     yield from _list_tools()
     yield from _list_actions()
     yield from _list_outputs()
+    yield from _list_damage()
 
 
 # The model endpoint
@@ -383,6 +385,23 @@ def _list_outputs() -> Iterator[Failure]:
         yield Failure(f"output-{name}", ({"text": text},), codes, variant="output")
         calls = [{"calls": [(tool, text)]} for tool in ("final_result", "Total") for _ in range(3)]
         yield Failure(f"output-{name}-by-a-call", (*calls, DONE), codes, variant="output")
+
+
+# Stored data
+
+DAMAGED = (
+    "messages", "native_history", "history", "tools", "spans", "session_state", "summary",
+    "metrics",
+)  # fmt: skip
+WAYS = ("cut", "text", "number", "numbers", "objects")
+"""The columns and the ways of `tests.failures.damage`."""
+
+
+def _list_damage() -> Iterator[Failure]:
+    for column in DAMAGED:
+        for way in WAYS:
+            name = f"damaged-{column.replace('_', '-')}-{way}"
+            yield Failure(name, (DONE,), {"COMPLETED"}, "damage", body=(column, way))
 
 
 BLAMED = {

@@ -23,6 +23,7 @@ from tests.failures.server import (
 from tests.failures.strict import find_violations
 from tests.failures.table import FAILURES
 from tests.failures.trial import Clients, Trial
+from tests.postgres import postgres_schemas
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
@@ -31,6 +32,7 @@ EACH = (
     "reason-length-call", "malformed-json", "type-delta-text", "answer-blank", "arguments-no-json",
     "name-spaced", "ids-empty", "calls-two-hundred", "tool-raises-between-others",
     "cancelled-in-one-of-two-tools", "approval-rejected", "request-blank",
+    "damaged-messages-cut", "damaged-native-history-numbers", "damaged-session-state-text",
 )  # fmt: skip
 """Failures of every kind of agent in the suite; a configured agent has all of them."""
 
@@ -62,6 +64,24 @@ def test_next_message_is_answered_after_every_failure(server: FailingServer) -> 
     asyncio.run(run_trials(Clients(server), trials))
     assert list_problems(trials) == []
     assert len(trials) > 400
+
+
+@pytest.mark.slow
+def test_next_message_is_answered_after_damage_on_postgresql(postgres_url: str) -> None:
+    kinds = KINDS if LONG else ("configured", "pydantic-ai", "openai-agents")
+    trials = [
+        Trial(kind, failure)
+        for kind in kinds
+        for failure in FAILURES.values()
+        if failure.action == "damage" and (LONG or failure.name.endswith("cut"))
+    ]
+    with (
+        postgres_schemas(postgres_url) as databases,
+        open_deployment(databases=databases) as (deployment, endpoint),
+        serve_failures(deployment, endpoint) as each,
+    ):
+        asyncio.run(run_trials(Clients(each), trials))
+    assert list_problems(trials) == []
 
 
 @pytest.mark.slow

@@ -12,12 +12,16 @@ from typing import Any
 
 import httpx2
 
-from tests.failures.server import IN_CODE, FailingServer, find_component
+from tests.failures.damage import STATE, StoredColumn, find_read_problems, list_reads
+from tests.failures.server import IN_CODE, KINDS, FailingServer, find_component
 from tests.failures.table import BLAMED, SECRET, Failure
 
 __all__ = ["Clients", "Trial"]
 
 RESPONSE_SECONDS = 120.0
+
+_WITH_NATIVE = ("pydantic-ai", "openai-agents")
+"""The kinds whose messages are stored as their library writes them, too."""
 
 FINAL = ("COMPLETED", "CANCELLED", "ERROR")
 
@@ -112,7 +116,10 @@ class Clients:
         body, key = self._build_body(trial)
         record = await self._fail(failure, component, body, key)
         self._judge(trial, record)
-        await self.say_hi(trial)
+        if failure.action == "damage":
+            await self._check_damage(trial, record, component)
+        else:
+            await self.say_hi(trial)
 
     def _build_body(self, trial: Trial, name: str = "") -> tuple[Record, str]:
         """Return the request of a failure or of `hi`, and its key."""
@@ -157,6 +164,7 @@ class Clients:
             "cancel-in-queue": self._cancel_in_queue,
             "cancel-at-start": self._cancel_in_work,
             "cancel-in-work": self._cancel_in_work,
+            "damage": self._damage,
         }
         action = actions.get(failure.action, self._decide)
         return await action(failure, component, body, key)
@@ -173,6 +181,42 @@ class Clients:
         await asyncio.gather(posting, return_exceptions=True)
         runs = await self._get(f"/sessions/{body['session_id']}/runs")
         return await self._wait_for_end(runs[0]["run_id"])
+
+    async def _damage(self, failure: Failure, component: str, body: Record, key: str) -> Record:
+        """Complete a run, and damage a stored column of its session."""
+        name, way = failure.body
+        record = await self._post(f"/{component}/runs", {**body, "session_state": STATE})
+        column = StoredColumn(self._server, name, body["session_id"])
+        await column.damage(way)
+        record["damaged"] = await column.read()
+        return record
+
+    async def _check_damage(self, trial: Trial, before: Record, component: str) -> None:
+        """Check that the reads are clear, that damaged data is kept, and that a record names it."""
+        name, _ = trial.failure.body
+        kind = component.partition("s/")[0]
+        paths = list_reads(kind, trial.session_id, before["run_id"])
+        trial.problems += await find_read_problems(self._read, paths)
+        answered = await self.say_hi(trial)
+        paths = list_reads(kind, trial.session_id, before["run_id"])
+        trial.problems += await find_read_problems(self._read, paths)
+
+        now = await StoredColumn(self._server, name, trial.session_id).read()
+        kept = [text == old for text, old in zip(now, before["damaged"], strict=False)]
+        if name == "session_state":
+            kept = [kept[0] or json.loads(now[0]).get("damaged_state") == before["damaged"][0]]
+        if not all(kept) and name != "metrics":
+            trial.problems.append(f"the damaged data is not kept: {now}"[:300])
+        kinds = {*KINDS} - {"workflow"} if name in ("messages", "session_state") else ()
+        if trial.kind not in (_WITH_NATIVE if name == "native_history" else kinds):
+            return
+        record = await self._read(f"/runs/{answered['run_id']}")
+        expected = f"damaged_{name.removesuffix('_history').removeprefix('session_')}"
+        if f'"kind":"{expected}"' not in record.text:
+            trial.problems.append(f"the record does not name {expected}: {record.text[:900]}")
+
+    async def _read(self, path: str) -> httpx2.Response:
+        return await self._http.get(path, headers=self._headers["ann"])
 
     async def _send_wrongly(
         self, failure: Failure, component: str, body: Record, key: str
@@ -274,8 +318,8 @@ class Clients:
 
     # The message that must be answered
 
-    async def say_hi(self, trial: Trial) -> None:
-        """Send a message in the session of a trial, and check its answer."""
+    async def say_hi(self, trial: Trial) -> Record:
+        """Send a message in the session of a trial, check its answer, and return its run."""
         component = find_component(trial.kind, trial.failure.variant)
         body, key = self._build_body(trial, "hi")
         record = await self._post(f"/{component}/runs", body)
@@ -287,10 +331,11 @@ class Clients:
         if record["status"] != "COMPLETED" or wanted not in (record["content"] or ""):
             error = record.get("error")
             trial.problems.append(f"hi: {record['status']} {error} {record['content']!r:.80}")
-            return
+            return record
         stored = await self._get(f"/runs/{record['run_id']}")
         if stored["content"] != record["content"]:
             trial.problems.append("the answer is not stored")
+        return record
 
     async def _run_bystander(self) -> None:
         """Run messages of another user in one session; each one has to be answered."""

@@ -38,11 +38,17 @@ def test_histories_are_joined_into_one_array(
     "damaged",
     ["", "x", '{"a": 1', '{"a" 1}', f'{{"a": "{"x" * CHECKED_BYTES}', "x" * CHECKED_BYTES],
 )
-async def test_damaged_json_is_an_error(deployment: Deployment, damaged: str) -> None:
+async def test_damaged_json_is_named(deployment: Deployment, damaged: str) -> None:
     async with open_service(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
         change = Sql("UPDATE runs SET metadata = :damaged")
         await service.hosting.databases["main"].write(change.execute(damaged=damaged))
+        record = (await port.get_run(run["run_id"])).value
+        assert (record["damaged"], record["metadata"]) == (["metadata"], None)
+        assert record["content"] == run["content"]
+        await service.hosting.databases["main"].write(
+            Sql("UPDATE sessions SET metadata = :damaged").execute(damaged=damaged)
+        )
         with pytest.raises(Unavailable, match="The database is damaged"):
-            await port.get_run(run["run_id"])
+            await port.get_session_by_id("s1")

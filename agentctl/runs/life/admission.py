@@ -255,7 +255,7 @@ def _change_state(
     if is_stored:
         state = yield from sessions.merge_state(session.session_id, changes)
     else:
-        state = orjson.dumps(orjson.loads(session.session_state or "{}") | changes).decode()
+        state = orjson.dumps({**sessions.parse_state(session.session_state), **changes}).decode()
     limit = max(limit, len((session.session_state or "").encode()))
     if len((state or "").encode()) > limit:
         raise errors.TooLarge(f"The session state would be larger than {limit} bytes")

@@ -18,6 +18,7 @@ from agentctl.interface.requests import SUMMARY_WAIT
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import Purpose, RunSpec
+from agentctl.records.stored_json import parse_stored
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.life.admission import AdmittedRun, admit_child_run
 from agentctl.runs.life.live import LiveRun
@@ -57,18 +58,22 @@ class StoredSummary:
 
     Attributes:
         text: the summary; empty for none.
+        damaged_bytes: size of a stored summary that is no JSON; 0 otherwise.
     """
 
     text: str = ""
     covered: int = 0
+    damaged_bytes: int = 0
 
 
 def parse_summary(stored: str | None) -> StoredSummary:
     """Parse the column `summary` of a session, which may come from another program."""
     if stored is None:
         return StoredSummary()
-    value = orjson.loads(stored)
-    if not isinstance(value, dict) or not isinstance(value.get("summary"), str):
+    value = parse_stored(stored, dict)
+    if value is None:
+        return StoredSummary(damaged_bytes=len(stored.encode()))
+    if not isinstance(value.get("summary"), str):
         return StoredSummary()
     covered = value.get("covered_runs")
     return StoredSummary(value["summary"], covered if isinstance(covered, int) else 0)

@@ -26,15 +26,20 @@ from agentctl.records.repeats import (
 )
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import RunRow
+from agentctl.records.stored_json import parse_records, require
 from agentctl.runs.workers.recovery import WORKER_LOST_REASON
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.transcript.history import CANCELLED_RESULT, mark_kept
+from agentctl.runtime.transcript.history import CANCELLED_RESULT, mark_kept, parse_messages
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, run_reads
 from agentctl.store.visibility import EVERYONE, Visibility
 
 Message = Mapping[str, Any]
+
+
+def _load(text: str | None) -> list[dict[str, Any]]:
+    return require(parse_records(text or "[]"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,7 @@ class StoredOrigin:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """Its messages as its record has them."""
-        messages: list[dict[str, Any]] = _load(self.row.messages)
-        return messages
+        return require(parse_messages(self.row.messages or "[]"))
 
     @property
     def was_lost(self) -> bool:
@@ -139,10 +143,6 @@ def find_open_calls(messages: Sequence[Message], at: int) -> tuple[int, int] | N
     return (start - 1, end) if is_open else None
 
 
-def _load(text: str | None) -> Any:
-    return orjson.loads(text or "[]")
-
-
 def _is_own(message: Message, role: str) -> bool:
     return message["role"] == role and "origin_run_id" not in message
 
@@ -182,7 +182,7 @@ def _find_step(stored: StoredOrigin, steps: Sequence[tuple[str, Component]]) -> 
     spans = {
         int(str(span["id"]).removeprefix("step-")): span
         for span in _load(stored.row.spans)
-        if span["kind"] == "step"
+        if span.get("kind") == "step"
     }
     index = min(spans, default=0)
     found: str | None = None
@@ -240,7 +240,7 @@ def _list_calls(stored: StoredOrigin, origin: Origin) -> Iterator[RepeatedCallRe
     kept = {call["id"] for each in origin.messages for call in each.get("tool_calls") or ()}
     steps = 0 if origin.step_input is None else origin.at
     done = kept | {f"step-{index}" for index in range(steps)}
-    spans = [span for span in _load(stored.row.spans) if span["member_run_id"] is not None]
+    spans = [span for span in _load(stored.row.spans) if span.get("member_run_id")]
     finished = {span["member_run_id"] for span in spans if done & {span["id"], span["parent"]}}
     asked = {(row.run_id, row.tool_call_id): row for row in stored.asked}
     yield from _list_calls_of(stored.row, kept, asked)

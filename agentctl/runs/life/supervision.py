@@ -34,12 +34,12 @@ from agentctl.runs.life.tracing import RunTracer
 from agentctl.runs.log import event_format
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver, LegEnd, Pause
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.context import EarlierRun
+from agentctl.runtime.context import EarlierRun, leave_out
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.transcript.context_window import measure_message
-from agentctl.runtime.transcript.history import is_acceptable, shorten_run
+from agentctl.runtime.transcript.history import is_acceptable, parse_messages, shorten_run
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.work.event_loop import wait_until_done
@@ -280,7 +280,11 @@ class Supervision:
         if run.parent is None:
             await self._starts.wait_for_earlier()
         await self._budgets.check_begin(run)
-        if run.spec.purpose is None and run.leg is None:
+        is_first_leg = run.spec.purpose is None and run.leg is None
+        # A workflow has no messages; its steps share the state.
+        if is_first_leg and run.component.kind != "workflow" and (size := run.state.damaged_bytes):
+            leave_out(run, "damaged_state", "", size)
+        if is_first_leg:
             run.earlier_runs = await retry_while_unavailable(
                 lambda: _load_history(run, self._catalog), stopped=run.stop_requested
             )
@@ -332,10 +336,17 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
         if sum(len(each.messages) for each in stored) > window:
             await _load_summary(run)
     last = await _read_recent(run, 1, kind) if covered and not stored else stored
-    parsed = [(each, orjson.loads(each.messages)) for each in last]
+    parsed = [(each, messages) for each in last if (messages := _parse(run, each)) is not None]
     if parsed:
         run.previous_instructions = _find_instructions(parsed[-1][1])
     return [_build_earlier(*each) for each in parsed] if stored and component.history_runs else []
+
+
+def _parse(run: LiveRun, stored: run_reads.RecentRun) -> list[dict[str, Any]] | None:
+    messages = parse_messages(stored.messages)
+    if messages is None:
+        leave_out(run, "damaged_messages", stored.run_id, len(stored.messages.encode()))
+    return messages
 
 
 async def _read_recent(
@@ -362,6 +373,8 @@ async def _load_summary(run: LiveRun) -> int:
     """Read the summary of the session; return the number of the last run that it covers."""
     summary = parse_summary(await run.database.read(sessions.get_summary(run.spec.session_id)))
     run.summary = summary.text or None
+    if summary.damaged_bytes:
+        leave_out(run, "damaged_summary", "", summary.damaged_bytes)
     return summary.covered if summary.text else 0
 
 

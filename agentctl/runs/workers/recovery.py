@@ -19,8 +19,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import orjson
-
 from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import now
 from agentctl.runs.desk.lost_calls import (
@@ -38,7 +36,7 @@ from agentctl.runs.desk.waiting import (
 from agentctl.runs.log.event_format import LOST_SEQ_STEP
 from agentctl.runs.log.fold import StoredLog, begin_transcript, find_root_id, fold_events
 from agentctl.runs.states import AlreadyFinished, Ending, is_final
-from agentctl.runtime.transcript.history import mark_kept
+from agentctl.runtime.transcript.history import mark_kept, parse_messages
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
@@ -154,7 +152,8 @@ def _read_kept(run: RunRow) -> Steps[Sequence[Mapping[str, Any]]]:
     origin = yield from run_reads.get(run.origin_run_id, EVERYONE)
     if origin is None:
         return ()
-    return mark_kept(orjson.loads(origin.messages or "[]")[: run.origin_at or 0], origin.run_id)
+    messages = parse_messages(origin.messages or "[]") or []
+    return mark_kept(messages[: run.origin_at or 0], origin.run_id)
 
 
 @unit

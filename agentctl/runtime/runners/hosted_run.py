@@ -14,7 +14,7 @@ import orjson
 from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.bounds import STEP_BYTES, Turns
-from agentctl.runtime.context import RunHost, build_run_context
+from agentctl.runtime.context import RunHost, build_run_context, leave_out
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import (
     NotSerializable,
@@ -33,7 +33,7 @@ from agentctl.runtime.transcript.events import (
 from agentctl.work.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
-    from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.context import EarlierRun, RunEnvironment
     from agentctl.runtime.input_schema import InputSchema
     from agentctl.runtime.transcript.spans import Span
 
@@ -328,6 +328,20 @@ class HostedRun:
             self.transcript.unstopped,
             unstopped_name=RUNNER,
         )
+
+    def read_native(self, earlier: EarlierRun, parse: Callable[[str], T]) -> T | None:
+        """Return the messages of an earlier run as the library wrote them; None for none.
+
+        Damaged ones, for which `parse` raises ValueError, are left out, and the record names them.
+        """
+        if earlier.native is None:
+            return None
+        try:
+            return parse(earlier.native)
+        except ValueError:
+            size = len(earlier.native.encode())
+            leave_out(self.environment, "damaged_native", earlier.run_id, size)
+            return None
 
     def set_native_history(self, messages: str) -> None:
         """Keep the messages of this run as JSON of the library, for later runs of this kind.

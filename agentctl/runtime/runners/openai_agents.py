@@ -13,6 +13,7 @@ from agents import Agent, FunctionTool, RunConfig, Runner, RunState
 from agents.items import ToolApprovalItem
 from agents.result import RunResultStreaming
 
+from agentctl.records.stored_json import parse_records
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ENDED
 from agentctl.runtime.json_values import clean_json_value
@@ -134,11 +135,20 @@ def _list_earlier_items(run: HostedRun) -> list[Any]:
     """Return the items of earlier runs: those of the library, else the neutral messages."""
     items: list[Any] = []
     for earlier in run.environment.earlier_runs:
-        if earlier.native:
-            items += orjson.loads(earlier.native)
-        else:
-            for message in complete_history(earlier.messages):
-                items += _to_items(message)
+        native = run.read_native(earlier, _parse_items)
+        if native is not None:
+            items += native
+            continue
+        for message in complete_history(earlier.messages):
+            items += _to_items(message)
+    return items
+
+
+def _parse_items(text: str) -> list[dict[str, Any]]:
+    """Parse the items of a run; raise ValueError if they are damaged."""
+    items = parse_records(text)
+    if items is None or not all(item.keys() & {"role", "type"} for item in items):
+        raise ValueError("the stored items are damaged")
     return items
 
 

@@ -11,7 +11,6 @@ from copy import copy
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from pydantic import ValidationError
 from pydantic_ai import Agent, DeferredToolRequests, ToolOutput
 from pydantic_ai.exceptions import AgentRunError
 from pydantic_ai.messages import (
@@ -298,12 +297,7 @@ def _load_history(run: HostedRun) -> list[ModelMessage]:
     """Return the messages of earlier runs: those of the library, else the neutral ones."""
     messages: list[ModelMessage] = []
     for earlier in run.environment.earlier_runs:
-        native: list[ModelMessage] = []
-        if earlier.native is not None:
-            try:
-                native = ModelMessagesTypeAdapter.validate_json(earlier.native)
-            except ValidationError:
-                _log.warning("the stored messages of an earlier run are not readable")
+        native = run.read_native(earlier, ModelMessagesTypeAdapter.validate_json)
         messages += native or to_model_messages(earlier.messages)
     return messages
 

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.events import OmissionKind
 
 Message = Mapping[str, Any]
 
@@ -52,8 +53,6 @@ _SMALLEST_RESULT = 400
 READ_RESULT = "read_tool_result"
 """The tool that reads a result by its number."""
 
-OmissionKind = Literal["failed_run", "tool_result", "runs", "turns"]
-
 
 @dataclass(frozen=True, slots=True)
 class Omission:
@@ -63,7 +62,7 @@ class Omission:
         kind: `failed_run`: runs that were too large for the window, of which the beginning of the
             message and one line remain; `tool_result`: results that are one line, or cut; `runs`:
             runs of the session that are left out; `turns`: answers of the current run that are left
-            out.
+            out; `damaged_…`: stored data that cannot be read (docs/databases.md "Damaged data").
         count: the number of runs, results or answers.
         first, last: the ids of the first and the last one: of runs, or of tool calls. `""` for
             messages of the request, and for an answer without calls.

@@ -61,11 +61,14 @@ class ProgressReported:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """A model call that leaves out more messages than the one before (docs/models.md)."""
+    """A model call that leaves out more messages than the one before (docs/models.md).
+
+    `estimated_tokens` is None for stored data that is damaged, which no call of the run gets.
+    """
 
     kind: ClassVar = EventKind.COMPACTED
     omissions: list[dict[str, Any]]
-    estimated_tokens: int
+    estimated_tokens: int | None
     window: int | None
 
 

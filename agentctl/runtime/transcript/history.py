@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from agentctl.records.stored_json import parse_stored
+
 CANCELLED_RESULT = "cancelled"
 """Result of a tool call that was open when its run was stopped."""
 
@@ -72,6 +74,28 @@ def _history_entry(message: Mapping[str, Any]) -> dict[str, Any]:
     if message["role"] == "assistant":
         entry["metrics"] = dict(message.get("metrics") or {})
     return entry
+
+
+def parse_messages(stored: str) -> list[dict[str, Any]] | None:
+    """Return the stored messages of a run; None if they are damaged."""
+    messages = parse_stored(stored, list)
+    return messages if messages is not None and all(map(_is_message, messages)) else None
+
+
+def _is_message(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+        return False
+    if not isinstance(value.get("created_at"), int | float):
+        return False
+    calls = value.get("tool_calls", ())
+    names = [value.get("role")]
+    if names[0] == "tool":
+        names += [value.get("tool_call_id"), value.get("tool_name")]
+    for call in calls if isinstance(calls, list) else [calls] if calls else ():
+        if not isinstance(call, dict) or "arguments" not in call:
+            return False
+        names += [call.get("id"), call.get("name")]
+    return all(isinstance(name, str) for name in names)
 
 
 def mark_kept(messages: Iterable[Mapping[str, Any]], run_id: str) -> tuple[dict[str, Any], ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.stored_json import parse_stored
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
 
@@ -30,7 +31,8 @@ class SessionState:
     It is parsed on the first access, so that a run that does not use it pays nothing.
 
     Args:
-        text: the stored JSON object, None for an empty state.
+        text: the stored JSON object, None for an empty state. A run does not see one that is
+            damaged.
         limit: maximum size in bytes of a state that the run has changed.
     """
 
@@ -44,10 +46,20 @@ class SessionState:
     def values(self) -> dict[str, Any]:
         """The state, which the code of users may change in place, in any thread."""
         if self._values is None:
-            stored = orjson.loads(self._text) if self._text is not None else {}
+            stored = self._parse()
             self._before = {key: _dump(value) for key, value in stored.items()}
             self._values = stored
         return self._values
+
+    @property
+    def damaged_bytes(self) -> int:
+        """The size of a stored state that is no JSON object; 0 if it is one."""
+        if self._text is None or parse_stored(self._text, dict) is not None:
+            return 0
+        return len(self._text.encode())
+
+    def _parse(self) -> dict[str, Any]:
+        return (parse_stored(self._text, dict) if self._text is not None else None) or {}
 
     def apply(self, changes: StateChanges) -> None:
         """Repeat changes that an earlier process has made, and that are not stored yet."""
@@ -60,7 +72,7 @@ class SessionState:
         """Restore the state of the start in place, for a function that runs again from its top."""
         if self._values is not None:
             self._values.clear()
-            self._values.update(orjson.loads(self._text) if self._text is not None else {})
+            self._values.update(self._parse())
 
     def find_changes(self) -> StateChanges | None:
         """Return the changes since the start of the run, None if there are none.

@@ -59,6 +59,7 @@ class Transcript:
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         requests: what its models were shown.
         size: the bytes of its texts and results, as far as the run counts them.
+        left_out: the omissions of stored data that is damaged.
         full_window: tokens of the context window that the conversation fills; 0 if it does not.
     """
 
@@ -73,6 +74,7 @@ class Transcript:
         self.causes = Causes()
         self.requests = Requests()
         self.size = 0
+        self.left_out: list[dict[str, Any]] = []
         self._messages: list[dict[str, Any]] = []
         self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
         self._usage_of_models: dict[str, dict[str, int | None]] = {}
@@ -308,6 +310,14 @@ class Transcript:
 
     def add_user(self, text: str) -> None:
         self._messages.append(_build_message("user", text))
+        self.name_left_out()
+
+    def name_left_out(self) -> None:
+        """Record what the run did not get (`left_out`) with the message that it answers."""
+        own = (entry for entry in self._messages if "origin_run_id" not in entry)
+        asked = next((entry for entry in own if entry["role"] == "user"), None)
+        if self.left_out and asked is not None:
+            asked["compacted"] = {"omissions": self.left_out}
 
     def add_answer(self, text: str) -> None:
         """Add an answer that did not come from this run's model; it uses no tokens."""

@@ -17,6 +17,7 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import TOKEN_COUNTERS, SessionRow
+from agentctl.records.stored_json import parse_stored
 from agentctl.store.database import (
     Sql,
     Statement,
@@ -43,9 +44,10 @@ NO_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS, 0)).decode()
 
 
 def parse_counters(metrics: str | None) -> dict[str, int]:
-    """Return the nine token counters of a JSON object; missing ones are 0."""
-    stored = orjson.loads(metrics) if metrics else {}
-    return {name: int(stored.get(name) or 0) for name in TOKEN_COUNTERS}
+    """Return the nine token counters of a JSON object; missing and damaged ones are 0."""
+    stored = (parse_stored(metrics, dict) if metrics else None) or {}
+    counts = {name: stored.get(name) for name in TOKEN_COUNTERS}
+    return {name: int(n) if isinstance(n, int | float) else 0 for name, n in counts.items()}
 
 
 def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
@@ -55,6 +57,9 @@ def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
         total[name] += delta.get(name, 0)
     return orjson.dumps(total).decode(), total["total_tokens"]
 
+
+DAMAGED_STATE = "damaged_state"
+"""The key of a state under which a change keeps the text of one that is no JSON object."""
 
 STORED_COLUMNS = tuple(field.name for field in fields(SessionRow) if field.name != "hold")
 """The columns of a new session: those of `SessionRow`, in its order, without `hold`."""
@@ -311,6 +316,14 @@ def update(
     return SessionRow(*rows[0])
 
 
+def parse_state(text: str | None) -> dict[str, Any]:
+    """Return a stored state before a change; a damaged one is a text in it, so that it is kept."""
+    if text is None:
+        return {}
+    stored: dict[str, Any] | None = parse_stored(text, dict)
+    return {DAMAGED_STATE: text} if stored is None else stored
+
+
 def get_state(session_id: str) -> Work[str | None]:
     """Return the state of a session as JSON text; None if it has none or does not exist."""
     return _GET_STATE.value(session_id=session_id)
@@ -331,7 +344,7 @@ def merge_state(
     rows = yield Statement(_HOLD_STATE, {"session_id": session_id})
     if not rows:
         return None
-    stored = orjson.loads(rows[0][0]) if rows[0][0] is not None else {}
+    stored = parse_state(rows[0][0])
     merged = {key: value for key, value in stored.items() if key not in removed} | dict(changes)
     text = orjson.dumps(merged).decode() if merged else None
     yield Statement(_WRITE_STATE, {"session_id": session_id, "session_state": text})
