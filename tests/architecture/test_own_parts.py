@@ -33,7 +33,7 @@ MOST_PATTERNS = 3
 USES: dict[str, tuple[str, ...]] = {
     "one digest of a text or a file": (
         "auth.audit_chain", "cli.commands.sessions.change", "cli.commands.users", "cli.show.answer",
-        "interop.agui.interrupts", "interop.mcp.handshake", "records.approvals",
+        "interop.mcp.handshake", "interop.pages.decisions", "records.approvals",
         "records.sessions", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.components.catalog", "runtime.components.versions",
         "runtime.runners.replay", "runtime.source_files",

@@ -374,7 +374,7 @@ CASES: dict[str, Case] = {
             },
         ),
         OK,
-        ("interop.agui.input.MAXIMUM_MESSAGES", "interop.agui.input.MAXIMUM_CONTEXT"),
+        ("interop.pages.request.MAXIMUM_MESSAGES", "interop.agui.input.MAXIMUM_CONTEXT"),
     ),
     "result of an MCP server": Case(run("mcp-many-parts"), OK, ()),
     "list of an MCP server": Case(

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
+from agentctl.interop.pages.routes import list_routes
 from agentctl.light_dataclass import dataclass
-from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import Route, RouteTable
 
 PREFIX = "/agui"
 
-ROUTE_KINDS: dict[str, ComponentKind] = {f"run_agui_{kind}": kind for kind in KINDS}
-"""The kinds of component by the names of their routes."""
-
-TABLE = RouteTable(
-    {
-        name: Route("POST", f"{PREFIX}/{KINDS[kind].path}/{{component_id}}")
-        for name, kind in ROUTE_KINDS.items()
-    }
-)
+ROUTES = list_routes("agui", PREFIX, {"run": ("POST", "", "create_run")})
 
 
 @dataclass(frozen=True, slots=True)

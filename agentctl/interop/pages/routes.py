@@ -1,0 +1,85 @@
+"""The routes of faces for pages, and their registration, which loads no server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from agentctl.extensions import AddedTable, Extension, FaceRoute
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import Route, RouteTable, operation_ids
+
+
+class PageRoute(NamedTuple):
+    """The route of a request of a page, for one kind of component.
+
+    Attributes:
+        verb: what it does, such as `run`.
+        operation: the operation whose policy decides.
+    """
+
+    verb: str
+    kind: ComponentKind
+    route: Route
+    operation: str
+
+
+def list_routes(
+    protocol: str, prefix: str, verbs: Mapping[str, tuple[str, str, str]]
+) -> dict[str, PageRoute]:
+    """Return the routes of a protocol by their names in the log.
+
+    Args:
+        verbs: method, end of the path after the id of the component, and the operation, a field
+            of `operation_ids`.
+    """
+    return {
+        f"{verb}_{protocol}_{kind}": PageRoute(
+            verb,
+            kind,
+            Route(method, f"{prefix}/{names.path}/{{component_id}}{suffix}"),
+            getattr(operation_ids(kind), operation),
+        )
+        for verb, (method, suffix, operation) in verbs.items()
+        for kind, names in KINDS.items()
+    }
+
+
+def build_extension(name: str, table: str) -> Extension:
+    """Return the extension of the face in `interop/{name}`.
+
+    Args:
+        table: the class of its table in the module `settings`, which also has `ROUTES`; the module
+            `face` has `build_face`.
+    """
+
+    def load(module: str) -> Any:
+        return import_module(f"{__name__.rpartition('.pages')[0]}.{name}.{module}")
+
+    def is_enabled(settings: Any) -> bool:
+        return bool(settings.get_table(getattr(load("settings"), table)).enabled)
+
+    def list_tables() -> tuple[AddedTable, ...]:
+        return (AddedTable(name, getattr(load("settings"), table), after="metrics"),)
+
+    def build_face(settings: Any) -> Any:
+        return load("face").build_face() if is_enabled(settings) else None
+
+    def find_route(settings: Any, method: str, path: str) -> FaceRoute | None:
+        from agentctl.interface.operations import ROUTES
+
+        routes: dict[str, PageRoute] = load("settings").ROUTES
+        match = RouteTable({key: each.route for key, each in routes.items()}).find(method, path)
+        if match is None:
+            return None
+        found = routes[match.operation]
+        return FaceRoute(
+            name=match.operation,
+            place=" ".join(found.route),
+            setting=f"{name}.enabled",
+            is_served=is_enabled(settings),
+            decision=f"that of {found.operation}: explain {' '.join(ROUTES[found.operation])}",
+        )
+
+    return Extension(name, list_tables=list_tables, build_face=build_face, find_route=find_route)
