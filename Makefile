@@ -34,7 +34,7 @@ check: $(VENV)/.compiled
 
 # All tests: required before a change is merged.
 test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer .peers/oidc/.installed \
-		.peers/typescript/.installed
+		.peers/typescript/.installed .peers/ai-sdk/.installed
 	$(PYTEST) --durations=30
 
 # PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
@@ -192,6 +192,14 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 	@cp tests/clients/typescript/package.json $< $(@D)
 	@if npm ci --silent --no-audit --no-fund --prefix $(@D); then touch $@; \
 		else echo 'npm cannot install tsc: the types of the TypeScript client are not tested'; fi
+
+# Without Node 20 and npm, or offline, the tests with the AI SDK's own client are skipped.
+.peers/ai-sdk/.installed: tests/ai_sdk/package-lock.json
+	@mkdir -p .peers/ai-sdk
+	@cp tests/ai_sdk/package.json tests/ai_sdk/package-lock.json .peers/ai-sdk
+	@if node -e 'process.exit(parseInt(process.version.slice(1)) < 20 ? 1 : 0)' && \
+		npm ci --silent --no-audit --no-fund --prefix .peers/ai-sdk; then touch $@; \
+		else echo 'npm cannot install the AI SDK: its tests are skipped'; fi
 
 .peers/installers/.installed:
 	@echo 'Creating an environment with pipx and uv in .peers'

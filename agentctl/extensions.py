@@ -22,6 +22,7 @@ BUILT_IN = (
     "agentctl.interop.agentos",
     "agentctl.interop.openai",
     "agentctl.interop.mcp",
+    "agentctl.interop.ai_sdk",
     "agentctl.interop.agui",
     "agentctl.top",
 )

@@ -9,6 +9,7 @@ from agentctl import errors
 from agentctl.records.approvals import ApprovalRecord, ApprovalRow
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
+from agentctl.records.runs import RunRow
 from agentctl.service.documents import build_approval_record
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
@@ -61,6 +62,28 @@ class ConversationOperations(OperationFamily):
                 if row is not None:
                     rows[approval_id] = row
         return list(rows.values())
+
+    async def find_newest_run(
+        self, kind: ComponentKind, component_id: str, session_id: str
+    ) -> RunRow | None:
+        """Return the newest run of a session, without its large texts.
+
+        None if the caller cannot see it, or if it is of another component.
+        """
+        database = self.lookups.component_database(kind, component_id)
+        run = await database.read(self._find_newest(session_id))
+        if run is None or (run.component_type, run.component_id) != (kind, component_id):
+            return None
+        return run
+
+    @unit
+    def _find_newest(self, session_id: str) -> Steps[RunRow | None]:
+        newest = yield from run_reads.list_in_session(
+            session_id, limit=1, top_level=True, order="desc", summary=True
+        )
+        if not newest:
+            return None
+        return (yield from run_reads.get(newest[0].run_id, self.lookups.visibility, summary=True))
 
     async def read_state(
         self, kind: ComponentKind, component_id: str, session_id: str

@@ -51,7 +51,7 @@ def test_core_works_without_extensions(tmp_path: Path) -> None:
 def test_registered_tables_and_commands_exist() -> None:
     extensions = load_extensions()
     assert len({extension.name for extension in extensions}) == len(BUILT_IN)
-    assert list_sections().keys() - SECTIONS.keys() == {"openai", "mcp_endpoint", "agui"}
+    assert list_sections().keys() - SECTIONS.keys() == {"openai", "mcp_endpoint", "agui", "ai_sdk"}
     for command in (command for extension in extensions for command in extension.commands):
         module, _, name = command.place.partition(":")
         assert callable(getattr(import_module(module), name))

@@ -17,6 +17,7 @@ SHORT = {
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.interop.agui.face": "one face, built of what faces for pages share",
     "agentctl.interop.agui.settings": "the table of one face, which is registered",
+    "agentctl.interop.ai_sdk.settings": "the table of one face, which is registered",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",
     "agentctl.config.known_secrets": "used by the configuration and by `runtime`",
     "agentctl.records.authorization": "one record per resource",

@@ -376,6 +376,20 @@ CASES: dict[str, Case] = {
         OK,
         ("interop.pages.request.MAXIMUM_MESSAGES", "interop.agui.input.MAXIMUM_CONTEXT"),
     ),
+    "parts of a message of the AI SDK": Case(
+        post(
+            "/ai/agents/echo",
+            {
+                "id": "t",
+                "messages": [
+                    *MESSAGES[:2_047],
+                    {"id": "m", "role": "user", "parts": [{"type": "text", "text": "x"}] * 2_048},
+                ],
+            },
+        ),
+        OK,
+        ("interop.ai_sdk.input.MAXIMUM_PARTS",),
+    ),
     "result of an MCP server": Case(run("mcp-many-parts"), OK, ()),
     "list of an MCP server": Case(
         run("mcp-many-tools"),
@@ -415,7 +429,7 @@ def build_config(url: str, peer: str) -> str:
     return "".join(
         [
             "[runs]\ntimeout_seconds = 60\n[openai]\nenabled = true\n[agui]\nenabled = true\n",
-            "[search]\nenabled = true\n",
+            "[ai_sdk]\nenabled = true\n[search]\nenabled = true\n",
             *parts,
             f'[[webhooks]]\nid = "hook"\nurl = "{peer}/hook"\nevents = ["run.completed"]\n'
             'secret_env = "HOOK"\nagents = ["a-storable_text"]\ncontent = true\n'

@@ -27,8 +27,8 @@ BEHAVIOURS = {
 """The behaviours of `tests.markers.endpoint`, and how often each is chosen."""
 
 FACES = {
-    "rest": 20, "sse": 25, "background": 30, "chat": 8, "responses": 5, "agui": 7, "mcp": 5,
-    "agentos": 6,
+    "rest": 20, "sse": 25, "background": 30, "chat": 8, "responses": 5, "agui": 7, "ai": 7,
+    "mcp": 5, "agentos": 6,
 }  # fmt: skip
 
 FATES = {"read": 55, "cancel": 28, "disconnect": 17}
@@ -155,6 +155,12 @@ class Clients:
             "forwardedProps": {},
         }
         await self._post(note, f"/agui/{note.component}", body, self._limit(note, leave))
+
+    async def _run_ai(self, note: Note, text: str, leave: float) -> None:
+        part = {"type": "text", "text": text}
+        messages = [{"id": "1", "role": "user", "parts": [part]}]
+        body = {"id": self._session_id(note.marker), "messages": messages}
+        await self._post(note, f"/ai/{note.component}", body, self._limit(note, leave))
 
     async def _run_mcp(self, note: Note, text: str, leave: float) -> None:
         kind, _, name = note.component.partition("/")

@@ -72,6 +72,9 @@ enabled = true
 [agui]
 enabled = true
 
+[ai_sdk]
+enabled = true
+
 [mcp_endpoint]
 enabled = true
 

@@ -40,13 +40,17 @@ enabled = true
 [agui]
 enabled = true
 
+[ai_sdk]
+enabled = true
+
 [limits]
 concurrent_runs = 1000
 """
 
 AGENTOS = 'compatibility = "agentos"'
 
-DOORS = ("plain", "background", "stream", "retry", "fork", "chat", "chat stream", "agui", "agentos")
+DOORS = ("plain", "background", "stream", "retry", "fork", "chat", "chat stream", "agui", "ai",
+         "agentos")  # fmt: skip
 
 
 def _build_request(door: str, text: str, origin: str) -> tuple[str, dict[str, Any]]:
@@ -67,6 +71,10 @@ def _build_request(door: str, text: str, origin: str) -> tuple[str, dict[str, An
             body = {"threadId": text, "runId": text, "messages": [message]}
             empty = {"state": {}, "tools": [], "context": [], "forwardedProps": {}}
             return "/agui/agents/echo", {"json": {**body, **empty}}
+        case "ai":
+            part = {"type": "text", "text": text}
+            body = {"id": text, "messages": [{"id": text, "role": "user", "parts": [part]}]}
+            return "/ai/agents/echo", {"json": body}
         case _:
             return "/agents/echo/runs", {"data": run}
 

@@ -79,6 +79,7 @@ def target(
         f'[[mcp_servers]]\nid = "files"\ncommand = "{sys.executable}"\n'
         'args = ["mcp_program.py", "--tools", "tools.json"]\n'
         "[openai]\nenabled = true\n[agui]\nenabled = true\n"
+        "[ai_sdk]\nenabled = true\n"
     )
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
     with serve_config(deployment.path) as server:
@@ -102,6 +103,14 @@ def page(agent: str, value: Any, schema: dict[str, Any]) -> tuple[str, dict[str,
     return f"/agui/agents/{agent}", {
         "threadId": "t", "runId": "r", "tools": tools(schema), "context": [],
         "messages": [{"id": "m", "role": "user", "content": json.dumps(value)}],
+    }  # fmt: skip
+
+
+def chat(agent: str, value: Any, schema: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    part = {"type": "text", "text": json.dumps(value)}
+    return f"/ai/agents/{agent}", {
+        "id": "c", "messages": [{"id": "m", "role": "user", "parts": [part]}],
+        "tools": {"check": {"description": "", "parameters": schema}},
     }  # fmt: skip
 
 
@@ -129,6 +138,7 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], bytes]] = {
         b"chat.completion",
     ),
     "tools of a page": (page("caller", WRONG, WIDE), b"too large to name"),
+    "tools of a page of the AI SDK": (chat("caller", WRONG, WIDE), b"too large to name"),
     "output schema": (run("echo", WRONG, output_schema=WIDE), b"OUTPUT_INVALID"),
     "output schema, right": (run("echo", RIGHT, output_schema=WIDE), b"COMPLETED"),
     "output schema, unevaluated": (

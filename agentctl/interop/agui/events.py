@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
@@ -36,18 +36,14 @@ class AguiStream(PageStream):
             otherwise a member is a step, and its work is not shown.
     """
 
-    texts: ClassVar = {
-        EventKind.CONTENT: TextEvents(
-            {"TEXT_MESSAGE_START": {"role": "assistant"}},
-            "TEXT_MESSAGE_CONTENT",
-            ("TEXT_MESSAGE_END",),
-        ),
-        EventKind.THINKING: TextEvents(
-            {"REASONING_START": {}, "REASONING_MESSAGE_START": {"role": "reasoning"}},
-            "REASONING_MESSAGE_CONTENT",
-            ("REASONING_MESSAGE_END", "REASONING_END"),
-        ),
-    }
+    text = TextEvents(
+        {"TEXT_MESSAGE_START": {"role": "assistant"}}, "TEXT_MESSAGE_CONTENT", ("TEXT_MESSAGE_END",)
+    )
+    thinking = TextEvents(
+        {"REASONING_START": {}, "REASONING_MESSAGE_START": {"role": "reasoning"}},
+        "REASONING_MESSAGE_CONTENT",
+        ("REASONING_MESSAGE_END", "REASONING_END"),
+    )
     text_id = "messageId"
     has_state = True
 

@@ -64,14 +64,15 @@ class PageStream:
         shown: ids of calls that the page has.
 
     Attributes:
-        texts: the events of text and of thinking.
-        text_id: the member with the id of a text.
+        text, thinking: their events.
+        text_id: the member with the id of either.
         has_state: True if it shows the state of the session.
         replays: True if a pause does not end it: the run may have gone on already.
         root_id: the run of the conversation; empty before its first event.
     """
 
-    texts: ClassVar[Mapping[EventKind, TextEvents]]
+    text: ClassVar[TextEvents]
+    thinking: ClassVar[TextEvents]
     text_id: ClassVar[str]
     has_state: ClassVar[bool] = False
     replays: bool = False
@@ -216,6 +217,9 @@ class PageStream:
                 text = str(event.data.get("content") or "")
                 yield from self._add_text(part, EventKind.CONTENT, text, seq)
 
+    def _texts(self, kind: EventKind) -> TextEvents:
+        return self.thinking if kind is EventKind.THINKING else self.text
+
     def _change_step(self, part: PagePart, event: Event) -> Iterator[PageEvent]:
         """Yield the start or the end of a step; clients know steps by name, so one is open once."""
         yield from self._close_text(part)
@@ -232,7 +236,7 @@ class PageStream:
     ) -> Iterator[PageEvent]:
         if not text:
             return
-        opening, content, _ = self.texts[kind]
+        opening, content, _ = self._texts(kind)
         if part.open_text is None or part.open_text[0] is not kind:
             yield from self._close_text(part)
             part.open_text = kind, f"{part.run_id}:{seq}"
@@ -247,7 +251,7 @@ class PageStream:
         if part.open_text is not None:
             kind, text_id = part.open_text
             part.open_text = None
-            for name in self.texts[kind].closing:
+            for name in self._texts(kind).closing:
                 yield {"type": name, self.text_id: text_id}
 
     def _add_call(self, part: PagePart, event: Event) -> Iterator[PageEvent]:

@@ -1,0 +1,130 @@
+"""The body of a request, as `DefaultChatTransport` of the AI SDK sends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentctl.errors import ValidationFailed
+from agentctl.interop.pages.request import (
+    MAXIMUM_MESSAGES,
+    PageAnswer,
+    PageRequest,
+    ToolResult,
+    check_value,
+    read_list,
+    read_object,
+    read_text,
+    read_thread_id,
+    read_tools,
+)
+from agentctl.light_dataclass import dataclass
+from agentctl.records.approvals import Verb
+
+MAXIMUM_PARTS = 2_048
+"""Maximum number of parts of the newest message of a request."""
+
+_OUTCOMES: dict[bool, Verb] = {True: "retry", False: "fail"}
+"""The decisions about a call in doubt: a page can only approve or deny."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AiRequest(PageRequest):
+    """A request.
+
+    Attributes:
+        message_id: id of the message of the assistant that goes on; None for a new one.
+        shown: ids of the tool calls of that message.
+        regenerates: True if the newest answer is to be replaced by another one.
+    """
+
+    message_id: str | None
+    shown: frozenset[str]
+    regenerates: bool
+
+
+def read_input(body: object) -> AiRequest:
+    """Return a request from its parsed body; ValidationFailed for a field that is not valid."""
+    given = check_value(body, dict, "The body")
+    chat_id = read_thread_id(given, "id")
+    trigger = given.get("trigger", "submit-message")
+    if trigger not in ("submit-message", "regenerate-message"):
+        raise ValidationFailed("trigger must be submit-message or regenerate-message")
+    messages = read_list(given, "messages", MAXIMUM_MESSAGES)
+    at = f"messages[{len(messages) - 1}]"
+    newest = check_value(messages[-1], dict, at) if messages else {}
+    role, is_new = newest.get("role"), trigger == "regenerate-message"
+    if role != "user" and (is_new or role != "assistant"):
+        raise ValidationFailed("messages must end with a message of the user, or with answers")
+    parts = [
+        (f"{at}.parts[{index}]", check_value(part, dict, f"{at}.parts[{index}]"))
+        for index, part in enumerate(read_list(newest, "parts", MAXIMUM_PARTS))
+    ]
+    tools = check_value(given.get("tools") or {}, dict, "tools")
+    entries = [
+        {**check_value(tool, dict, f"tools.{name}"), "name": name} for name, tool in tools.items()
+    ]
+    calls = [(place, part) for place, part in parts if _is_call(part)] if role != "user" else []
+    found = AiRequest(
+        thread_id=chat_id,
+        message=_read_message(newest, parts, at) if role == "user" else None,
+        results=[_read_result(part, place) for place, part in calls if _is_result(part)],
+        answers=[_read_answer(part, place) for place, part in calls if _is_answer(part)],
+        tools=read_tools(entries),
+        dependencies=read_object(given, "dependencies"),
+        message_id=check_value(newest.get("id"), str, f"{at}.id") if role != "user" else None,
+        shown=frozenset(_read_id(part, place) for place, part in calls),
+        regenerates=is_new,
+    )
+    if found.message is None and not found.continues:
+        raise ValidationFailed(f"{at} has no answer to a tool approval and no result of a tool")
+    return found
+
+
+def _read_message(
+    message: Mapping[str, Any], parts: Sequence[tuple[str, dict[str, Any]]], at: str
+) -> str:
+    """Return the text of a message of the user; parts with data are for the page itself."""
+    for place, part in parts:
+        if part.get("type") == "file":
+            raise ValidationFailed(f"{place} is a file, which is not supported: messages are text")
+    return read_text(
+        [part for _, part in parts if not str(part.get("type")).startswith("data-")], f"{at}.parts"
+    )
+
+
+def _is_call(part: Mapping[str, Any]) -> bool:
+    kind = part.get("type")
+    return kind == "dynamic-tool" or (isinstance(kind, str) and kind.startswith("tool-"))
+
+
+def _is_answer(part: Mapping[str, Any]) -> bool:
+    return part.get("state") == "approval-responded"
+
+
+def _is_result(part: Mapping[str, Any]) -> bool:
+    """Return True for the result of a call that the page made; the others are the server's own."""
+    return part.get("state") in ("output-available", "output-error") and not part.get(
+        "providerExecuted"
+    )
+
+
+def _read_id(part: Mapping[str, Any], at: str) -> str:
+    call_id: str = check_value(part.get("toolCallId"), str, f"{at}.toolCallId")
+    return call_id
+
+
+def _read_result(part: Mapping[str, Any], at: str) -> ToolResult:
+    error = None
+    if part["state"] == "output-error":
+        error = check_value(part.get("errorText"), str, f"{at}.errorText")
+    return ToolResult(_read_id(part, at), part.get("output"), error)
+
+
+def _read_answer(part: Mapping[str, Any], at: str) -> PageAnswer:
+    approval = check_value(part.get("approval"), dict, f"{at}.approval")
+    approved = approval.get("approved")
+    if not isinstance(approved, bool):
+        raise ValidationFailed(f"{at}.approval.approved must be true or false")
+    payload = {"approved": approved, "outcome": _OUTCOMES[approved], "note": approval.get("reason")}
+    return PageAnswer(at, check_value(approval.get("id"), str, f"{at}.approval.id"), payload)

@@ -1,0 +1,1 @@
+"""The interface for the AI SDK (docs/ai-sdk.md)."""

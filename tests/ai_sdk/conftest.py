@@ -1,0 +1,36 @@
+"""One server for all tests of the interface."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.agui.pages import CODE, ORIGIN
+from tests.ai_sdk.chats import CONFIG, Chat
+from tests.deployment import Deploy, deploy
+from tests.endpoint import model_endpoint
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+__all__ = ["deploy", "model_endpoint"]
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def served(deploy: Deploy) -> Iterator[ThreadedServer]:
+    files, origins = {"agui_agents.py": CODE}, f'cors_origins = ["{ORIGIN}"]'
+    deployment = deploy(CONFIG.format(url=deploy.url), files=files, server=origins)
+    with serve_in_thread(deployment) as host:
+        yield host
+
+
+@pytest.fixture
+def talk(served: ThreadedServer) -> Callable[..., Chat]:
+    """Begin a chat with a component such as `agents/echo`."""
+
+    def begin(component: str, **fields: object) -> Chat:
+        return Chat(served, component, f"chat-{next(_NUMBERS)}", **fields)  # type: ignore[arg-type]
+
+    return begin
