@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
+from agentctl.runtime.models.attempts import BOUND_SECONDS, RequestBounds
 from agentctl.runtime.models.calls import build_answer, build_result
 from agentctl.runtime.transcript.context_window import (
     Compaction,
     ContextMessages,
     FittedMessages,
+    find_report,
     fit_messages,
     keep_report,
     measure_message,
@@ -188,3 +191,50 @@ def test_random_conversations_fit_and_stay_pairs(seed: int) -> None:
         compaction = replace(compaction)
         sizes = [chance.randrange(5_000) for _ in range(chance.randrange(1, 4))]
         messages += build_turn(100 + turn, ["z" * size for size in sizes])
+
+
+def test_bound_is_searched_between_accepted_and_refused_sizes() -> None:
+    bounds = RequestBounds()
+    assert bounds.find("m") == 0
+    bounds.learn("m", 400, 1_000)
+    assert (bounds.find("m"), bounds.find("other")) == (700, 0)
+    bounds.accept("m", 700)
+    bounds.accept("m", 50)
+    assert bounds.find("m") == 850
+    bounds.accept("m", 850)
+    assert bounds.find("m") == 850
+    # A larger success shows that the refusal had another reason.
+    bounds.accept("m", 1_000)
+    assert bounds.find("m") == 0
+
+
+def test_bound_is_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = RequestBounds()
+    bounds.learn("m", 400, 1_000)
+    later = time.monotonic() + BOUND_SECONDS + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert bounds.find("m") == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, (9_000, 2_000)),
+        ({"model": "another"}, (0, 0)),
+        ({"sent_bytes": None}, (0, 0)),
+        ({"sent_bytes": "9000"}, (0, 0)),
+        ({"metrics": {"input_tokens": None}}, (0, 0)),
+        ({"metrics": {"input_tokens": 9_001}}, (0, 0)),
+        ({"metrics": 7}, (0, 0)),
+    ],
+)
+def test_last_report_of_the_same_model_is_found(
+    changes: dict[str, Any], found: tuple[int, int]
+) -> None:
+    answer = {
+        "role": "assistant", "content": "", "model": "m", "sent_bytes": 9_000,
+        "metrics": {"input_tokens": 2_000},
+    }  # fmt: skip
+    messages = [answer, {**answer, **changes}, {"role": "user", "content": ""}]
+    assert find_report(messages, "m") == found
+    assert find_report([], "m") == (0, 0)

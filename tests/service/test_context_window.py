@@ -44,6 +44,7 @@ history_runs = 20
 
 AGENTS = {
     "known": ("tokens", ""),
+    "other": ("counted-otherwise", ""),
     "unknown": ("window-unknown", ""),
     "bounded": ("tokens", "tool_result_tokens = 150"),
     "lasting": ("tokens", "durable = true"),
@@ -53,6 +54,13 @@ AGENTS = {
 CONFIG = f"""
 [[models]]
 id = "tokens"
+provider = "openai"
+model = "tokens:{WINDOW}"
+base_url = "{{url}}"
+context_tokens = {WINDOW}
+
+[[models]]
+id = "counted-otherwise"
 provider = "openai"
 model = "tokens:{WINDOW}"
 base_url = "{{url}}"
@@ -132,6 +140,46 @@ def build_message(chance: random.Random, session: Session) -> tuple[str, bool]:
         return asked + "x" * chance.randrange(5 * WINDOW, 20 * WINDOW), False
     word = chance.choice(("y ", "ü", "wörd "))
     return asked + word * chance.randrange(int(WINDOW * 1.6) // len(word.encode())), True
+
+
+async def test_refused_size_is_kept_for_other_sessions(
+    deployment: Deployment, model_endpoint: ModelEndpoint
+) -> None:
+    refused = []
+    async with open_service(deployment) as service:
+        operations = user(service)
+        for number in range(6):
+            model_endpoint.forget()
+            codes: list[str | None] = []
+            for turn in range(4):
+                request = RunRequest("y" * int(WINDOW * 1.3), session_id=f"kept-{number}")
+                run = (await operations.create_run("agent", "fit_unknown", request)).value
+                assert run["status"] == "COMPLETED", (number, turn, run["error"])
+                listed = (await operations.get_run_model_calls(run["run_id"])).value
+                codes += [call["error_code"] for call in listed["model_calls"]]
+            refused.append(sum("refused" in body for body in model_endpoint.requests()))
+            assert codes.count("CONTEXT_EXCEEDED") == refused[-1]
+    # The first session learns the size; at most three requests search it by halves.
+    assert refused[0] >= 1
+    assert sum(refused[1:]) <= 3
+    assert refused[-2:] == [0, 0]
+
+
+async def test_first_call_is_estimated_from_the_last_count(
+    deployment: Deployment, model_endpoint: ModelEndpoint
+) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        for text in ("y" * int(WINDOW * 1.6), "hi " * 150):
+            request = RunRequest(text, session_id="counted")
+            run = (await operations.create_run("agent", "fit_known", request)).value
+        answer = run["messages"][-1]
+        # The stub counts four bytes for a token: nothing has to be left out.
+        assert answer["sent_bytes"] > WINDOW * 0.6 * 3
+        assert "compacted" not in answer
+        await operations.create_run("agent", "fit_other", request)
+        last = model_endpoint.requests()[-1]
+        assert "y" * 100 not in str(last["messages"])
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agentctl.light_dataclass import dataclass
-from agentctl.runtime.models.call_fitting import CallFitter
+from agentctl.runtime.models.call_fitting import SMALLEST_WINDOW, CallFitter
 from agentctl.runtime.models.calls import ModelCall
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.own_tools import OwnAction, build_tool
@@ -21,6 +21,7 @@ from agentctl.runtime.transcript.context_window import (
     FittedMessages,
     Message,
     Omission,
+    find_report,
     keep_report,
 )
 from agentctl.runtime.transcript.events import Compacted
@@ -68,7 +69,9 @@ class ContextFitter:
         self._runner = runner
         self._conversation = conversation
         self._can_read = READ_RESULT not in runner.actions
-        self._compaction = Compaction(result_bytes=int(runner.result_tokens * BYTES_PER_TOKEN))
+        bound = int(runner.result_tokens * BYTES_PER_TOKEN)
+        sent, tokens = find_report(self.messages, runner.models[0].id)
+        self._compaction = Compaction(result_bytes=bound, sent_bytes=sent, sent_tokens=tokens)
         self._recorded: list[dict[str, Any]] = []
         self._calls: CallFitter | None = None
 
@@ -80,6 +83,7 @@ class ContextFitter:
                 ContextMessages(self.messages, self.own, self._runs),
                 self._conversation.instructions,
                 self._runner.tools,
+                self._runner.counters.bounds,
                 self._compaction,
                 can_read=self._can_read,
             )
@@ -108,6 +112,9 @@ class ContextFitter:
                 self._offer_reading()
                 tools = [*tools, _READ_TOOL]
         self._record(fitted, calls.windows.get(model.id))
+        if fitted.size > SMALLEST_WINDOW:
+            about = {**self._conversation.about_call, "sent_bytes": fitted.size}
+            self._conversation.about_call = about
         return ModelCall(instructions, messages, tools, model.settings, **options)
 
     @property

@@ -98,13 +98,15 @@ async def call_model(
     while True:
         model = attempts.model
         try:
-            return await _attempt_call(attempts, build_call(model), sink)
+            answer = await _attempt_call(attempts, build_call(model), sink)
+            fitter.accept(model)
+            return answer
         except ModelFailure as error:
             failure = classify_failure(error, attempts.run_id, model.connection.secret)
             if sink.has_answer_begun:
                 raise failure from error
             if error.code == "CONTEXT_EXCEEDED":
-                if not fitter.shrink():
+                if not fitter.shrink(model):
                     raise fitter.build_failure(model) from error
             elif not await attempts.wait_after(error):
                 raise failure from error
@@ -276,7 +278,7 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
     messages: list[Message] = [load_message(dict(message), models) for message in request.messages]
 
     context = ContextMessages(messages, len(messages))
-    fitter = CallFitter(context, request.instructions, request.tools)
+    fitter = CallFitter(context, request.instructions, request.tools, attempts.bounds)
     await fitter.begin_call(models)
 
     def build_call(model: PreparedModel) -> ModelCall:

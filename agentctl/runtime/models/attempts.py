@@ -42,6 +42,9 @@ _TEMPORARY = {"MODEL_UNAVAILABLE", "MODEL_TIMEOUT"}
 SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Bounds of the histograms of model calls, in seconds."""
 
+BOUND_SECONDS = 3_600.0
+"""Time for which the size of a refused request bounds those of later runs."""
+
 NAMED_MODELS = 100
 """Maximum number of models that agents in code name; the others are counted as `OTHER_MODEL`."""
 
@@ -124,6 +127,38 @@ def list_tokens(call: Span) -> dict[TokenType, int]:
     return {kind: count for kind, name in _TOKENS.items() if (count := counters.get(name))}
 
 
+class RequestBounds:
+    """The sizes of requests that models have refused as too large, for later runs of the process.
+
+    Providers count tokens, so a bound in bytes is an estimate. It is forgotten after an hour, and
+    as soon as a request of that size is accepted.
+    """
+
+    def __init__(self) -> None:
+        self._learned: dict[str, tuple[int, int, float]] = {}
+
+    def learn(self, model: str, accepted: int, refused: int) -> None:
+        """Keep that a model of the configuration has refused a size, and accepted a smaller one."""
+        self._learned[model] = accepted, refused, time.monotonic() + BOUND_SECONDS
+
+    def accept(self, model: str, size: int) -> None:
+        """Correct a bound after a request that was accepted."""
+        if (known := self._learned.get(model)) is not None and size > known[0]:
+            self._learned[model] = size, *known[1:]
+            if size >= known[1]:
+                del self._learned[model]
+
+    def find(self, model: str) -> int:
+        """Return the bytes of a request that a model is expected to take; 0 if none are known.
+
+        Between the sizes that it has accepted and refused the bound is searched by halves.
+        """
+        accepted, refused, until = self._learned.get(model, (0, 0, 0.0))
+        if until < time.monotonic():
+            return 0
+        return accepted if refused - accepted <= accepted // 4 else (accepted + refused) // 2
+
+
 class ModelCounters:
     """Counts of model calls since the process started, zeros included for configured models.
 
@@ -134,12 +169,14 @@ class ModelCounters:
         retries: by id of the model that was called again.
         fallbacks: by id of the model that was not available and has a fallback.
         calls: by id of the model, or by the name that an agent in code reports.
+        bounds: what refusals have shown of the windows of the models.
     """
 
     def __init__(self, models: Iterable[str]) -> None:
         self.retries = dict.fromkeys(models, 0)
         self.fallbacks = dict(self.retries)
         self.calls = {model: CallCounters() for model in self.retries}
+        self.bounds = RequestBounds()
 
     def count_call(self, call: Span) -> None:
         """Count a model call that has ended."""
@@ -180,6 +217,11 @@ class Attempts:
     def model(self) -> PreparedModel:
         """The model of the next attempt."""
         return self.models[self._index]
+
+    @property
+    def bounds(self) -> RequestBounds:
+        """The sizes that models of this process have refused."""
+        return self._counters.bounds
 
     @property
     def about(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from agentctl.runtime.transcript.context_window import (
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.models.attempts import PreparedModel
+    from agentctl.runtime.models.attempts import PreparedModel, RequestBounds
 
 SMALLEST_WINDOW = 3_000
 """Bytes of a request that every listed model takes: a token has at least one byte."""
@@ -54,6 +54,7 @@ class CallFitter:
 
     Args:
         context: the messages, to which those of the next calls are added.
+        bounds: the sizes that models have refused in this process.
         compaction: that with which the first call begins.
         can_read: True if the model gets the tool that reads a result by its number.
 
@@ -68,6 +69,7 @@ class CallFitter:
         context: ContextMessages,
         instructions: str,
         tools: Sequence[ToolRecord],
+        bounds: RequestBounds,
         compaction: Compaction | None = None,
         *,
         can_read: bool = False,
@@ -82,11 +84,12 @@ class CallFitter:
         }
         self._other_bytes = sum(self._parts.values())
         self._can_read = can_read
-        self._refusals = 0
+        self._bounds = bounds
+        self._refusals, self._refused = 0, ("", 0)
 
     async def begin_call(self, models: Sequence[PreparedModel]) -> None:
         """Prepare the next call: measure new messages, and look up the windows that matter."""
-        self._refusals = 0
+        self._refusals, self._refused = 0, ("", 0)
         size = self.context.measure() + self._other_bytes
         for model in models:
             # No model has a smaller window, unless one is configured.
@@ -106,6 +109,8 @@ class CallFitter:
         Raises:
             ExecutionError: CONTEXT_EXCEEDED: what cannot be left out is far too large.
         """
+        if not self.compaction.maximum_bytes:
+            self.compaction = replace(self.compaction, maximum_bytes=self._bounds.find(model.id))
         self.fitted = self._fit(self.compaction, self.find_room(model))
         self.compaction = self.fitted.compaction
         window = self.windows.get(model.id)
@@ -118,13 +123,13 @@ class CallFitter:
             self.context, room, compaction, other_bytes=self._other_bytes, can_read=self._can_read
         )
 
-    def shrink(self) -> bool:
+    def shrink(self, model: PreparedModel) -> bool:
         """Make a call smaller that was refused as too large; return False if that is impossible.
 
         The size of the window is not known then: half of the size may fit, in the end the message
         alone.
         """
-        self._refusals += 1
+        self._refusals, self._refused = self._refusals + 1, (model.id, self.fitted.size)
         half = self.fitted.size // 2 if self._refusals < MAXIMUM_REFUSALS else 1
         for bound in (half, 1):
             compaction = replace(self.compaction, maximum_bytes=max(bound, 1))
@@ -133,6 +138,14 @@ class CallFitter:
                 self.compaction = compaction
                 return self._refusals <= MAXIMUM_REFUSALS
         return False
+
+    def accept(self, model: PreparedModel) -> None:
+        """Keep the size of a call that was accepted, and of the larger one that was refused."""
+        refused_by, size = self._refused
+        if refused_by == model.id:
+            self._bounds.learn(model.id, self.fitted.size, size)
+        else:
+            self._bounds.accept(model.id, self.fitted.size)
 
     def build_failure(self, model: PreparedModel) -> ExecutionError:
         """Return the failure of a call that no omission makes small enough."""

@@ -283,6 +283,21 @@ def keep_report(compaction: Compaction, sent: int, tokens: int) -> Compaction:
     return replace(compaction, sent_bytes=sent, sent_tokens=tokens) if tokens else compaction
 
 
+def find_report(messages: Sequence[Message], model: str) -> tuple[int, int]:
+    """Return the bytes and the tokens of the last call for earlier messages; zeros if not known.
+
+    Only the same model counts the same tokens.
+    """
+    answers = (each for each in reversed(messages) if each["role"] == "assistant")
+    last = next(answers, {})
+    metrics, sent = last.get("metrics"), last.get("sent_bytes")
+    tokens = metrics.get("input_tokens") if isinstance(metrics, dict) else None
+    if last.get("model") == model and isinstance(sent, int) and isinstance(tokens, int):
+        # A token has at least one byte.
+        return (sent, tokens) if 0 < tokens <= sent else (0, 0)
+    return 0, 0
+
+
 def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Compaction:
     """Leave out a number of bytes, or all that can be left out."""
     last_turn = context.last_turn
