@@ -34,7 +34,7 @@ check: $(VENV)/.compiled
 
 # All tests: required before a change is merged.
 test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer .peers/oidc/.installed \
-		.peers/typescript/.installed .peers/ai-sdk/.installed
+		.peers/typescript/.installed .peers/ai-sdk/.installed .peers/generators/.installed
 	$(PYTEST) --durations=30
 
 # PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
@@ -200,6 +200,18 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 	@if node -e 'process.exit(parseInt(process.version.slice(1)) < 20 ? 1 : 0)' && \
 		npm ci --silent --no-audit --no-fund --prefix .peers/ai-sdk; then touch $@; \
 		else echo 'npm cannot install the AI SDK: its tests are skipped'; fi
+
+# Without Node 20 and npm, or offline, the tests of generated clients are skipped.
+.peers/generators/.installed: tests/server/generated_clients/package-lock.json \
+		tests/server/generated_clients/requirements.txt
+	@mkdir -p .peers/generators
+	@cp tests/server/generated_clients/package.json $< .peers/generators
+	@if node -e 'process.exit(parseInt(process.version.slice(1)) < 20 ? 1 : 0)' && \
+		npm ci --silent --no-audit --no-fund --prefix .peers/generators && \
+		$(PYTHON) -m venv .peers/generators/python && \
+		.peers/generators/python/bin/python -m pip --disable-pip-version-check --quiet install \
+		-r tests/server/generated_clients/requirements.txt; then touch $@; \
+		else echo 'npm or pip cannot install generators: the tests of clients are skipped'; fi
 
 .peers/installers/.installed:
 	@echo 'Creating an environment with pipx and uv in .peers'
