@@ -68,6 +68,7 @@ class RunSpec:
         client_tools: JSON array of the tools of the caller; None for none.
         tool_choice: `required` if the first answer of the model has to call a tool, or the name of
             the tool of the caller that it has to call; None for the choice of the model.
+        stop: texts at which the answer ends, and with it the run.
         session_history: False if the component gets no earlier runs of the session.
         dependencies: JSON object of the request; it is not stored.
         claims: verified claims of the caller's token as JSON; None without a JWT.
@@ -102,6 +103,7 @@ class RunSpec:
     output_schema: str | None = None
     client_tools: str | None = None
     tool_choice: str | None = None
+    stop: tuple[str, ...] = ()
     session_history: bool = True
     dependencies: str | None = None
     claims: str | None = field(default=None, repr=False)
@@ -125,11 +127,11 @@ class RunSpec:
     def from_json(cls, values: Mapping[str, Any]) -> RunSpec:
         """Return the specification of a checkpoint."""
         known = {item.name for item in fields(cls)}
-        earlier = tuple(values.get("earlier_messages") or ())
+        lists = {name: tuple(values.get(name) or ()) for name in ("earlier_messages", "stop")}
         present = {name: value for name, value in values.items() if name in known}
         if (origin := present.get("origin")) is not None:
             present["origin"] = Origin(**{**origin, "messages": tuple(origin["messages"])})
-        return cls(**{**present, "earlier_messages": earlier})
+        return cls(**{**present, **lists})
 
     def build_member_spec(
         self,
@@ -164,6 +166,7 @@ class RunSpec:
             output_schema=None,
             client_tools=None,
             tool_choice=None,
+            stop=(),
             earlier_messages=(),
             origin=None,
             time_limit=time_limit,

@@ -88,6 +88,9 @@ class Ending:
         return cls("CANCELLED", actor=actor, reason=reason, requested_at=requested_at)
 
 
+PARENT_ENDED = Ending.cancelled("system:parent", "The parent run ended")
+"""The end of a member that works when its parent run ends."""
+
 WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
 """The end of a run that another process has ended, or goes on with."""
 

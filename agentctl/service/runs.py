@@ -299,6 +299,7 @@ class RunOperations(OperationFamily):
             output_schema=await self._dump_output_schema(component, request.output_schema),
             client_tools=await dump_request_tools(self.hosting.catalog, component, request),
             tool_choice=request.tool_choice,
+            stop=request.stop,
             session_history=request.session_history,
             dependencies=self._dump_object("dependencies", request.dependencies),
             claims=self.principal.claims.decode() if self.principal.claims else None,
@@ -363,6 +364,7 @@ class RunOperations(OperationFamily):
             ]
             or None,
             "session_history": None if request.session_history else False,
+            "stop": request.stop or None,
         }
         parts = [[name, value] for name, value in objects.items() if value is not None]
         body = [*fields, request.background, stream, *parts]

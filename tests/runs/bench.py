@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 from agentctl.records.runs import NewRun, RunState
 from agentctl.runs.life.admission import AdmittedRun, admit_durable_member
+from agentctl.runs.life.continuation import Continuation
 from agentctl.runs.life.finish import store_end
-from agentctl.runs.life.live import Continuation, LiveRun
+from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.states import Ending

@@ -276,7 +276,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"stop": ["x"]}, "stop"),
+    ({"stop": ["x"] * 5}, "stop"),
     ({"logprobs": True}, "logprobs"),
     ({"store": "no"}, "store"),
     ({"extra_body": {"surprise": 1}}, "surprise"),
@@ -367,16 +367,29 @@ def test_first_message_of_a_program_is_answered(served: ThreadedServer, program:
 
 def test_refusal_of_a_setting_names_the_key_that_ignores_it(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match=r"openai\.ignored_parameters"):
-        client.chat.completions.create(model="echo", messages=MESSAGES, stop=["x"])
+        client.chat.completions.create(model="echo", messages=MESSAGES, logprobs=True)
     for given, remedy in (
         ({"modalities": ["audio"]}, "leave it out"),
-        ({"extra_body": {"surprise": 1}}, "leave it out"),
+        ({"extra_body": {"surprise": 1}}, r"leave it out, .* openai\.ignored_parameters$"),
+        ({"extra_body": {"of vendor": 1}}, "leave it out$"),
         ({"functions": [{"name": "f"}]}, "use tools"),
     ):
         with pytest.raises(openai.BadRequestError, match=remedy):
             client.chat.completions.create(
                 **{"model": "echo", "messages": MESSAGES, **given}  # type: ignore[arg-type]
             )
+
+
+def test_operator_can_ignore_parameters_of_any_name(deploy: Deploy) -> None:
+    names = ("top_k", "chat_template_kwargs", "reasoning", "functions", "messages")
+    extra = f"{EXTRA}ignored_parameters = {json.dumps(names)}"
+    given = {"top_k": 40, "chat_template_kwargs": {"a": 1}, "reasoning": {"effort": "high"}}
+    with serve_in_thread(deploy(extra)) as served, open_client(served) as client:
+        raw = client.chat.completions.with_raw_response.create(
+            model="echo", messages=MESSAGES, extra_body={**given, "functions": [{"name": "f"}]}
+        )
+        assert raw.parse().choices[0].message.content == "hello"
+        assert raw.headers["x-ignored-parameters"] == ", ".join(names[:4])
 
 
 def test_names_and_last_messages_of_other_roles_are_accepted(client: openai.OpenAI) -> None:

@@ -347,7 +347,8 @@ class RunRequest:
     `output_schema` is the JSON Schema of a structured result. `dependencies` is given to the code
     of the run and not stored. `client_tools` are tools that the caller executes, each with `name`,
     `description` and `parameters`. `tool_choice` is `required`, or the name of one of them. A run
-    without `session_history` gets no earlier runs of its session; no body has this field.
+    without `session_history` gets no earlier runs of its session, and its answer ends before the
+    first text of `stop`; no body has these two fields.
     """
 
     message: str | None = None
@@ -363,6 +364,7 @@ class RunRequest:
     client_tools: list[dict[str, Any]] | None = None
     tool_choice: str | None = None
     session_history: bool = True
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

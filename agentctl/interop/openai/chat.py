@@ -12,7 +12,7 @@ from agentctl.interop.openai.calls import build_tool_calls, read_tools, select_h
 from agentctl.interop.openai.events import Answer, AnswerEnd, RunEvents
 from agentctl.interop.openai.failures import describe_end
 from agentctl.interop.openai.messages import read_chat_messages
-from agentctl.interop.openai.parameters import CHAT_RULES, OpenAIParameters, read_schema
+from agentctl.interop.openai.parameters import CHAT_RULES, OpenAIParameters, read_schema, read_stop
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -31,6 +31,11 @@ class ChatCompletion:
         self._include_usage = parameters.get_include_usage()
         self.output_schema = read_schema(parameters.get("response_format", dict), "response_format")
         self.tools = read_tools(parameters, nested=True)
+        self.stop = read_stop(parameters)
+        if self.stop and self.output_schema is not None:
+            # A text in an answer that matches a schema is no end of it.
+            self.stop = ()
+            parameters.ignored.append("stop")
         self.messages = read_chat_messages(parameters.get("messages", list) or [])
 
     def build(self, answer: Answer) -> dict[str, Any] | None:

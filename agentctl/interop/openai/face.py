@@ -157,6 +157,7 @@ async def _run(
         output_schema=turn.output_schema,
         client_tools=turn.tools.tools,
         tool_choice=turn.tools.choice,
+        stop=turn.stop,
         session_history=has_session,
     )
     earlier = turn.messages.instructions if is_continued else turn.messages.earlier

@@ -8,11 +8,11 @@ were ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from agentctl.interop.openai.failures import RefusedParameter
-from agentctl.interop.openai.settings import IgnoredParameter
 from agentctl.records.validation import check_json, check_text
+from agentctl.runtime.transcript.stop_texts import MAXIMUM_CHARACTERS, MAXIMUM_TEXTS
 
 MAXIMUM_MESSAGES = 2_048
 """Maximum number of messages in a request."""
@@ -21,9 +21,7 @@ _AGENT_SETS_IT = "it is a setting of the agent"
 _NO_TOOLS = "the agent has its own tools and calls them itself"
 _NO_FUNCTIONS = "use tools and tool_choice, which replaced it"
 _TEXT_ONLY = "answers are text"
-_IGNORE_IT = "; to ignore it, the operator names it in openai.ignored_parameters"
-
-_LEAVE_IT = "; leave it out"
+_CURE = "; leave it out, or have the operator add it to openai.ignored_parameters"
 
 _Rule = tuple[str, tuple[object, ...]]
 """The reason why a parameter is refused, and the values that are accepted."""
@@ -52,7 +50,6 @@ CHAT_RULES: dict[str, _Rule] = {
     "presence_penalty": (_AGENT_SETS_IT, (0,)),
     "reasoning_effort": (_AGENT_SETS_IT, ()),
     "seed": (_AGENT_SETS_IT, ()),
-    "stop": (_AGENT_SETS_IT, ([],)),
     "verbosity": (_AGENT_SETS_IT, ()),
     "web_search_options": (_NO_TOOLS, ()),
 }
@@ -119,21 +116,22 @@ class OpenAIParameters:
             if name in _HINTS:
                 check_type(value, _HINTS[name], name)
                 continue
-            if name not in self._rules:
-                public = get_public_name(name)
-                text = f"Unknown parameter: {public}" if public else "A parameter is unknown"
-                raise RefusedParameter(f"{text}{_LEAVE_IT}", public, "unknown_parameter")
-            reason, accepted = self._rules[name]
+            reason, accepted = self._rules.get(name, ("", ()))
             # True is no number here: `1 == True`.
             is_flag = isinstance(value, bool)
             if any(value == other and is_flag == isinstance(other, bool) for other in accepted):
                 continue
-            if name not in self._ignorable:
-                cure = _IGNORE_IT if name in get_args(IgnoredParameter) else _LEAVE_IT
-                raise RefusedParameter(
-                    f"This value of {name} is not supported: {reason}{cure}", name
-                )
-            self.ignored.append(name)
+            if name in self._ignorable:
+                self.ignored.append(name)
+            elif reason:
+                text = f"This value of {name} is not supported: {reason}"
+                raise RefusedParameter(text + _CURE, name)
+            elif public := get_public_name(name):
+                text = f"Unknown parameter: {public}"
+                raise RefusedParameter(text + _CURE, public, "unknown_parameter")
+            else:
+                text = "A parameter whose name is no name is unknown; leave it out"
+                raise RefusedParameter(text, None, "unknown_parameter")
 
     def get_metadata(self) -> dict[str, Any] | None:
         """Return `metadata` with `user` in it, for the metadata of the run."""
@@ -189,6 +187,20 @@ def read_schema(format: object, param: str) -> dict[str, Any] | None:
         options = check_type(options["json_schema"], dict, f"{param}.json_schema")
     schema: dict[str, Any] = check_type(options.get("schema"), dict, f"{param}.schema")
     return schema
+
+
+def read_stop(parameters: OpenAIParameters) -> tuple[str, ...]:
+    """Return the texts of `stop`: a text, or an array of texts."""
+    value = parameters.get_any("stop")
+    texts = [value] if isinstance(value, str) else check_type(value or [], list, "stop")
+    for text in texts:
+        if not 1 <= len(check_type(text, str, "stop")) <= MAXIMUM_CHARACTERS:
+            raise RefusedParameter(
+                f"A text of stop must have 1 to {MAXIMUM_CHARACTERS} characters", "stop"
+            )
+    if len(texts) > MAXIMUM_TEXTS:
+        raise RefusedParameter(f"stop must have at most {MAXIMUM_TEXTS} texts", "stop")
+    return tuple(texts)
 
 
 def read_text(content: object, at: str) -> str:

@@ -170,6 +170,7 @@ class ModelResponse:
 
     rules = RESPONSE_RULES
     paused_code = PAUSED_CODE
+    stop: tuple[str, ...] = ()
 
     def __init__(self, parameters: OpenAIParameters, model: str) -> None:
         instructions, text_format = parameters.get("instructions"), _read_format(parameters)

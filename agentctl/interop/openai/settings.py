@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.routes import Route, RouteTable
+from agentctl.records.value_types import Pattern
 
-IgnoredParameter = Literal[
-    "context_management", "frequency_penalty", "include", "logit_bias", "logprobs",
-    "max_completion_tokens", "max_output_tokens", "max_tokens", "max_tool_calls", "n", "prediction",
-    "presence_penalty", "prompt_cache_retention", "reasoning", "reasoning_effort", "seed",
-    "service_tier", "stop", "store", "temperature", "top_logprobs", "top_p", "truncation",
-    "verbosity", "web_search_options",
-]  # fmt: skip
+IgnoredParameter = Annotated[
+    str,
+    Pattern(
+        r"^[A-Za-z_][A-Za-z0-9_]{0,63}$",
+        'the name of a parameter: 1 to 64 letters, digits and "_", not starting with a digit',
+    ),
+]
 
-DEFAULT_IGNORED: tuple[IgnoredParameter, ...] = (
+DEFAULT_IGNORED = (
     "frequency_penalty", "logit_bias", "max_completion_tokens", "max_output_tokens", "max_tokens",
     "presence_penalty", "reasoning", "reasoning_effort", "seed", "service_tier", "temperature",
     "top_p", "verbosity",
@@ -62,7 +63,8 @@ class OpenAI:
     """The table `[openai]`: the interface for clients of OpenAI's API (docs/openai.md).
 
     Attributes:
-        ignored_parameters: parameters of requests that have no effect instead of an error.
+        ignored_parameters: parameters of requests that have no effect instead of an error; the name
+            of one that is honoured changes nothing.
     """
 
     enabled: bool = False

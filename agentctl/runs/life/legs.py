@@ -24,8 +24,9 @@ from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.desk.version_questions import close_question, is_version_question
 from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.admission import AdmittedRun
+from agentctl.runs.life.continuation import Continuation
 from agentctl.runs.life.counters import RunCounters
-from agentctl.runs.life.live import Continuation, LiveRun
+from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log import event_format
 from agentctl.runs.log.event_format import describe
 from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log

@@ -11,12 +11,12 @@ import orjson
 
 from agentctl.config.settings import Limits
 from agentctl.errors import OutcomeUnknown
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.budgets import Budgets
+from agentctl.runs.life.continuation import Continuation
 from agentctl.runs.life.run_memories import RunMemories
 from agentctl.runs.log import event_format
 from agentctl.runs.log.event_rows import RunIdentity
@@ -24,21 +24,20 @@ from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.log.recorder import Recorder
 from agentctl.runs.log.requests import RequestRecorder
 from agentctl.runs.log.stream import EventPlace, Stream
-from agentctl.runs.states import WORKER_LOST, Ending, LegEnd, Pause
+from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd, Pause
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
-from agentctl.runtime.context import EarlierRun, MemberResult
+from agentctl.runtime.context import MemberResult
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import MEMBER_PREFIX
-from agentctl.runtime.pauses import Leg
 from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript.events import RunEvent
 from agentctl.runtime.transcript.session_state import SessionState, StateChanges
+from agentctl.runtime.transcript.stop_texts import StopTexts
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, run_reads, runs
-from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE
 from agentctl.work.event_loop import retrieve_exception
 from agentctl.work.run_scope import CurrentCall, current_call
@@ -65,33 +64,6 @@ class MemberRunner(Protocol):
     async def continue_reported(
         self, parent: LiveRun, component: Component, run_id: str
     ) -> ReportedRun | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """The start of a leg that this process has claimed; the defaults are those of a first leg.
-
-    Attributes:
-        leg: the state and the decisions for the component; None if the run begins.
-        first_step: number of the first step after the checkpoint.
-        session_changes: the changes of the state of the session since the checkpoint.
-        changed_at: their time, in microseconds.
-        version_change: JSON of the change of the version of its component; None for none.
-    """
-
-    attempt: int
-    leg: Leg | None
-    transcript: Transcript
-    first_event: int = 0
-    steps: Sequence[StepRow] = ()
-    first_step: int = 0
-    session_changes: StateChanges | None = None
-    changed_at: int = 0
-    earlier_runs: Sequence[EarlierRun] = ()
-    summary: str | None = None
-    previous_instructions: str | None = None
-    is_first: bool = False
-    version_change: str | None = None
 
 
 class LiveRun:
@@ -193,6 +165,7 @@ class LiveRun:
         self.ended: asyncio.Future[LegEnd] = loop.create_future()
         self.transcript = start.transcript
         self.transcript.requests = RequestRecorder(self.transcript.requests.since())
+        self.transcript.stop = StopTexts(spec.stop, self.complete)
         self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
         self._start = start
         self._changed_at = 0
@@ -260,6 +233,20 @@ class LiveRun:
             self.stop_requested.set_result(None)
         for child in self.children:
             child.stop(ending)
+
+    def complete(self) -> NoReturn:
+        """Complete this run, whose answer has reached a stop text. Its open members are cancelled.
+
+        Raises:
+            CancelledError: always; the work of the run ends.
+        """
+        self.transcript.end_answer([], "stop")
+        if self.requested_end is None:
+            self.requested_end = Ending.completed()
+            self.stop_requested.set_result(None)
+            for member in (*self.children, *self.reported):
+                member.stop(PARENT_ENDED)
+        raise asyncio.CancelledError
 
     def park(self) -> None:
         """Hand a durable run over to another process before its next step."""

@@ -32,7 +32,7 @@ from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
 from agentctl.runs.life.live import LiveRun, ReportedRun
 from agentctl.runs.life.tracing import RunTracer
 from agentctl.runs.log import event_format
-from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver, LegEnd, Pause
+from agentctl.runs.states import CLIENT_DISCONNECTED, PARENT_ENDED, Ending, HandOver, LegEnd, Pause
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun, leave_out
 from agentctl.runtime.failures import ExecutionError
@@ -389,7 +389,7 @@ async def _stop_children(run: LiveRun) -> None:
         if not child.ended.done() and not isinstance(child, ReportedRun)
     ]
     for child in pending:
-        child.stop(run.requested_end or Ending.cancelled("system:parent", "The parent run ended"))
+        child.stop(run.requested_end or PARENT_ENDED)
     if pending:
         await wait_until_done({child.ended for child in pending}, 2 * GRACE_SECONDS)
     for child in run.children:
@@ -401,7 +401,7 @@ async def _end_reported(run: LiveRun) -> None:
     """End the members of a library that are open. What works on of the run may be their work."""
     if not run.reported:
         return
-    ending = run.requested_end or Ending.cancelled("system:parent", "The parent run ended")
+    ending = run.requested_end or PARENT_ENDED
     for member in run.reported:
         if not member.is_reported:
             member.transcript.unstopped.add_present(run.transcript.unstopped)

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -133,8 +133,10 @@ class HostedRun:
         Args:
             origin: further fields of the event (docs/contract.md "Events").
         """
-        if not (delta := self._accept_text(delta)):
-            return
+        if delta := self._accept_text(delta):
+            self.transcript.stop.take(delta, partial(self._add_accepted, origin))
+
+    def _add_accepted(self, origin: Mapping[str, str] | None, delta: str) -> None:
         if not self.transcript.is_answering:
             self.transcript.begin_answer()
         self.transcript.extend_answer(delta)

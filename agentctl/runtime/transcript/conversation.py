@@ -228,6 +228,9 @@ class Conversation:
             return
         self._reserve(len(text.encode()))
         self.has_answer_begun = True
+        self._transcript.stop.take(text, self._add_accepted)
+
+    def _add_accepted(self, text: str) -> None:
         self._transcript.extend_answer(text)
         if self._publishes:
             self._publish_text(text)
@@ -264,6 +267,8 @@ class Conversation:
 
     def set_answer(self, text: str) -> None:
         """Make the answer of a member the answer and the content of this run, and publish it."""
+        before = self._transcript.stop.cut(text)
+        text = text if before is None else before
         self._transcript.add_answer(text)
         self._needs_separator = False
         self._transcript.replace_content(text)

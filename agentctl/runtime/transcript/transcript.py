@@ -27,6 +27,7 @@ from agentctl.runtime.causes import Causes
 from agentctl.runtime.transcript.answer import AnswerInProgress
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.transcript.spans import Span, Spans
+from agentctl.runtime.transcript.stop_texts import StopTexts
 from agentctl.work.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
@@ -58,6 +59,7 @@ class Transcript:
         output: the structured result as a JSON value; None for none.
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         requests: what its models were shown.
+        stop: cuts the texts of its answers at its stop texts.
         size: the bytes of its texts and results, as far as the run counts them.
         left_out: the omissions of stored data that is damaged.
         full_window: tokens of the context window that the conversation fills; 0 if it does not.
@@ -73,6 +75,7 @@ class Transcript:
         self.spans = Spans()
         self.causes = Causes()
         self.requests = Requests()
+        self.stop = StopTexts()
         self.size = 0
         self.left_out: list[dict[str, Any]] = []
         self._messages: list[dict[str, Any]] = []
@@ -380,6 +383,7 @@ class Transcript:
         Args:
             finish_reason: see docs/contract.md "Run record"; None if the answer is incomplete.
         """
+        self.stop.release()
         answer, self._answer = self._answer, None
         if answer is None:
             return
