@@ -13,7 +13,7 @@ from agentctl.service.conversations import ConversationOperations
 from agentctl.work import tasks
 from tests.agui.pages import APPROVER, ORIGIN, answer, interrupts_of, plan
 from tests.agui.pages import Thread as Page
-from tests.agui.protocol import find, text_of, types
+from tests.agui.protocol import check_fields, find, text_of, types
 from tests.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
@@ -295,6 +295,51 @@ def test_history_is_that_of_the_session(talk: Talk) -> None:
     later = json.loads(text_of(page.send("again", messages=[foreign[1], foreign[3]])))
     said = [text for role, text in later if role == "user"]
     assert said == ["hello", "hello"]
+
+
+def test_state_of_the_page_reaches_the_model(talk: Talk) -> None:
+    page = talk("agents/history")
+
+    def ask(state: dict[str, Any]) -> list[str]:
+        seen = json.loads(text_of(page.send("hello", state=state)))
+        return [text for role, text in seen if role == "user" and text != "hello"]
+
+    cart = {"cart": ["tea"], "step": 2}
+    text = 'State of the page of the user:\n{"cart":["tea"],"step":2}'
+    context = [{"description": "page", "value": "/cart"}]
+    assert ask(cart) == [text]
+    assert ask({}) == []
+    seen = json.loads(text_of(page.send("hello", state=cart, context=context)))
+    assert [t for _, t in seen if "of the page" in t][-2:] == [
+        "Context of the page of the user:\npage: /cart",
+        text,
+    ]
+    assert ask({"cart": "x" * 16_384}) == [
+        "The state of the page of the user is too large to show."
+    ]
+    # The code of an agent reads the state itself.
+    coded = talk("agents/teller")
+    assert "State of" not in text_of(coded.send("hello", state=cart))
+
+
+def test_refused_run_is_an_event_for_clients_that_take_events_only(talk: Talk) -> None:
+    page, only = talk("agents/payer"), {"Accept": "text/event-stream"}
+    page.send(plan(ADD))
+    refused = page.post(page.build("something else"), **only)
+    assert (refused.status_code, refused.headers["content-type"]) == (
+        200,
+        "text/event-stream; charset=utf-8",
+    )
+    event = json.loads(refused.text.removeprefix("data: "))
+    check_fields(event)
+    assert (event["type"], event["code"]) == ("RUN_ERROR", "CONFLICT")
+    assert "waits for" in event["message"]
+    assert page.refuse(409, "something else") == event["message"]
+    # Without a right, a component or a readable body it is no run of AG-UI.
+    stranger = Page(page.host, "agents/payer", "other", scopes=())
+    assert stranger.post(page.build("x"), **only).status_code == 403
+    assert talk("agents/nothing").post(page.build("x"), **only).status_code == 404
+    assert page.post({"threadId": 5}, **only).status_code == 422
 
 
 def test_requests_are_checked_before_work(talk: Talk, served: ThreadedServer) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import orjson
+
 from agentctl.errors import ValidationFailed
 from agentctl.interface.requests import EarlierMessage
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
@@ -25,6 +27,9 @@ from agentctl.light_dataclass import dataclass
 MAXIMUM_CONTEXT = 64
 """Maximum number of entries of `context` in a request."""
 
+MAXIMUM_SHOWN_STATE = 16_384
+"""Bytes of JSON of the largest `state` that a model is shown."""
+
 MAXIMUM_RUN_ID_LENGTH = 255
 """Characters of `runId`, which every stream repeats."""
 
@@ -43,6 +48,17 @@ class AguiRequest(PageRequest):
 
     run_id: str
     has_version: bool
+
+    def describe_state(self) -> list[EarlierMessage]:
+        """Return the message that shows the state of the page to a model; none without a state."""
+        if self.state is None:
+            return []
+        text = orjson.dumps(self.state)
+        if len(text) > MAXIMUM_SHOWN_STATE:
+            return [
+                EarlierMessage("user", "The state of the page of the user is too large to show.")
+            ]
+        return [EarlierMessage("user", f"State of the page of the user:\n{text.decode()}")]
 
 
 def read_input(body: object) -> AguiRequest:
