@@ -6,11 +6,11 @@ only, in every format (docs/cli.md "Long lists").
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.io import current_io
@@ -26,8 +26,17 @@ from agentctl.cli.show.output import (
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.show.watched_list import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
-from agentctl.errors import AgentctlError, InvalidResponse
+from agentctl.errors import AgentctlError
 from agentctl.interface.requests import MAXIMUM_LIMIT
+from agentctl.interface.requests.paging import (
+    F,
+    Read,
+    ReadAt,
+    Row,
+    build_endless_list_error,
+    walk_pages,
+    with_page,
+)
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 
@@ -40,12 +49,6 @@ MAXIMUM_ROWS = 1_000_000
 
 TABLE_ROWS = 1_000
 """Rows of one table: the widths of its columns are those of these rows."""
-
-Row = dict[str, Any]
-F = TypeVar("F")
-Read = Callable[[F], Awaitable["Document[Any]"]]
-ReadAt = Callable[[str | None], Awaitable["Document[Any]"]]
-"""Returns the page at a cursor; None is the first page."""
 
 
 def build_age_option(flags: str, what: str) -> Any:
@@ -287,59 +290,6 @@ class ListWriter:
         write_json((b"" if is_first else b",") + b"\n,".join(map(orjson.dumps, rows)))
 
 
-async def read_pages(read: Read[F], filter: F) -> AsyncGenerator[list[Row]]:
-    """Yield the rows of each page that matches a filter."""
-    async for rows, _ in walk_pages(lambda cursor: read(with_page(filter, cursor=cursor))):
-        yield rows
-
-
-async def read_rows(read: Read[F], filter: F) -> AsyncGenerator[Row]:
-    """Yield the rows of all pages that match a filter; errors as those of `walk_pages`."""
-    async with aclosing(read_pages(read, filter)) as pages:
-        async for rows in pages:
-            for row in rows:
-                yield row
-
-
-def with_page(filter: F, **changes: Any) -> F:
-    """Return a filter with another page."""
-    values: Any = filter
-    page = getattr(values, "page", None)
-    if page is not None:
-        changes = {"page": replace(page, **changes)}
-    return cast(F, replace(values, **changes))
-
-
-async def walk_pages(
-    read: ReadAt, cursor: str | None = None
-) -> AsyncGenerator[tuple[list[Row], str | None]]:
-    """Yield the rows of each page, and the cursor of the next one; None on the last page.
-
-    Raises:
-        InvalidResponse: a page names itself as the next one, or has no rows although its total is
-            known: the list would have no end.
-    """
-    import asyncio
-
-    while True:
-        page = (await read(cursor)).value
-        rows, meta = page["data"], page["meta"]
-        following = meta.get("next_cursor") or None
-        yield rows, following
-        if following is None:
-            return
-        # A page of a filter that no index has can be empty before the end (docs/decisions/0118).
-        # So can one of another product that was searched here.
-        can_be_empty = meta.get("total_is_capped") or meta.get("searched") == "page"
-        if following == cursor or not (rows or can_be_empty):
-            raise _build_endless_list_error(
-                "a page names a next page and has no rows, or names itself"
-            )
-        cursor = following
-        # A local read does not suspend the command: here an interrupt can end it.
-        await asyncio.sleep(0)
-
-
 def check_row_count(rows: list[Row]) -> None:
     """Check the number of rows that a command has gathered.
 
@@ -347,10 +297,4 @@ def check_row_count(rows: list[Row]) -> None:
         InvalidResponse: there are more than `MAXIMUM_ROWS`.
     """
     if len(rows) > MAXIMUM_ROWS:
-        raise _build_endless_list_error(f"it has more than {MAXIMUM_ROWS:,} rows")
-
-
-def _build_endless_list_error(cause: str) -> InvalidResponse:
-    return InvalidResponse(
-        "the list of the server has no end", cause=cause, hint="use filters to make it shorter"
-    )
+        raise build_endless_list_error(f"it has more than {MAXIMUM_ROWS:,} rows")

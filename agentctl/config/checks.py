@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address, sqlite_path
+from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.mcp_servers import check_mcp_servers
 from agentctl.config.places import Place
 from agentctl.config.providers import check_models, find_cycle
@@ -15,6 +15,7 @@ from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.tables import ENTRY_TABLES
 from agentctl.config.types import Reference
 from agentctl.extensions import load_extensions
+from agentctl.records.hosts import is_loopback_host, split_address
 from agentctl.records.scopes import is_known_scope, suggest_scope
 from agentctl.records.text import quote_text
 from agentctl.records.value_types import field_types

@@ -1,16 +1,12 @@
-"""URLs of databases (SQLite or PostgreSQL), and addresses of listeners."""
+"""URLs of databases: SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from agentctl.config.places import Place, join_quoted
-
-if TYPE_CHECKING:
-    from ipaddress import IPv4Address, IPv6Address
 
 SQLITE_SCHEME = "sqlite:///"
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
@@ -76,25 +72,3 @@ def build_url(place: str) -> str:
 def display_url(url: str) -> str:
     """Return a checked URL for messages: the path of a file, or the URL without a password."""
     return str(sqlite_path(url)) if is_sqlite_url(url) else url
-
-
-def is_loopback_host(host: str) -> bool:
-    """Return True if only this machine can reach a server that listens on `host`."""
-    address = parse_ip_address(host)
-    return host == "localhost" or (address is not None and address.is_loopback)
-
-
-def parse_ip_address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a host is written as; None for a name."""
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split `127.0.0.1:9464` or `[::1]:9464` into host and port."""
-    host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -29,7 +29,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentctl.config.databases import is_loopback_host, parse_ip_address
 from agentctl.errors import (
     AgentctlError,
     BadRequest,
@@ -38,6 +37,7 @@ from agentctl.errors import (
     Unauthenticated,
     Unavailable,
 )
+from agentctl.records.hosts import is_loopback_host, parse_ip_address
 from agentctl.records.ids import new_id
 from agentctl.records.log_context import add_log_context, current_log_context, set_log_context
 from agentctl.records.rate_limited_log import RateLimitedLog

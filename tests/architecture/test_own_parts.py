@@ -40,11 +40,12 @@ USES: dict[str, tuple[str, ...]] = {
         "runs.log.requests", "service.family", "service.session_documents",
         "store.copying.tables", "store.sqlite.backup",
     ),
-    "parts of URLs and of query strings, by urllib": (
+    "parts of URLs and of query strings, and addresses, by urllib and ipaddress": (
         "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",
         "config.extras", "interop.agentos.database.source", "interop.agentos.server.operation",
-        "remote.address", "remote.connection", "runtime.models.provider", "service.audit_log",
-        "service.authorization", "admin.doctor.configuration", "admin.doctor.databases",
+        "records.hosts", "remote.address", "remote.connection", "runtime.models.provider",
+        "service.audit_log", "service.authorization", "admin.doctor.configuration",
+        "admin.doctor.databases",
         "store.repositories.personal_data",
     ),
     "calls of apsw and asyncpg, on the connections of the parts": (
@@ -56,7 +57,8 @@ USES: dict[str, tuple[str, ...]] = {
         "remote.failures", "store.postgres.failures",
     ),
     "a lock, a thread or a future, no pool of its own": (
-        "cli.commands.keys", "cli.commands.login", "work.run_scope", "runs.workers.worker",
+        "cli.commands.keys", "cli.commands.login", "client.calls", "work.run_scope",
+        "runs.workers.worker",
         "runtime.models.answering", "runtime.runners.langgraph_callbacks", "server.app",
         "store.threads", "store.totals", "telemetry.tracer",
     ),

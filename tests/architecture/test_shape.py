@@ -14,6 +14,7 @@ LONGEST_FUNCTION = 80
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
     "agentctl.runs.life.tracing": "an interface",
+    "agentctl.records.hosts": "what the settings, servers and clients use",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.interop.agui.face": "one face, built of what faces for pages share",
     "agentctl.interop.agui.settings": "the table of one face, which is registered",

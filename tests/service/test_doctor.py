@@ -19,7 +19,6 @@ from agentctl.admin.doctor.files import check_permissions, check_private
 from agentctl.admin.doctor.finding import Finding
 from agentctl.auth.keys import files, signing
 from agentctl.auth.keys.rotation import open_rotation
-from agentctl.config.databases import is_loopback_host
 from agentctl.config.settings import (
     Agent,
     Authorization,
@@ -32,6 +31,7 @@ from agentctl.config.settings import (
     Team,
 )
 from agentctl.errors import InvalidConfiguration
+from agentctl.records.hosts import is_loopback_host
 from agentctl.records.times import now
 from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect

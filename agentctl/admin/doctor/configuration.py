@@ -20,13 +20,13 @@ from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.verifier import Verifier
 from agentctl.config import require_verification_key
-from agentctl.config.databases import is_loopback_host, split_address
 from agentctl.config.extras import build_install_command
 from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.providers import list_used_models, require_extra, requires_key
 from agentctl.config.settings import Agent, Authorization, Settings, Team
 from agentctl.errors import InvalidConfiguration, InvalidKey
+from agentctl.records.hosts import is_loopback_host, split_address
 from agentctl.records.times import format_rfc3339, now
 from agentctl.store.sqlite.inspect import MINIMUM_SQLITE_VERSION, get_sqlite_version, is_at_least
 

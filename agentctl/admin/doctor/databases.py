@@ -12,9 +12,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from agentctl.admin.doctor.files import check_permissions, suggest_write_access
 from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
-from agentctl.config.databases import display_url, is_loopback_host, is_sqlite_url, sqlite_path
+from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError, InvalidConfiguration, Unavailable
+from agentctl.records.hosts import is_loopback_host
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span, now
 from agentctl.store.databases import open_database

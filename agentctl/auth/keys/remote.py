@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
 from agentctl.auth.tokens.jws import KeySet
-from agentctl.config.databases import is_loopback_host
 from agentctl.errors import InvalidKey
 from agentctl.light_dataclass import dataclass
+from agentctl.records.hosts import is_loopback_host
 from agentctl.records.strict import NotStrict, parse_object
 from agentctl.records.times import format_span
 

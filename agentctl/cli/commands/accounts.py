@@ -10,7 +10,7 @@ from typing import Annotated
 from agentctl.cli.durations import parse_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import choose_id, is_id_prefix
-from agentctl.cli.lists import ListOutput, read_rows
+from agentctl.cli.lists import ListOutput
 from agentctl.cli.options import Yes
 from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.output import CommandOutput, CommonFormat, write_line
@@ -25,6 +25,7 @@ from agentctl.interface.requests.accounts import (
     Grant,
     NewAccount,
 )
+from agentctl.interface.requests.paging import read_rows
 from agentctl.records.kinds import Record
 from agentctl.records.times import format_span
 

@@ -20,7 +20,7 @@ from agentctl.cli.files import creating_file
 from agentctl.cli.follow import Retries
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io, read_file_or_stdin
-from agentctl.cli.lists import ListOutput, Row, check_row_count, read_pages, read_rows
+from agentctl.cli.lists import ListOutput, check_row_count
 from agentctl.cli.options import ToFile
 from agentctl.cli.parameters import argument, option
 from agentctl.cli.show.output import CommandOutput, write_json, write_line
@@ -31,6 +31,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT
 from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.interface.requests.paging import Row, read_pages, read_rows
 
 if TYPE_CHECKING:
     from agentctl.auth.audit_chain import Verification

@@ -11,7 +11,7 @@ from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_file_or_stdin, read_text_or_stdin
-from agentctl.cli.lists import ListOutput, read_rows
+from agentctl.cli.lists import ListOutput
 from agentctl.cli.options import ToFile, UserId, Yes
 from agentctl.cli.parameters import argument, complete_values, flag, option
 from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_json, write_line
@@ -27,6 +27,7 @@ from agentctl.interface.requests.memories import (
     MemoryPatch,
     NewMemory,
 )
+from agentctl.interface.requests.paging import read_rows
 from agentctl.records.kinds import Record
 
 app = CommandApp(

@@ -97,7 +97,7 @@ def _load_settings(
     file: Path | None, options: Mapping[str, Any], insecure_no_auth: bool, reload: bool
 ) -> Settings:
     from agentctl.config import load_settings, require_verification_key
-    from agentctl.config.databases import is_loopback_host
+    from agentctl.records.hosts import is_loopback_host
     from agentctl.server.processes.service_manager import take_socket
 
     settings = load_settings(file)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 from agentctl.cli.files import check_absent, creating_file, publish_file
 from agentctl.cli.help import CommandApp
-from agentctl.cli.lists import Row, read_rows
 from agentctl.cli.options import UserOfData, Yes
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import CommandOutput, write_value
@@ -26,6 +25,7 @@ from agentctl.errors import Conflict, Held, InvalidResponse, NotFound, PartFaile
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionLocator
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.memories import MemoryFilter
+from agentctl.interface.requests.paging import Row, read_rows
 from agentctl.interface.requests.personal_data import (
     Erasure,
     PersonalPart,

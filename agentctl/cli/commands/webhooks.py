@@ -6,7 +6,7 @@ from typing import Annotated
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.help import CommandApp
-from agentctl.cli.lists import ListOutput, read_rows
+from agentctl.cli.lists import ListOutput
 from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.columns import format_distance
 from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_line
@@ -14,6 +14,7 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Unavailable, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page
+from agentctl.interface.requests.paging import read_rows
 from agentctl.interface.requests.webhooks import DeliveryFilter
 
 app = CommandApp(

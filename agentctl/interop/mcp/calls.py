@@ -14,7 +14,7 @@ import orjson
 from agentctl.errors import AgentctlError, TooManyRequests, ValidationFailed
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.interface.requests.approvals import ContinueRequest
-from agentctl.interop.mcp.client import CallProgress, Client, Result, build_result
+from agentctl.interop.mcp.client import CallingClient, CallProgress, Result, build_result
 from agentctl.interop.mcp.questions import PausedRun, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
@@ -37,7 +37,7 @@ _tasks = set[asyncio.Task[None]]()
 
 
 async def run(
-    tool: RunTool, operations: ServiceOperations, arguments: Arguments, client: Client
+    tool: RunTool, operations: ServiceOperations, arguments: Arguments, client: CallingClient
 ) -> Result:
     """Run a component and return its answer, or continue the run of a repeated call.
 
@@ -66,7 +66,11 @@ class _RunCall:
     """One call of a tool that runs a component, whose ids are empty before the first event."""
 
     def __init__(
-        self, tool: RunTool, operations: ServiceOperations, arguments: Arguments, client: Client
+        self,
+        tool: RunTool,
+        operations: ServiceOperations,
+        arguments: Arguments,
+        client: CallingClient,
     ) -> None:
         self.run_id = ""
         self.session_id = ""

@@ -29,7 +29,7 @@ Report = Callable[[int, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class CallingClient:
     """The parts of a call other than its arguments, and the ways to reach its client.
 
     Attributes:
@@ -60,7 +60,7 @@ class Client:
 ListTools = Callable[[Call], Awaitable[list[dict[str, Any]]]]
 """Returns the tools of the caller of a request, as JSON of the protocol."""
 
-CallTool = Callable[[Call, str, dict[str, Any] | None, Client], Awaitable[dict[str, Any]]]
+CallTool = Callable[[Call, str, dict[str, Any] | None, CallingClient], Awaitable[dict[str, Any]]]
 """Calls a tool by its name, with its arguments; returns the result as JSON of the protocol."""
 
 

@@ -27,7 +27,7 @@ from agentctl.errors import (
     Unauthenticated,
 )
 from agentctl.interop.mcp import calls
-from agentctl.interop.mcp.client import Client, NoSuchTool, build_result
+from agentctl.interop.mcp.client import CallingClient, NoSuchTool, build_result
 from agentctl.interop.mcp.handshake import VERSIONS, HandshakeServer, build_error_response
 from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
@@ -110,7 +110,7 @@ class McpFace(Face):
         return [tool.build() for tool in self._tools.values() if is_allowed(principal, tool)]
 
     async def _call_tool(
-        self, call: Call, name: str, values: dict[str, Any] | None, client: Client
+        self, call: Call, name: str, values: dict[str, Any] | None, client: CallingClient
     ) -> dict[str, Any]:
         tool = self._tools.get(name)
         if tool is None:

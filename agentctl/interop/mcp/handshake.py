@@ -24,7 +24,7 @@ from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, BadRequest, NotFound, ValidationFailed
 from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON, cancel_runs
-from agentctl.interop.mcp.client import CallTool, Client, ListTools, NoSuchTool
+from agentctl.interop.mcp.client import CallingClient, CallTool, ListTools, NoSuchTool
 from agentctl.interop.mcp.questions import Question, read_answer, reject
 from agentctl.interop.mcp.tools import INSTRUCTIONS
 from agentctl.light_dataclass import dataclass
@@ -192,7 +192,7 @@ class HandshakeServer:
         streams = "text/event-stream" in call.headers.get("accept", "")
         stream = _Stream(send)
         token = meta.get("progressToken") if isinstance(meta, dict) else None
-        client = Client(
+        client = CallingClient(
             disconnected=asyncio.Event(),
             detaches=self._settings.server.on_disconnect == "detach",
             run_id=session.find_run_id(request_id) if session is not None else None,
@@ -219,7 +219,7 @@ class HandshakeServer:
         request_id: int | str,
         name: str,
         values: JsonObject | None,
-        client: Client,
+        client: CallingClient,
     ) -> JsonObject:
         try:
             return build_response(request_id, await self._call(call, name, values, client))

@@ -19,7 +19,7 @@ from starlette.types import Message, Send
 
 import agentctl
 from agentctl.config.settings import Settings
-from agentctl.interop.mcp.client import CallTool, Client, ListTools, NoSuchTool
+from agentctl.interop.mcp.client import CallingClient, CallTool, ListTools, NoSuchTool
 from agentctl.interop.mcp.tools import INSTRUCTIONS
 from agentctl.runtime.mcp.library import to_json
 from agentctl.server.state import Call
@@ -84,7 +84,7 @@ class ModernServer:
             await session.report_progress(number, message=text)
 
         answers = params.input_responses or {}
-        client = Client(
+        client = CallingClient(
             disconnected=call.scope[_DISCONNECTED_KEY],
             detaches=self._settings.server.on_disconnect == "detach",
             report=report if context.meta and "progress_token" in context.meta else None,

@@ -22,7 +22,7 @@ from contextlib import AbstractAsyncContextManager
 
 from starlette.types import Receive, Scope, Send
 
-from agentctl.config.databases import is_loopback_host
+from agentctl.records.hosts import is_loopback_host
 from agentctl.server.answers import BytesResponse
 from agentctl.server.authentication import OriginGuard
 from agentctl.server.processes.listener import METRICS_PATH

@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from agentctl.config.databases import split_address
 from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
 from agentctl.errors import PortInUse, Unavailable, UsageError
+from agentctl.records.hosts import split_address
 from agentctl.server.processes.service_manager import take_socket
 
 METRICS_PATH = "/metrics"

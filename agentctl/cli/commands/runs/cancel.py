@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from agentctl.cli.lists import NO_AGES, AgeOptions, check_row_count, read_pages
+from agentctl.cli.lists import NO_AGES, AgeOptions, check_row_count
 from agentctl.cli.options import (
     NO_CHOICE,
     ComponentChoice,
@@ -34,14 +34,9 @@ from agentctl.cli.show.progress import (
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import StillPending, UsageError
-from agentctl.interface.requests import (
-    MAXIMUM_CANCEL_WAIT,
-    MAXIMUM_LIMIT,
-    SUMMARY_VIEW,
-    CancelRequest,
-    Page,
-    RunFilter,
-)
+from agentctl.interface.operations.cancels import cancel_until_stopped
+from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, CancelRequest, Page, RunFilter
+from agentctl.interface.requests.paging import read_pages
 from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.records.phase import describe_phase
 from agentctl.records.times import now
@@ -54,9 +49,6 @@ DEFAULT_WAIT_SECONDS = 10.0
 """Default of --wait (docs/contract.md "Command line")."""
 
 MAXIMUM_WAIT_SECONDS = 86_400
-
-POLL_SECONDS = 0.1
-"""Pause between two requests for the same run, in case the server returns at once."""
 
 POLL_ALL_SECONDS = 0.2
 """Pause between two rounds of requests for the runs that have not stopped."""
@@ -197,24 +189,13 @@ async def _cancel_by_id(
     db: str | None,
     run_id: str,
 ) -> Document[CancelRecord]:
-    import asyncio
-    import time
-
     session_id = request.session_id
     if component is None:
         run = (await target.operations.get_run(run_id, db_id=db, form=SUMMARY_VIEW)).value
         component = component_of_run(run)
         session_id = session_id or run["session_id"]
-    end = time.monotonic() + request.wait
-    left = request.wait
-    while True:
-        # One request waits for MAXIMUM_CANCEL_WAIT at most.
-        part = CancelRequest(session_id, min(left, MAXIMUM_CANCEL_WAIT), request.reason)
-        document = await target.operations.cancel_run(*component, run_id, part)
-        left = end - time.monotonic()
-        if document.value["cancel"] != "requested" or left < POLL_SECONDS:
-            return document
-        await asyncio.sleep(POLL_SECONDS)
+    located = replace(request, session_id=session_id)
+    return await cancel_until_stopped(target.operations, component, run_id, located)
 
 
 async def _cancel_all(

@@ -19,7 +19,6 @@ from typing import IO, TYPE_CHECKING, Annotated, BinaryIO
 from agentctl.cli.durations import parse_days
 from agentctl.cli.files import create_directory, creating_file, publish_file
 from agentctl.cli.io import current_io
-from agentctl.cli.lists import read_pages
 from agentctl.cli.options import (
     NO_CHOICE,
     ComponentChoice,
@@ -45,6 +44,7 @@ from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Held, InvalidResponse, NotFound, UsageError
 from agentctl.interface.requests import DEFAULT_LOCATOR, BulkDeletion, SessionLocator
+from agentctl.interface.requests.paging import read_pages
 from agentctl.interface.requests.retention import IdleFilter, PruneRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
 from agentctl.cli.follow import Retries, WatchedRun
-from agentctl.cli.lists import (
-    AgeOptions,
-    ListOutput,
-    ListWriter,
-    WatchedOutput,
-    build_age_option,
-    read_rows,
-)
+from agentctl.cli.lists import AgeOptions, ListOutput, ListWriter, WatchedOutput, build_age_option
 from agentctl.cli.options import OptionalSessionIds, SessionId, ToFile
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show import columns
@@ -47,6 +40,7 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.interface.requests.paging import read_rows
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
