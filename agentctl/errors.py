@@ -283,7 +283,7 @@ class InternalError(AgentctlError):
 class Unavailable(AgentctlError, code="UNAVAILABLE", status=503, exit_code=7):
     """The database or the server is not available (503); a retry may succeed."""
 
-    retry_after = 1
+    retry_after: float | None = 1
 
 
 class DatabaseMoved(Unavailable, code="DATABASE_MOVED"):
@@ -305,8 +305,14 @@ class OutcomeUnknown(Unavailable, code="OUTCOME_UNKNOWN"):
         return {"X-Should-Retry": "false"}
 
 
+class NotConnected(Unavailable):
+    """A server that cannot be reached: it has received nothing."""
+
+
 class InvalidResponse(Unavailable):
     """A response of a server that is not what the interface defines: a retry does not help."""
+
+    retry_after = None
 
 
 class UsageError(AgentctlError, code="USAGE", exit_code=2):

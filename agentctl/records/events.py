@@ -147,11 +147,13 @@ class Event:
         name: `RunStarted`, `TeamRunContent`, ...
         kind: None for an event of another product.
         data: the members of its JSON object.
+        seq: its number in the stream, from 0.
     """
 
     name: str
     kind: EventKind | None
     data: Mapping[str, Any]
+    seq: int = 0
 
     @property
     def run_id(self) -> str:
@@ -232,7 +234,7 @@ def parse_event(name: str, data: bytes | str, seq: int = 0) -> Event:
 
     Args:
         data: one JSON object.
-        seq: the number of the event, for the error.
+        seq: the number of the event.
 
     Raises:
         InvalidResponse: the data is not a JSON object, or a member has another type.
@@ -251,4 +253,4 @@ def parse_event(name: str, data: bytes | str, seq: int = 0) -> Event:
             cause=f"the data of event {seq} is not JSON, or has fields of another type",
             hint="check --url, including its path, and the version of the server",
         )
-    return Event(name, _KINDS.get(name), parsed)
+    return Event(name, _KINDS.get(name), parsed, seq)

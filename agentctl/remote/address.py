@@ -6,8 +6,8 @@ import re
 from urllib.parse import SplitResult, urlsplit
 
 from agentctl import errors
-from agentctl.config.databases import is_loopback_host
 from agentctl.light_dataclass import dataclass
+from agentctl.records.hosts import is_loopback_host
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[a-z0-9_.-]+|\[[0-9a-f:.]+\]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import time
@@ -46,8 +45,8 @@ _STREAMED: dict[str, str | None] = {
 }
 """The operations with events, and the declared one with `stream`; None for itself."""
 
-RESUMES, RESUME_SECONDS = 20, 0.5
-"""Number of attempts to resume a stream that ended early, and the pause before each."""
+RESUMES = 20
+"""Number of attempts to resume a stream that ended early, at least."""
 
 
 class RemoteOperations(Operations):
@@ -59,6 +58,8 @@ class RemoteOperations(Operations):
         source: renews the token; None for one that stays.
         timeouts: the times to wait for the server.
         allow_insecure: send the token over plain http to another machine.
+        retries: the number of times that a failed request is sent again, if that is safe. Without
+            retries a stream that breaks is an error, and only one that a server ends is resumed.
 
     Attributes:
         connection: the HTTP connection; it is open within the block.
@@ -75,18 +76,19 @@ class RemoteOperations(Operations):
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         allow_insecure: bool = False,
         source: TokenSource | None = None,
+        retries: int = 0,
     ) -> None:
         address = parse_address(url)
         if token is not None:
             check_credential(address, token, allow_insecure=allow_insecure)
         self._timeouts = timeouts
-        self.connection = Connection(address, token, timeouts, source)
+        self.connection = Connection(address, token, timeouts, source, retries)
 
     def __repr__(self) -> str:
         return f"RemoteOperations({self.connection.address.base!r})"
 
     async def __aenter__(self) -> RemoteOperations:
-        await self.connection.open()
+        self.connection.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -114,7 +116,7 @@ class RemoteOperations(Operations):
         sent = build_request(declared, arguments)
         if started is None:
             source = arguments["component_id"], arguments["run_id"]
-            return self._follow(kind, sent, request.after, source)
+            return self._follow(kind, sent, request.after, source, name)
 
         body = {**(sent.body or {}), "stream": True}
         sent = replace(sent, body=body, may_have_no_events=started == "continue_run")
@@ -129,18 +131,20 @@ class RemoteOperations(Operations):
         request: Request,
         after: int,
         source: tuple[str, str] | None = None,
+        resumed_by: str = "resume_run",
     ) -> AsyncGenerator[StreamEvent]:
         """Yield the events of a run up to the last one of this leg.
 
         A server that stops ends its streams, and another one goes on with a durable run: the
         stream is resumed there. `source` are the ids of the component and of the run; None for
-        those of the first event.
+        those of the first event. `resumed_by` is the operation that resumes it.
         """
         event: StreamEvent | None = None
         session_id: str | None = None
-        attempts = 0
+        retries, failed = self.connection.retries, 0
         while True:
             before = after
+            failure: errors.AgentctlError | None = None
             try:
                 async with contextlib.aclosing(self._events(request, after)) as events:
                     async for event in events:
@@ -148,30 +152,31 @@ class RemoteOperations(Operations):
                         if session_id is None:
                             source, session_id = _find_source(kind, event, source)
                         yield event
-            except errors.Unavailable:
-                if not attempts:
-                    raise
-            # After the last event of a run there are none, so an empty stream is complete.
-            if event is None:
-                complete = request.may_have_no_events or after > BEFORE_FIRST_EVENT
-            else:
-                complete = event.name in LAST_NAMES[kind]
-            if complete:
+            except (errors.Unavailable, errors.TooManyRequests) as broken:
+                failure = broken
+            if event is not None and _is_last(kind, event, source):
                 return
-            attempts = 1 if after > before else attempts + 1
-            if source is None or session_id is None or attempts > RESUMES:
-                raise errors.Unavailable(
-                    "The stream ended before the run did",
-                    cause="the server, or a proxy in front of it, closed the connection",
-                    hint="check the status of the run with: agentctl runs list",
-                )
-            await asyncio.sleep(RESUME_SECONDS)
-            arguments = {
-                "component_id": source[0],
-                "run_id": source[1],
-                "request": ResumeRequest(session_id, after),
-            }
-            request = build_request(find_declaration(Operations.resume_run, kind), arguments)
+            # After the last event of a run there are none, so an empty stream is complete.
+            is_empty = event is None and failure is None
+            if is_empty and (request.may_have_no_events or after > BEFORE_FIRST_EVENT):
+                return
+
+            limit, is_safe = retries, request.is_repeatable and event is None
+            if source is not None and session_id is not None:
+                if retries or failed or failure is None:
+                    limit = max(RESUMES, retries)
+                failure, is_safe = _build_early_end_error(failure), True
+                arguments = {
+                    "component_id": source[0],
+                    "run_id": source[1],
+                    "request": ResumeRequest(session_id, after),
+                }
+                declared = find_declaration(getattr(Operations, resumed_by), kind)
+                request = build_request(declared, arguments)
+            failed = 1 if after > before else failed + 1
+            await self.connection.wait_to_repeat(
+                failure or _build_early_end_error(None), failed, is_safe=is_safe, limit=limit
+            )
 
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
         async with self.connection.stream(request) as chunks:
@@ -211,6 +216,31 @@ def _find_source(
         return source, data["session_id"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return known, None
+
+
+def _is_last(kind: ComponentKind, event: StreamEvent, source: tuple[str, str] | None) -> bool:
+    """Return True for the last event of a leg of a run, and not of the run of a member."""
+    import orjson
+
+    if event.name not in LAST_NAMES[kind]:
+        return False
+    try:
+        run_id = orjson.loads(event.data)["run_id"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return True
+    return source is None or run_id == source[1]
+
+
+def _build_early_end_error(failure: errors.AgentctlError | None) -> errors.AgentctlError:
+    """Return the error of a stream without its last event; a retry may not help as before."""
+    if failure is not None and failure.retry_after is None:
+        return failure
+    closed = "the server, or a proxy in front of it, closed the connection"
+    return errors.Unavailable(
+        "The stream ended before the run did",
+        cause=closed if failure is None else failure.cause,
+        hint="check the status of the run with: agentctl runs list",
+    )
 
 
 @contextlib.asynccontextmanager

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
@@ -37,6 +38,12 @@ MAXIMUM_DOCUMENT_BYTES = 268_435_456
 HEAD_SECONDS = 1.0
 """Time from the read timeout until the head of a response must be complete. A server that sends
 nothing has failed before."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+"""Seconds before the first repeat of a request, and before each later one at most; it doubles."""
+
+LONGEST_WAIT = 60.0
+"""Seconds that a server can ask to wait before a request is repeated."""
 
 MAXIMUM_PROBE_BYTES = 65_536
 """Bytes of the response from which a server is recognised."""
@@ -108,6 +115,8 @@ class Request:
         extra_wait: seconds to add to the read timeout; None waits without a limit.
         accepted_status: a status from 400 that has a record instead of an error body.
         may_have_no_events: True if a record in the place of an event stream means no events.
+        is_repeatable: True if a second request changes nothing that the first one has not changed:
+            a read, a replacement, or a change with an idempotency key.
     """
 
     method: str
@@ -119,6 +128,7 @@ class Request:
     extra_wait: float | None = 0.0
     accepted_status: int | None = None
     may_have_no_events: bool = False
+    is_repeatable: bool = False
 
 
 def build_path(operation: str, **ids: str) -> str:
@@ -157,6 +167,7 @@ class Connection:
 
     Args:
         source: renews the token; None for one that stays.
+        retries: the number of times that a failed request is sent again, if that is safe.
     """
 
     def __init__(
@@ -165,8 +176,10 @@ class Connection:
         token: str | None,
         timeouts: Timeouts,
         source: TokenSource | None = None,
+        retries: int = 0,
     ) -> None:
         self.address = address
+        self.retries = retries
         self._token = token
         self._timeouts = timeouts
         self._source = source
@@ -175,7 +188,7 @@ class Connection:
     def __repr__(self) -> str:
         return f"Connection({self.address.base!r})"
 
-    async def open(self) -> None:
+    def open(self) -> None:
         """Create the client; it connects with the first request."""
         self._client = _create_client(self.address)
 
@@ -249,6 +262,39 @@ class Connection:
             yield self.read_chunks(response)
 
     async def _request(self, request: Request) -> httpx2.Response:
+        failed = 0
+        while True:
+            try:
+                return await self._exchange(request)
+            except (errors.Unavailable, errors.TooManyRequests) as failure:
+                failed += 1
+                await self.wait_to_repeat(failure, failed, is_safe=request.is_repeatable)
+
+    async def wait_to_repeat(
+        self, failure: errors.AgentctlError, failed: int, *, is_safe: bool, limit: int | None = None
+    ) -> None:
+        """Wait before a failed request is sent again, or raise its failure.
+
+        A server that refuses a request for its rate (429), or that cannot be reached, has executed
+        nothing: such a request is always repeated.
+
+        Args:
+            failed: the number of failures so far.
+            is_safe: the request may be repeated although it may have been executed.
+            limit: the number of repeats, if it is not `retries`.
+        """
+        asked = failure.retry_after
+        has_executed_nothing = isinstance(failure, errors.TooManyRequests | errors.NotConnected)
+        if failed > (self.retries if limit is None else limit) or asked is None:
+            raise failure
+        if not (is_safe or has_executed_nothing) or asked > LONGEST_WAIT:
+            raise failure
+        # Clients that one failure has interrupted do not return all at once.
+        pause = min(FIRST_PAUSE * 2 ** (failed - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.0)
+        is_asked = isinstance(failure, errors.TooManyRequests)
+        await asyncio.sleep(max(pause, asked) if is_asked else pause)
+
+    async def _exchange(self, request: Request) -> httpx2.Response:
         wait = None if request.extra_wait is None else self._timeouts.read + request.extra_wait
         async with self._open(request, "application/json", wait) as incoming:
             response = await self._read_to_end(incoming)

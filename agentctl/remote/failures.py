@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agentctl import errors
+from agentctl.records.times import read_retry_after
 from agentctl.remote.address import Address
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def build_connection_error(address: Address, error: Exception) -> errors.Unavail
 
     if isinstance(error, httpx2.ConnectTimeout | httpx2.ConnectError | httpx2.ProxyError):
         cause, hint = _explain_connect_error(address, error)
-        return errors.Unavailable("Cannot reach the server", cause=cause, hint=hint)
+        return errors.NotConnected("Cannot reach the server", cause=cause, hint=hint)
     if isinstance(error, httpx2.TimeoutException):
         return _build_timeout(f"{address.base} sent nothing for too long")
     if isinstance(error, httpx2.RemoteProtocolError | httpx2.DecodingError):
@@ -62,6 +63,7 @@ def build_response_error(
     if failure.hint is None and failure.detail == "Not found":
         # The server has no such route, or the value cannot be an id.
         failure.hint = "check the id, and --url including its path"
+    failure.retry_after = read_retry_after(response.headers) or failure.retry_after
     request_id = response.headers.get("x-request-id")
     if isinstance(failure, errors.InternalError) and request_id:
         failure.cause = (
@@ -83,17 +85,20 @@ def build_unexpected_response_error(
     status = response.status_code
     where = f"{response.request.method} {to_printable_line(str(response.request.url.path))}"
     if 300 <= status < 400:
-        return errors.Unavailable(
+        failure = errors.Unavailable(
             "The server sent a redirect, which is not followed",
             cause=f"{address.base} answered {where} with {status} to {_redirect_origin(response)}",
             hint="if that is the right server, use its URL with --url",
         )
-    kind = response.headers.get("content-type", "no content type").partition(";")[0]
-    return errors.Unavailable(
-        "The URL is not that of an agentctl server",
-        cause=f"{address.base} answered {where} with {status} and {to_printable_line(kind)}",
-        hint="check --url, including its path",
-    )
+    else:
+        kind = response.headers.get("content-type", "no content type").partition(";")[0]
+        failure = errors.Unavailable(
+            "The URL is not that of an agentctl server",
+            cause=f"{address.base} answered {where} with {status} and {to_printable_line(kind)}",
+            hint="check --url, including its path",
+        )
+    failure.retry_after = None
+    return failure
 
 
 def build_invalid_response(

@@ -45,12 +45,17 @@ _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
         "query": build_query(type=session.type, db_id=session.db_id),
         "body": _build_session_body(session),
     },
-    "update_session": lambda patch, **_: {"body": patch.changes},
+    "update_session": lambda patch, **_: {"body": patch.changes, "is_repeatable": True},
+    "rename_session": lambda **_: {"is_repeatable": True},
     "delete_session": lambda cancel, **_: {"extra_wait": DELETION_WAIT if cancel else 0.0},
     "continue_run": lambda request, **_: _build_start(request),
     "retry_run": lambda request, **_: _build_start(request),
     "fork_run": lambda request, **_: _build_start(request),
-    "resume_run": lambda request, **_: {"query": _build_position(request), "body": None},
+    "resume_run": lambda request, **_: {
+        "query": _build_position(request),
+        "body": None,
+        "is_repeatable": True,
+    },
     "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
     "create_memory": lambda memory: {"body": {"topics": [], **body_of(memory)}},
@@ -87,7 +92,11 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
         extra_wait=declared.wait,
     )
     special = _SPECIAL.get(declared.function.__name__)
-    return request if special is None else dataclasses.replace(request, **special(**arguments))
+    if special is not None:
+        request = dataclasses.replace(request, **special(**arguments))
+    has_key = any(value for _, value in request.headers)
+    is_repeatable = request.is_repeatable or method == "GET" or has_key
+    return dataclasses.replace(request, is_repeatable=is_repeatable)
 
 
 def _build_start(request: RunRequest | ContinueRequest | RetryRequest) -> dict[str, Any]:
