@@ -1,6 +1,8 @@
 """Build what a release consists of: `make dist`, or `python packaging/build.py --out FOLDER`.
 
 - `agentctl-VERSION-py3-none-any.whl`, the wheel
+- `agentctl_client-VERSION-py3-none-any.whl`, the modules of `agentctl.client` alone, for programs
+  that use a server
 - `agentctl-VERSION.tar.gz`, the source archive: every file of the commit, and PKG-INFO
 - `agentctl-client-VERSION.tgz`, the TypeScript client as a package for npm
 - `agentctl-VERSION.cdx.json`, the software bill of materials (CycloneDX): the locked packages, and
@@ -16,16 +18,19 @@ from __future__ import annotations
 
 import argparse
 import base64
+import email
 import gzip
 import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -35,6 +40,14 @@ LOCK = "requirements.lock"
 CLIENT = "packaging/typescript"
 CLIENT_FILES = ("package.json", "agentctl.js", "agentctl.d.ts", "api.d.ts")
 VENDORED = "agentctl/server/console/vendor/vendor.json"
+
+CLIENT_PARTS = (
+    "client", "errors", "extensions", "interface", "light_dataclass", "records", "remote",
+)  # fmt: skip
+"""The parts of the package that `agentctl.client` imports; tests/clients/test_imports.py."""
+
+CLIENT_LIBRARIES = ("httpx2", "orjson", "typing-extensions")
+_CLIENT_METADATA = ("Metadata-Version", "Version", "License-Expression", "Requires-Python")
 
 _BUILD_WHEEL = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
 
@@ -61,6 +74,7 @@ def main() -> None:
         epoch = int(_git("log", "-1", "--format=%ct", options.commit))
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "PYTHONHASHSEED": "0"}
         wheel = _build_wheel(tree, folder, environment)
+        _write_client_wheel(wheel, epoch)
         _export(options.commit, source := Path(temporary, "source"))
         _write_source_archive(source, wheel, epoch)
         _write_client_package(source / CLIENT, wheel, epoch)
@@ -91,7 +105,46 @@ def _build_wheel(tree: Path, folder: Path, environment: dict[str, str]) -> Path:
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr.decode())
-    return next(folder.glob("*.whl"))
+    return next(folder.glob("agentctl-*.whl"))
+
+
+def _write_client_wheel(wheel: Path, epoch: int) -> None:
+    """Write the wheel of the client: its modules in the wheel, and metadata of its own."""
+    name = "-".join(wheel.name.split("-")[:2])
+    info = name.replace("agentctl-", "agentctl_client-") + ".dist-info"
+    with zipfile.ZipFile(wheel) as content:
+        metadata = email.message_from_bytes(content.read(f"{name}.dist-info/METADATA"))
+        files = {
+            entry: content.read(entry)
+            for entry in content.namelist()
+            if entry in ("agentctl/__init__.py", "agentctl/py.typed")
+            or entry.split("/")[1].removesuffix(".py") in CLIENT_PARTS
+        }
+        tags = content.read(f"{name}.dist-info/WHEEL")
+    lines = [f"{field}: {metadata[field]}" for field in _CLIENT_METADATA if field in metadata]
+    lines[1:1] = ["Name: agentctl-client", "Summary: The Python client of agentctl servers"]
+    lines += [
+        f"Requires-Dist: {needed}"
+        for needed in metadata.get_all("Requires-Dist", [])
+        if re.split("[^a-z0-9-]", needed)[0] in CLIENT_LIBRARIES and ";" not in needed
+    ]
+    files[f"{info}/METADATA"] = "\n".join([*lines, "", ""]).encode()
+    files[f"{info}/WHEEL"] = tags
+    record = f"{info}/RECORD"
+    rows = [f"{entry},sha256={_hash_entry(data)},{len(data)}\n" for entry, data in files.items()]
+    files[record] = "".join([*rows, f"{record},,\n"]).encode()
+    target = wheel.with_name(wheel.name.replace("agentctl-", "agentctl_client-"))
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for entry, data in files.items():
+            place = zipfile.ZipInfo(entry, time.gmtime(epoch)[:6])
+            place.external_attr, place.compress_type = 0o100644 << 16, zipfile.ZIP_DEFLATED
+            archive.writestr(place, data)
+
+
+def _hash_entry(data: bytes) -> str:
+    """Return a hash in the form of the RECORD of a wheel (PEP 376, PEP 427)."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+    return digest.rstrip(b"=").decode()
 
 
 def _write_source_archive(tree: Path, wheel: Path, epoch: int) -> None:

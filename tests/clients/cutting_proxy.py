@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 __all__ = ["CuttingProxy", "cutting"]
 
-_LARGEST_POWER = 15
-"""A response is cut within its first 32 KB, at a byte whose logarithm is uniform: half of the cuts
-are in the first 180 bytes, and longer responses pass often enough to make progress."""
+RESPONSE_BYTES = 32_768
+"""A connection is cut within its first bytes from the server, at a byte whose logarithm is uniform:
+half of the cuts are in the first 180 bytes, and longer responses pass often enough."""
 
 _REQUEST_BYTES = 600
 _REQUEST_SHARE = 0.2
@@ -45,8 +45,9 @@ class CuttingProxy:
             `cut_responses`.
     """
 
-    def __init__(self, target: str, seed: int) -> None:
+    def __init__(self, target: str, seed: int, response_bytes: int = RESPONSE_BYTES) -> None:
         self._target = urlsplit(target)
+        self._bytes = response_bytes
         self._random = random.Random(seed)
         self._links = set[asyncio.Task[None]]()
         self.url = ""
@@ -60,7 +61,7 @@ class CuttingProxy:
         self.counts["connections"] += 1
         in_request = self._random.random() < _REQUEST_SHARE
         request_bytes = self._random.randrange(_REQUEST_BYTES)
-        response_bytes = int(2 ** self._random.uniform(0, _LARGEST_POWER))
+        response_bytes = int(self._bytes ** self._random.uniform(0, 1))
         is_reset = self._random.random() < 0.5
         try:
             upstream = await asyncio.open_connection(self._target.hostname, self._target.port)
@@ -123,14 +124,21 @@ async def _forward(
 
 
 @contextlib.contextmanager
-def cutting(target: str, *, seed: int) -> Iterator[CuttingProxy]:
+def cutting(
+    target: str, *, seed: int, response_bytes: int = RESPONSE_BYTES
+) -> Iterator[CuttingProxy]:
     """Run a proxy in a thread within the block.
 
     Args:
         target: the URL of the server, without a path.
+        response_bytes: the most bytes of the server that pass over one connection.
     """
     loop = asyncio.new_event_loop()
-    proxy, ended, listening = CuttingProxy(target, seed), asyncio.Event(), Future[None]()
+    proxy, ended, listening = (
+        CuttingProxy(target, seed, response_bytes),
+        asyncio.Event(),
+        Future[None](),
+    )
 
     async def serve() -> None:
         async with proxy.serve():

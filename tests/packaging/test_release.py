@@ -21,8 +21,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.service import serving
+from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.process import base_environment, start_server
+
+__all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +80,7 @@ def install(wheel: Path, folder: Path, *, packages: str | None) -> Path:
 @pytest.fixture(scope="module")
 def programs(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment with the wheel, and with the packages of the tests."""
-    wheel = next(release.glob("*.whl"))
+    wheel = next(release.glob("agentctl-*.whl"))
     folder = tmp_path_factory.mktemp("installed") / "environment"
     return install(wheel, folder, packages=sysconfig.get_path("purelib"))
 
@@ -200,7 +204,9 @@ def test_installed_wheel_serves_the_demo_without_the_clone(programs: Path, tmp_p
 @needs_packaging_mode
 def test_locked_installation_serves_the_demo(release: Path, tmp_path: Path) -> None:
     """A clean environment from the package index, in which hints install missing packages."""
-    programs = install(next(release.glob("*.whl")), tmp_path / "environment", packages=None)
+    programs = install(
+        next(release.glob("agentctl-*.whl")), tmp_path / "environment", packages=None
+    )
     subprocess.run([str(programs / "python"), "-m", "ensurepip"], check=True)
     refused = run(programs, tmp_path, "serve", "--demo", "--reload", "--port", "0")
     assert b"watchfiles" in refused.stderr
@@ -225,6 +231,37 @@ def follow_hint(hint: str, programs: Path) -> None:
     subprocess.run(shlex.split(hint), check=True)
 
 
+TALK = """
+import sys
+from agentctl.client import Client
+
+with Client(sys.argv[1], token=sys.argv[2]) as client:
+    print("".join(event.text for event in client.runs.stream(agent="echo", message="Hello")))
+"""
+
+
+@needs_packaging_mode
+def test_client_is_installed_without_the_server(
+    release: Path, tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    """A clean environment from the package index, with the client alone."""
+    folder = tmp_path / "environment"
+    venv.create(folder, with_pip=False)
+    python = str(folder / "bin/python")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    wheel = str(next(release.glob("agentctl_client-*.whl")))
+    subprocess.run([*pip, "install", "--quiet", wheel], check=True)
+    listed = subprocess.run([*pip, "list", "--format=json"], check=True, capture_output=True)
+    names = {package["name"] for package in json.loads(listed.stdout)}
+    assert names >= {"agentctl-client", "httpx2", "orjson", "typing_extensions"}
+    assert not names & {"agentctl", "fastapi", "uvicorn", "typer", "pydantic", "apsw", "rich"}
+    (home := tmp_path / "home").mkdir()
+    with serving(home, model_endpoint) as service:
+        talk = [python, "-P", "-c", TALK, service.url, service.token()]
+        done = subprocess.run(talk, check=True, capture_output=True, cwd=tmp_path)
+    assert done.stdout == b"Hello\n"
+
+
 @needs_packaging_mode
 @pytest.mark.parametrize("installer", ["uv tool", "pipx"])
 def test_hints_work_for_installers_of_programs(
@@ -237,7 +274,7 @@ def test_hints_work_for_installers_of_programs(
     places = {name: str(tmp_path / name) for name in ("PIPX_HOME", "UV_TOOL_DIR")}
     places |= {name: str(tmp_path / "bin") for name in ("PIPX_BIN_DIR", "UV_TOOL_BIN_DIR")}
     env = os.environ | places | {"PATH": path, "HOME": str(tmp_path), "NO_COLOR": "1"}
-    wheel = str(next(release.glob("*.whl")))
+    wheel = str(next(release.glob("agentctl-*.whl")))
     install = [*installer.split(), "install", "--python", sys.executable, wheel]
     subprocess.run(install, env=env, check=True, capture_output=True)
     refused = ["agentctl", "serve", "--demo", "--reload", "--port", "0"]
@@ -260,7 +297,7 @@ def test_source_archive_builds_the_same_wheel(release: Path, tmp_path: Path) -> 
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "."]
     env = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
     subprocess.run(["sh", "-c", f"umask 022; {shlex.join(command)}"], cwd=tree, env=env, check=True)
-    wheel = next(release.glob("*.whl"))
+    wheel = next(release.glob("agentctl-*.whl"))
     assert (tree / wheel.name).read_bytes() == wheel.read_bytes()
 
 

@@ -1,0 +1,323 @@
+"""The methods of a client, by noun."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Any, Concatenate, NamedTuple, TypeVar
+
+from typing_extensions import TypedDict, Unpack
+
+from agentctl.client.calls import (
+    Method,
+    Mode,
+    P,
+    Resource,
+    StreamMethod,
+    declared,
+    declared_fields,
+    declared_rows,
+    declared_stream,
+    describe,
+)
+from agentctl.errors import NotFound, UsageError
+from agentctl.interface.operations import Operations
+from agentctl.interface.operations.cancels import cancel_until_stopped
+from agentctl.interface.requests import (
+    BEFORE_FIRST_EVENT,
+    SUMMARY_VIEW,
+    CancelRequest,
+    NewSession,
+    ResumeRequest,
+    RunFilter,
+    RunRequest,
+    SessionFilter,
+    SessionPatch,
+)
+from agentctl.interface.requests.approvals import (
+    ApprovalFilter,
+    ContinueRequest,
+    Ruling,
+    build_ruling,
+)
+from agentctl.interface.requests.memories import MemoryFilter, MemoryPatch, NewMemory
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests.usage import UsageFilter
+from agentctl.records.approvals import ApprovalRecord, Verb
+from agentctl.records.document import Document
+from agentctl.records.events import Event, parse_event
+from agentctl.records.ids import new_id
+from agentctl.records.kinds import KINDS, ComponentKind, component_of_run
+from agentctl.records.memories import MemoryRecord
+from agentctl.records.runs import CancelRecord, RunRecord
+from agentctl.records.sessions import SessionDetail, SessionSummary
+
+Repeat = TypeVar("Repeat", bound=RetryRequest)
+
+Run = str | Mapping[str, Any]
+"""A run as an argument: its id; or its record or the data of its event, which saves a request."""
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of a run to start: one of `agent`, `team` and `workflow`, and its input.
+
+    The others are those of `interface.requests.RunRequest`. Without an `idempotency_key` the client
+    creates one, so that the server starts one run, however often the request is sent.
+    """
+
+    agent: str
+    team: str
+    workflow: str
+    message: str | None
+    input: dict[str, Any] | None
+    session_id: str | None
+    user_id: str | None
+    background: bool
+    idempotency_key: str | None
+    metadata: dict[str, Any] | None
+    session_state: dict[str, Any] | None
+    output_schema: dict[str, Any] | None
+    dependencies: dict[str, Any] | None
+    client_tools: list[dict[str, Any]] | None
+    tool_choice: str | None
+
+
+class LocatedRun(NamedTuple):
+    """The ids of a run that its routes have, and that of its session."""
+
+    kind: ComponentKind
+    component_id: str
+    run_id: str
+    session_id: str
+
+
+async def _locate(resource: Resource[Any], run: Run) -> LocatedRun:
+    if isinstance(run, str):
+        run = (await resource._operations.get_run(run, form=SUMMARY_VIEW)).value
+    return LocatedRun(*component_of_run(run), run["run_id"], run["session_id"])
+
+
+def _repeating(
+    request: Callable[P, Repeat],
+    operation: Callable[
+        [Operations, ComponentKind, str, str, Repeat], Coroutine[Any, Any, Document[RunRecord]]
+    ],
+) -> Method[Concatenate[Run, P], RunRecord]:
+    """Return the method of an operation that repeats a run, with the fields of its request."""
+
+    async def call(
+        self: Resource[Any], run: Run, /, *args: P.args, **options: P.kwargs
+    ) -> RunRecord:
+        built = request(*args, **options)
+        keyed = replace(built, idempotency_key=built.idempotency_key or new_id())
+        located = await _locate(self, run)
+        return (await operation(self._operations, *located[:3], keyed)).value
+
+    return Method(describe(call, operation, request))
+
+
+class RunMethods(Resource[Mode]):
+    """Runs: start, follow, cancel, continue and repeat them."""
+
+    get = declared(Operations.get_run)
+    list = declared_rows(RunFilter, Operations.get_runs, RunRecord)
+    retry = _repeating(RetryRequest, Operations.retry_run)
+    fork = _repeating(ForkRequest, Operations.fork_run)
+
+    @Method
+    async def start(self, **run: Unpack[RunOptions]) -> RunRecord:
+        """Start a run and return its record: at its end or pause, with `background` at once."""
+        kind, component_id, request = _build_run_request(run)
+        return (await self._operations.create_run(kind, component_id, request)).value
+
+    @StreamMethod
+    async def stream(self, **run: Unpack[RunOptions]) -> AsyncGenerator[Event, None]:
+        """Start a run and yield its events, each once, over any number of connections.
+
+        The run continues if the caller stops reading; `cancel` stops it. A run that waits for a
+        decision ends the stream with its event `RunPaused`.
+        """
+        kind, component_id, request = _build_run_request(run)
+        events: Any = self._operations.stream_run(kind, component_id, request)
+        async with aclosing(events):
+            async for event in events:
+                yield parse_event(event.name, event.data, event.seq)
+
+    @StreamMethod
+    async def follow(
+        self, run: Run, *, after: int = BEFORE_FIRST_EVENT
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of a run after the event with the number `after`, as `stream` does."""
+        located = await _locate(self, run)
+        request = ResumeRequest(located.session_id, after)
+        events: Any = self._operations.follow_run(*located[:3], request)
+        async with aclosing(events):
+            async for event in events:
+                yield parse_event(event.name, event.data, event.seq)
+
+    @Method
+    async def cancel(
+        self, run: Run, *, wait: float = 10.0, reason: str | None = None
+    ) -> CancelRecord:
+        """Cancel a run, and wait until it has stopped, for at most `wait` seconds.
+
+        In the result, `cancel` is `stopped`, `requested` if it has not stopped yet, or
+        `already_final` if it had ended before.
+        """
+        located, connection = await _locate(self, run), self._operations.connection
+        document = await cancel_until_stopped(
+            self._operations,
+            located[:2],
+            located.run_id,
+            CancelRequest(located.session_id, wait, reason),
+            partial(connection.wait_to_repeat, is_safe=True),
+        )
+        return document.value
+
+    @Method
+    async def continue_run(
+        self,
+        run: Run,
+        decisions: Sequence[Ruling],
+        *,
+        background: bool = False,
+        dependencies: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> RunRecord:
+        """Decide, as the user of a paused run, what it waits for.
+
+        It returns the record at its end or next pause, with `background` at once.
+        `interface.requests.approvals.build_ruling` builds a decision.
+        """
+        key = idempotency_key or new_id()
+        request = ContinueRequest(tuple(decisions), background, dependencies, key)
+        located = await _locate(self, run)
+        return (await self._operations.continue_run(*located[:3], request)).value
+
+
+def _build_run_request(run: RunOptions) -> tuple[ComponentKind, str, RunRequest]:
+    values: dict[str, Any] = dict(run)
+    given = [(kind, values.pop(kind)) for kind in KINDS if kind in values]
+    if len(given) != 1:
+        raise UsageError("a run needs one of agent, team and workflow")
+    values["idempotency_key"] = values.get("idempotency_key") or new_id()
+    (kind, component_id), *_ = given
+    return kind, component_id, RunRequest(**values)
+
+
+class ApprovalMethods(Resource[Mode]):
+    """Approvals: what paused runs wait for, and decisions about it."""
+
+    list = declared_rows(ApprovalFilter, Operations.get_approvals, ApprovalRecord)
+
+    @Method
+    async def get(self, approval_id: str) -> ApprovalRecord:
+        """Get an approval.
+
+        Raises:
+            errors.NotFound: there is none that the caller can see.
+        """
+        page = await self._operations.get_approvals(ApprovalFilter(id_prefix=approval_id))
+        for approval in page.value["data"]:
+            if approval["approval_id"] == approval_id:
+                return approval
+        raise NotFound("Approval not found")
+
+    @Method
+    async def decide(
+        self,
+        approval: ApprovalRecord,
+        decision: Verb,
+        value: Any = None,
+        *,
+        note: str | None = None,
+    ) -> ApprovalRecord:
+        """Decide about an approval, as its record was read: the decision names that call.
+
+        The run continues after the last decision that it waits for.
+
+        Args:
+            value: edited arguments to `approve`, the answer to `answer`, the result to `complete`.
+        """
+        return await self._decide(approval, build_ruling(approval, decision, value, note))
+
+    @Method
+    async def approve(
+        self,
+        approval: ApprovalRecord,
+        *,
+        arguments: dict[str, Any] | None = None,
+        note: str | None = None,
+    ) -> ApprovalRecord:
+        """Let a call be made, with edited `arguments` if they are given; see `decide`."""
+        return await self._decide(approval, build_ruling(approval, "approve", arguments, note))
+
+    @Method
+    async def reject(self, approval: ApprovalRecord, *, note: str | None = None) -> ApprovalRecord:
+        """Refuse a call; the model reads the note. See `decide`."""
+        return await self._decide(approval, build_ruling(approval, "reject", note=note))
+
+    async def _decide(self, approval: ApprovalRecord, ruling: Ruling) -> ApprovalRecord:
+        document = await self._operations.decide_approval(
+            approval["component_type"],
+            approval["component_id"],
+            approval["approval_id"],
+            ruling,
+            new_id(),
+        )
+        return document.value
+
+
+class SessionMethods(Resource[Mode]):
+    """Sessions."""
+
+    get = declared(Operations.get_session_by_id)
+    list = declared_rows(SessionFilter, Operations.get_sessions, SessionSummary)
+    runs = declared(Operations.get_session_runs)
+    create = declared_fields(NewSession, Operations.create_session)
+    rename = declared(Operations.rename_session)
+    summarize = declared(Operations.summarize_session)
+    delete = declared(Operations.delete_session)
+    export = declared_stream(Operations.export_session)
+
+    @Method
+    async def update(self, session_id: str, changes: dict[str, Any]) -> SessionDetail:
+        """Replace any of `session_name`, `session_state` and `metadata` of a session."""
+        return (await self._operations.update_session(session_id, SessionPatch(changes))).value
+
+
+class MemoryMethods(Resource[Mode]):
+    """Memories."""
+
+    get = declared(Operations.get_memory)
+    list = declared_rows(MemoryFilter, Operations.get_memories, MemoryRecord)
+    create = declared_fields(NewMemory, Operations.create_memory)
+    delete = declared(Operations.delete_memory)
+
+    @Method
+    async def update(
+        self, memory_id: str, *, memory: str | None = None, topics: Sequence[str] | None = None
+    ) -> MemoryRecord:
+        """Replace the text or the topics of a memory."""
+        patch = MemoryPatch(memory, None if topics is None else tuple(topics))
+        return (await self._operations.update_memory(memory_id, patch)).value
+
+
+class SystemMethods(Resource[Mode]):
+    """The server and the caller."""
+
+    info = declared(Operations.get_info)
+    ready = declared(Operations.get_readiness)
+    me = declared(Operations.get_me)
+    models = declared(Operations.get_models)
+    budgets = declared(Operations.get_budgets)
+    usage = declared_fields(UsageFilter, Operations.get_usage)
+
+
+class ComponentMethods(Resource[Mode]):
+    """Agents, teams and workflows."""
+
+    list = declared(Operations.get_components)
+    get = declared(Operations.get_component)
