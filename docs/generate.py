@@ -19,11 +19,22 @@ __all__ = ["REFERENCE", "main", "pages", "stale"]
 
 def pages() -> Mapping[str, Callable[[], str]]:
     """Return the function that builds each page, by the name of the page."""
-    from pages import cli, configuration, errors, help_texts, man, operations, programs, states
+    from pages import (
+        cli,
+        client,
+        configuration,
+        errors,
+        help_texts,
+        man,
+        operations,
+        programs,
+        states,
+    )
 
     return {
         "agentctl.1": man.page,
         "cli.md": cli.page,
+        "client.md": client.page,
         "configuration.md": configuration.page,
         "errors.md": errors.page,
         "help.txt": help_texts.page,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import threading
 import weakref
@@ -77,7 +78,7 @@ class Method(Generic[P, R]):
         if loop is None:
             return method
 
-        @functools.wraps(method)
+        @functools.wraps(method, updated=())
         def call(*args: P.args, **options: P.kwargs) -> Any:
             return loop.run(method(*args, **options))
 
@@ -110,7 +111,7 @@ class StreamMethod(Generic[P, R]):
         if loop is None:
             return method
 
-        @functools.wraps(method)
+        @functools.wraps(method, updated=())
         def call(*args: P.args, **options: P.kwargs) -> Generator[R, None, None]:
             return loop.iterate(method(*args, **options))
 
@@ -264,8 +265,17 @@ def declared_rows(
     return StreamMethod(describe(call, operation, request))
 
 
-def describe(call: Any, operation: Any, request: Any = None) -> Any:
-    """Give a method the docstring of its operation, and the parameters of its request."""
+def describe(call: Any, operation: Any, request: Any = None, *before: str) -> Any:
+    """Give a method the docstring of its operation, and the parameters of its request.
+
+    Args:
+        before: the names of parameters before those of the request.
+    """
     call.__doc__, call.__name__ = operation.__doc__, operation.__name__
-    call.__wrapped__ = request or operation
+    signature = inspect.signature(request or operation)
+    if request is not None:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        first = [inspect.Parameter(name, kind) for name in ("self", *before)]
+        signature = signature.replace(parameters=[*first, *signature.parameters.values()])
+    call.__signature__ = signature
     return call

@@ -115,7 +115,7 @@ def _repeating(
         located = await _locate(self, run)
         return (await operation(self._operations, *located[:3], keyed)).value
 
-    return Method(describe(call, operation, request))
+    return Method(describe(call, operation, request, "run"))
 
 
 class RunMethods(Resource[Mode]):

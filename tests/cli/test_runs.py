@@ -254,7 +254,7 @@ def test_cancel_without_waiting_is_exit_code_8(
 def test_a_long_wait_takes_several_requests(
     through: Agentctl, demo: Demo, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.cli.commands.runs.cancel.MAXIMUM_CANCEL_WAIT", 0.001)
+    monkeypatch.setattr("agentctl.interface.operations.cancels.MAXIMUM_CANCEL_WAIT", 0.001)
     run_id = demo.run(session, "hello", agent="slow", leave=True)
     ended = through("runs", "cancel", run_id, "--wait", "60", "-o", "json")
     assert (ended.code, json.loads(ended.raw)["status"]) == (0, "CANCELLED")
