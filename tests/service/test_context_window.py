@@ -15,6 +15,7 @@ from agentctl.interface.requests import RunRequest
 from agentctl.records.kinds import ComponentKind
 from tests.deployment import Deploy, Deployment
 from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
 from tests.service.callers import open_service, user
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
@@ -204,6 +205,24 @@ async def test_every_message_that_fits_is_answered(
                     expected = None if fits or message != text else "CONTEXT_EXCEEDED"
                     assert error.get("code") == expected, (seed, session, error)
             check_requests(session, model_endpoint.requests(), seed)
+
+
+async def test_turns_of_a_summary_fit_into_the_window(
+    deployment: Deployment, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    async with open_service(deployment) as service:
+        operations = user(service)
+        for text in ("x" * 40_000, "y" * 40_000, "hi"):
+            request = RunRequest(text, session_id="fit-summary")
+            await operations.create_run("agent", "fit_summed", request)
+
+        async def is_summarized() -> bool:
+            session = await operations.get_session_by_id("fit-summary")
+            return bool(session.value["session_summary"])
+
+        await wait_until(is_summarized)
+    assert [body for body in model_endpoint.requests() if "refused" in body] == []
 
 
 def check_requests(session: Session, requests: list[dict[str, Any]], seed: int) -> None:

@@ -101,8 +101,9 @@ def requires_background_work(run: LiveRun) -> bool:
     spec = run.component.spec
     if run.parent is not None or run.spec.purpose is not None or not isinstance(spec, Agent | Team):
         return False
-    is_full = bool(run.transcript.full_window)
-    return is_full or bool(spec.summary.every_runs) or spec.memory.mode == "after_run"
+    return (
+        run.transcript.is_full or bool(spec.summary.every_runs) or spec.memory.mode == "after_run"
+    )
 
 
 async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
@@ -110,12 +111,12 @@ async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
     spec = run.component.spec
     assert isinstance(spec, Agent | Team)
     specs: list[RunSpec] = []
-    every, window = spec.summary.every_runs, run.transcript.full_window
-    if every or window:
+    every, room, is_full = spec.summary.every_runs, run.transcript.room, run.transcript.is_full
+    if every or is_full:
         # A character has at most four bytes, and a token about three.
-        maximum = min(MAXIMUM_INPUT, window // 2) if window else MAXIMUM_INPUT
+        maximum = min(MAXIMUM_INPUT, room // 2) if room else MAXIMUM_INPUT
         plan = await plan_summary(run.database, run.spec.session_id, maximum)
-        if plan is not None and (window or plan[0] >= every):
+        if plan is not None and (is_full or plan[0] >= every):
             specs.append(build_background_spec(run.spec, "summary", plan[1]))
     if spec.memory.mode == "after_run" and run.memories is not None:
         known = await run.memories.recall(run.spec.input, limit=KNOWN_MEMORIES)

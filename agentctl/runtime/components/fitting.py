@@ -101,8 +101,10 @@ class ContextFitter:
         """
         messages, room = calls.fit(model), calls.find_room(model)
         fitted = calls.fitted
-        if room is not None and (fitted.omissions or fitted.estimated_tokens > room * FULL):
-            self._conversation.context.transcript.full_window = room
+        if room is not None:
+            transcript = self._conversation.context.transcript
+            transcript.room = room
+            transcript.is_full |= bool(fitted.omissions) or fitted.estimated_tokens > room * FULL
 
         instructions, tools = self._conversation.instructions, self._runner.tools
         if fitted.omissions:

@@ -62,7 +62,8 @@ class Transcript:
         stop: cuts the texts of its answers at its stop texts.
         size: the bytes of its texts and results, as far as the run counts them.
         left_out: the omissions of stored data that is damaged.
-        full_window: tokens of the context window that the conversation fills; 0 if it does not.
+        room: tokens of the context window without those of an answer; 0 if not known.
+        is_full: whether the conversation fills the context window.
     """
 
     def __init__(self, unstopped: UnstoppedWork | None = None) -> None:
@@ -88,7 +89,8 @@ class Transcript:
         self._open_calls: dict[str, tuple[dict[str, Any], Span]] = {}
         self._unanswered: dict[str, str] = {}
         self._requested: set[str] = set()
-        self.full_window = 0
+        self.room = 0
+        self.is_full = False
 
     @property
     def is_answering(self) -> bool:
