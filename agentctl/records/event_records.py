@@ -51,6 +51,7 @@ class StartedEvent(EventFields):
     origin_run_id: NotRequired[str]
     origin_kind: NotRequired[OriginKind]
     origin_at: NotRequired[int | None]
+    version: NotRequired[str]
     version_change: NotRequired[VersionChange]
 
 
@@ -165,6 +166,7 @@ class ContinuedEvent(EventFields):
     attempt: int
     content: str
     approvals: list[DecidedApproval]
+    version: NotRequired[str]
     version_change: NotRequired[VersionChange]
 
 

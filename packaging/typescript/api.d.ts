@@ -1712,6 +1712,27 @@ export interface components {
             tool_call_id: string;
             tool_name: string;
         };
+        /** @description An approval that a run waits for, in the event of the pause. */
+        AskedApproval: {
+            approval_id: string;
+            arguments: {
+                [key: string]: unknown;
+            };
+            arguments_hash: string;
+            expires_at: string | null;
+            /** @enum {string} */
+            kind: "approval" | "input" | "external" | "outcome";
+            /** @enum {string} */
+            policy: "user" | "other";
+            question: string | null;
+            schema: {
+                [key: string]: unknown;
+            } | null;
+            /** @enum {string} */
+            status: "pending" | "approved" | "rejected" | "answered" | "expired" | "cancelled";
+            tool_call_id: string;
+            tool_name: string;
+        };
         /** @description A page of signed heads, newest first. */
         AuditHeadPage: {
             data: components["schemas"]["AuditHeadRecord"][];
@@ -1822,6 +1843,28 @@ export interface components {
             status: "PENDING" | "RUNNING" | "PAUSED" | "COMPLETED" | "ERROR" | "CANCELLED";
             stopped_at: string | null;
         };
+        /** @description The run was cancelled, with its content so far. */
+        CancelledEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            content: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "RunCancelled" | "TeamRunCancelled" | "WorkflowCancelled";
+            parent_run_id?: string;
+            reason: string | null;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
+        };
         /**
          * @description The cause of a failure: an exception of the code of an agent or a tool.
          *
@@ -1847,6 +1890,65 @@ export interface components {
             after: unknown;
             before: unknown;
             path: string;
+        };
+        /** @description A tool that the caller of a run executes. */
+        ClientToolBody: {
+            /** @description Description for the model */
+            description?: string | null;
+            /** @description Name: letters, digits, `_` and `-` */
+            name: string;
+            /** @description JSON Schema of the arguments, an object; none without it */
+            parameters?: {
+                [key: string]: unknown;
+            } | null;
+        };
+        /** @description A model call leaves out messages (docs/models.md "Context window"). */
+        CompactedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            created_at: number;
+            estimated_tokens: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "ContextCompacted" | "TeamContextCompacted";
+            omissions: components["schemas"]["OmissionRecord"][];
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            window: number | null;
+            workflow_id?: string;
+            workflow_name?: string;
+        };
+        /** @description The run has completed, with its whole content and its token counters. */
+        CompletedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            content: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "RunCompleted" | "TeamRunCompleted" | "WorkflowCompleted";
+            finish_reason?: string;
+            metrics: {
+                [key: string]: unknown;
+            };
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
         };
         /** @description An agent in the configuration summary. `model` is null for an agent in code. */
         ComponentEntry: {
@@ -1883,9 +1985,124 @@ export interface components {
             error_code?: string | null;
             plan?: components["schemas"]["RepeatPlan"];
         };
+        /** @description The next part of the answer. Some libraries name the node and the message that it is from. */
+        ContentEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            content: string;
+            /** @constant */
+            content_type: "str";
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "RunContent" | "TeamRunContent" | "WorkflowContent";
+            member_run_id?: string;
+            message_id?: string;
+            node?: string;
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
+        };
+        /** @description The continuation of a paused run. */
+        ContinueBody: {
+            /** @description Respond when the run continues; false by default */
+            background?: boolean;
+            /** @description Decisions about approvals with the policy `user`, all or none */
+            decisions?: components["schemas"]["RunDecisionBody"][] | null;
+            /** @description Given to the code of tools and agents, and not stored */
+            dependencies?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Respond with server-sent events, the default */
+            stream?: boolean;
+        };
+        /** @description The next leg of the run begins, with the content so far and the decisions. */
+        ContinuedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            approvals: components["schemas"]["DecidedApproval"][];
+            /** Format: date-time */
+            at: string;
+            attempt: number;
+            content: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "RunContinued" | "TeamRunContinued" | "WorkflowContinued";
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            version?: string;
+            version_change?: components["schemas"]["VersionChange"];
+            workflow_id?: string;
+            workflow_name?: string;
+        };
         /** @description The position of the next page. */
         CursorMeta: {
             next_cursor: string | null;
+        };
+        /** @description A decided approval, in the event of the next leg. */
+        DecidedApproval: {
+            approval_id: string;
+            arguments: {
+                [key: string]: unknown;
+            };
+            created_at: string | null;
+            decided_at: string | null;
+            decided_by: string | null;
+            /** @enum {string} */
+            kind: "approval" | "input" | "external" | "outcome";
+            note: string | null;
+            /** @enum {string} */
+            status: "pending" | "approved" | "rejected" | "answered" | "expired" | "cancelled";
+            tool_call_id: string;
+            tool_name: string;
+        };
+        /** @description A decision about an approval. */
+        DecisionBody: {
+            /** @description Answer to a question, a JSON value that matches its schema */
+            answer?: unknown;
+            /** @description Other arguments for an approved call; they match its schema */
+            arguments?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description `arguments_hash` of the approval as it was shown; required to approve and to retry */
+            arguments_hash?: string | null;
+            /**
+             * @description The decision
+             * @enum {string}
+             */
+            decision: "approve" | "reject" | "answer" | "complete" | "fail" | "retry";
+            /** @description Note; the model reads the one of a rejection */
+            note?: string | null;
+            /** @description Result of a call that was made outside the server, a JSON value */
+            result?: unknown;
+        };
+        /** @description Memories to delete: those with the ids, all or none; or every memory of a user. */
+        DeleteMemoriesBody: {
+            /** @description Delete every memory of the user */
+            all?: boolean;
+            /** @description Ids of the memories; not with `all` */
+            memory_ids?: string[] | null;
+            /** @description Only memories of this user; required with `all` for administrators */
+            user_id?: string | null;
+        };
+        /** @description Sessions to delete in one transaction: all or none. */
+        DeleteSessionsBody: {
+            /** @description Ids of the sessions */
+            session_ids: string[];
         };
         /** @description A page of deliveries. */
         DeliveryPage: {
@@ -1914,6 +2131,20 @@ export interface components {
             type: string;
             webhook_id: string;
         };
+        /** @description One part of an erasure. */
+        EraseBody: {
+            /** @description Cancel live and paused runs; otherwise they are a conflict */
+            cancel?: boolean;
+            /** @description `next_cursor` of the previous part */
+            cursor?: string | null;
+            /** @description The user */
+            user_id: string;
+            /**
+             * @description Rewrite a SQLite file at the end; `auto`, the default, unless it is large
+             * @enum {string}
+             */
+            vacuum?: "auto" | "always" | "never";
+        };
         /** @description The result of one part of an erasure. `next_cursor` is null after the last part. */
         ErasureRecord: {
             erased: components["schemas"]["PersonalRows"][];
@@ -1924,6 +2155,15 @@ export interface components {
         ErrorBody: {
             detail: string;
             error_code?: string | null;
+        };
+        /** @description A request to explain. */
+        ExplainBody: {
+            /** @description HTTP method */
+            method: string;
+            /** @description Path of the request, with or without a query */
+            path: string;
+            /** @description Token of the request; by default that of the caller, empty for none. It is not stored. */
+            token?: string | null;
         };
         /**
          * @description The response of POST `/auth/explain`.
@@ -1957,6 +2197,28 @@ export interface components {
             outcome: "passed" | "failed" | "skipped";
             remedy: string | null;
         };
+        /** @description The run has failed, with its content so far. */
+        FailedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            content: string;
+            created_at: number;
+            error: components["schemas"]["RunErrorRecord"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "RunError" | "TeamRunError" | "WorkflowError";
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
+        };
         /** @description The number of failed runs with an error code. */
         FailureCount: {
             error_code: string;
@@ -1968,16 +2230,64 @@ export interface components {
             error_code?: string | null;
             required_scopes: string[];
         };
+        /** @description The fork of a run that has ended. */
+        ForkBody: {
+            /** @description Another agent, which gets the conversation */
+            agent_id?: string | null;
+            /** @description Number of messages of the run that the new one begins with */
+            at: number;
+            /** @description Continue when the client disconnects; false by default */
+            background?: boolean;
+            /** @description `confirm` of the plan that a 409 has shown; required to repeat effects */
+            confirm?: string | null;
+            /** @description Given to the code of tools and agents, and not stored */
+            dependencies?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description The next message; by default that of the run */
+            message?: string | null;
+            /** @description JSON Schema of an object: the answer must match it */
+            output_schema?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Session of the run, or a new one, by default a new one */
+            session_id?: string | null;
+            /** @description Respond with server-sent events, the default */
+            stream?: boolean;
+            /** @description Another team, which gets the conversation */
+            team_id?: string | null;
+        };
+        /** @description A scope for a service account. */
+        GrantBody: {
+            /**
+             * @description Effect of the grant, `allow` by default
+             * @constant
+             */
+            effect?: "allow";
+            /** @description Scope */
+            scope: string;
+        };
         /** @description The response of GET `/health`: the process responds. */
         HealthRecord: {
             /** @constant */
             status: "ok";
+        };
+        /** @description The body of a 409 of a deletion: `session_ids` are held, not always all of them. */
+        HeldBody: {
+            detail: string;
+            error_code?: string | null;
+            session_ids?: string[];
         };
         /** @description The hold of a session: an administrator has decided that it is not deleted. */
         HoldRecord: {
             /** Format: date-time */
             held_at: string;
             held_by: string;
+            reason: string;
+        };
+        /** @description A hold of a session. */
+        HoldSessionBody: {
+            /** @description Reason, shown to administrators */
             reason: string;
         };
         /** @description A page of idle sessions, those that were not used for longest first. */
@@ -2022,6 +2332,25 @@ export interface components {
             team_count: number;
             version: string;
             workflow_count: number;
+        };
+        /**
+         * @description A change of the items of a run.
+         *
+         *     Without `position` the fields of the run have changed, which are `run`. Otherwise the item in
+         *     this place is `item`, or the text `added` was added to it.
+         */
+        ItemChange: {
+            added?: string;
+            item?: components["schemas"]["TextItem"] | components["schemas"]["ToolCallItem"] | components["schemas"]["RunItem"];
+            position?: number;
+            run?: {
+                [key: string]: unknown;
+            };
+            run_id: string;
+        };
+        /** @description The changes of items that an event causes, with `view=items`. */
+        ItemsChangedEvent: {
+            changes: components["schemas"]["ItemChange"][];
         };
         /**
          * @description Data that an erasure leaves, and why.
@@ -2177,6 +2506,19 @@ export interface components {
             name: string;
             provider: string;
         };
+        /** @description A service account to create. */
+        NewAccountBody: {
+            /** @description Required for scopes that write, delete, administer or manage service accounts */
+            allow_privileged_scopes?: boolean;
+            /** @description Days until it expires; 90 by default */
+            expires_in_days?: number | null;
+            /** @description Name, unique among the active accounts */
+            name: string;
+            /** @description Never expire; not with `expires_in_days` */
+            never_expires?: boolean;
+            /** @description Scopes; the caller must have each of them */
+            scopes: components["schemas"]["GrantBody"][];
+        };
         /** @description A new service account with its `token`, which is not shown again. */
         NewAccountRecord: {
             /** Format: date-time */
@@ -2193,12 +2535,48 @@ export interface components {
             token: string;
             token_hint: string;
         };
+        /** @description A memory to store. */
+        NewMemoryBody: {
+            /** @description Id of the agent that it is from */
+            agent_id?: string | null;
+            /** @description Text of the memory */
+            memory: string;
+            /** @description Id of the team that it is from */
+            team_id?: string | null;
+            /** @description Topics of the memory */
+            topics?: string[] | null;
+            /** @description Owner of the memory; administrators only */
+            user_id?: string | null;
+        };
+        /** @description A session to create. The id of its component is in the field of its type. */
+        NewSessionBody: {
+            /** @description Id of the agent, for type=agent */
+            agent_id?: string | null;
+            /** @description Metadata */
+            metadata?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Id of the session; by default a new one */
+            session_id?: string | null;
+            /** @description Name of the session */
+            session_name?: string | null;
+            /** @description State of the session */
+            session_state?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Id of the team, for type=team */
+            team_id?: string | null;
+            /** @description Owner of the session; administrators only */
+            user_id?: string | null;
+            /** @description Id of the workflow, for type=workflow */
+            workflow_id?: string | null;
+        };
         /** @description A part of the messages that a model call does not show whole (docs/models.md). */
         OmissionRecord: {
             count: number;
             first: string;
             /** @enum {string} */
-            kind: "failed_run" | "tool_result" | "runs" | "turns";
+            kind: "failed_run" | "tool_result" | "runs" | "turns" | "damaged_messages" | "damaged_native" | "damaged_state" | "damaged_summary";
             last: string;
             size: number;
         };
@@ -2309,6 +2687,27 @@ export interface components {
             total_is_capped: boolean;
             total_pages: number;
         };
+        /** @description The run waits for decisions: its own; none if only a member waits. It ends a stream. */
+        PausedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            approvals: components["schemas"]["AskedApproval"][];
+            /** Format: date-time */
+            at: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "RunPaused" | "TeamRunPaused" | "WorkflowPaused";
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
+        };
         /** @description Percentiles of `count` durations in seconds, exact to 4.5%; null without durations. */
         Percentiles: {
             count: number;
@@ -2368,6 +2767,35 @@ export interface components {
             warning: string;
             words: string;
         };
+        /** @description Progress that code reports: a text, a fraction from 0 to 1, or both. */
+        ProgressEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "RunProgress" | "TeamRunProgress" | "WorkflowProgress";
+            fraction: number | null;
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            text: string | null;
+            workflow_id?: string;
+            workflow_name?: string;
+        };
+        /** @description Sessions to remove if they are still idle. */
+        PruneBody: {
+            /** @description Only sessions that were not used for this number of days are removed */
+            idle_days: number;
+            /** @description Ids of the sessions */
+            session_ids: string[];
+        };
         /**
          * @description The end of a removal: each of the requested ids is in one of the lists.
          *
@@ -2380,6 +2808,29 @@ export interface components {
             missing: string[];
             removed: string[];
             used: string[];
+        };
+        /** @description The run waits for its turn; its place in the queue of its session counts from 1. */
+        QueuedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "RunQueued" | "TeamRunQueued" | "WorkflowQueued";
+            parent_run_id?: string;
+            queue_position: number;
+            /** Format: date-time */
+            queued_at: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
         };
         /**
          * @description The response of GET `/ready`: the readiness and the kind of dependency that failed.
@@ -2398,6 +2849,11 @@ export interface components {
         ReceiptRecord: {
             approval_id: string;
             receipt: string;
+        };
+        /** @description A new name for a session. */
+        RenameSessionBody: {
+            /** @description Name of the session */
+            session_name: string;
         };
         /**
          * @description The beginning of a new run, and the effects that it may repeat.
@@ -2433,6 +2889,37 @@ export interface components {
             tool_call_id: string;
             tool_name: string;
         };
+        /** @description The position in the stream of a run; each field can also be a query parameter. */
+        ResumeBody: {
+            /** @description Number of the last received event; without it the whole stream */
+            last_event_index?: number | null;
+            /** @description Session of the run */
+            session_id?: string | null;
+        };
+        /** @description The position in the stream of a run; each field can also be a query parameter. */
+        ResumeForm: {
+            /** @description Number of the last received event; without it the whole stream */
+            last_event_index?: number | null;
+            /** @description Session of the run */
+            session_id?: string | null;
+        };
+        /** @description The retry of a run that has ended. */
+        RetryBody: {
+            /** @description Continue when the client disconnects; false by default */
+            background?: boolean;
+            /** @description `confirm` of the plan that a 409 has shown; required to repeat effects */
+            confirm?: string | null;
+            /** @description Given to the code of tools and agents, and not stored */
+            dependencies?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description JSON Schema of an object: the answer must match it */
+            output_schema?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Respond with server-sent events, the default */
+            stream?: boolean;
+        };
         /**
          * @description The file of a database at the end of an erasure.
          *
@@ -2448,6 +2935,43 @@ export interface components {
             seconds: number;
             vacuumed: boolean;
         };
+        /** @description A run to start. */
+        RunBody: {
+            /** @description Continue when the client disconnects; false by default */
+            background?: boolean;
+            /** @description Tools that the caller executes: a call of one pauses the run. For JSON bodies */
+            client_tools?: components["schemas"]["ClientToolBody"][] | null;
+            /** @description Given to the code of tools and agents, and not stored; in a form a JSON object as text */
+            dependencies?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Input of an agent in code, stored with the run; in a form a JSON object as text */
+            input?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Message to send; required without `input` */
+            message?: string;
+            /** @description Stored with the run and given to the code of tools and agents; in a form a JSON object as text */
+            metadata?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description JSON Schema of an object: the answer must match it; in a form a JSON object as text */
+            output_schema?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Session of the run; by default a new one */
+            session_id?: string | null;
+            /** @description Replaces these keys of the state of the session; in a form a JSON object as text */
+            session_state?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Respond with server-sent events, the default */
+            stream?: boolean;
+            /** @description `required` if the first answer must call a tool, or the name of one of `client_tools` */
+            tool_choice?: string | null;
+            /** @description Owner of the run; administrators only */
+            user_id?: string | null;
+        };
         /**
          * @description The causes of the failures of a run and of the runs below it.
          *
@@ -2457,10 +2981,72 @@ export interface components {
             causes: components["schemas"]["CauseRecord"][];
             run_id: string;
         };
+        /** @description A decision about an approval of the run; `approval_id` or `tool_call_id` names it. */
+        RunDecisionBody: {
+            /** @description Answer to a question, a JSON value that matches its schema */
+            answer?: unknown;
+            /** @description Id of the approval */
+            approval_id?: string | null;
+            /** @description Other arguments for an approved call; they match its schema */
+            arguments?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description `arguments_hash` of the approval as it was shown; required to approve and to retry */
+            arguments_hash?: string | null;
+            /**
+             * @description The decision
+             * @enum {string}
+             */
+            decision: "approve" | "reject" | "answer" | "complete" | "fail" | "retry";
+            /** @description Note; the model reads the one of a rejection */
+            note?: string | null;
+            /** @description Result of a call that was made outside the server, a JSON value */
+            result?: unknown;
+            /** @description Id of its tool call */
+            tool_call_id?: string | null;
+        };
         /** @description The failure of a run that ended as ERROR. */
         RunErrorRecord: {
             code: string;
             detail: string;
+        };
+        RunEvent: components["schemas"]["QueuedEvent"] | components["schemas"]["StartedEvent"] | components["schemas"]["ContentEvent"] | components["schemas"]["ThinkingEvent"] | components["schemas"]["ProgressEvent"] | components["schemas"]["ToolCallStartedEvent"] | components["schemas"]["ToolCallCompletedEvent"] | components["schemas"]["CompactedEvent"] | components["schemas"]["StepStartedEvent"] | components["schemas"]["StepCompletedEvent"] | components["schemas"]["PausedEvent"] | components["schemas"]["ContinuedEvent"] | components["schemas"]["CompletedEvent"] | components["schemas"]["CancelledEvent"] | components["schemas"]["FailedEvent"];
+        /** @description A run to start. */
+        RunForm: {
+            /** @description Continue when the client disconnects; false by default */
+            background?: boolean;
+            /** @description Tools that the caller executes: a call of one pauses the run. For JSON bodies */
+            client_tools?: components["schemas"]["ClientToolBody"][] | null;
+            /** @description Given to the code of tools and agents, and not stored; in a form a JSON object as text */
+            dependencies?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Input of an agent in code, stored with the run; in a form a JSON object as text */
+            input?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Message to send; required without `input` */
+            message?: string;
+            /** @description Stored with the run and given to the code of tools and agents; in a form a JSON object as text */
+            metadata?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description JSON Schema of an object: the answer must match it; in a form a JSON object as text */
+            output_schema?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Session of the run; by default a new one */
+            session_id?: string | null;
+            /** @description Replaces these keys of the state of the session; in a form a JSON object as text */
+            session_state?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Respond with server-sent events, the default */
+            stream?: boolean;
+            /** @description `required` if the first answer must call a tool, or the name of one of `client_tools` */
+            tool_choice?: string | null;
+            /** @description Owner of the run; administrators only */
+            user_id?: string | null;
         };
         /**
          * @description The run of a member, a step or background work, in the place where it began.
@@ -2485,10 +3071,14 @@ export interface components {
             cancel_requested_by: string | null;
             /** Format: date-time */
             created_at: string;
+            damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
             finished_at: string | null;
             holding: string[] | null;
             input: string;
+            input_object: {
+                [key: string]: unknown;
+            } | null;
             items: (components["schemas"]["TextItem"] | components["schemas"]["ToolCallItem"] | components["schemas"]["RunItem"])[];
             late_result: "dropped" | null;
             member_count: number;
@@ -2549,6 +3139,7 @@ export interface components {
             cancel_requested_by: string | null;
             /** Format: date-time */
             created_at: string;
+            damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
             finished_at: string | null;
             holding: string[] | null;
@@ -2603,7 +3194,8 @@ export interface components {
          *     the JSON text of `input_object`. `input_object` is the object `input`
          *     of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
          *     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
-         *     that run (steps of a workflow) that it began with.
+         *     that run (steps of a workflow) that it began with. `damaged` names the fields whose stored
+         *     values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero.
          */
         RunRecord: {
             agent_id?: string;
@@ -2614,6 +3206,7 @@ export interface components {
             content: string | null;
             /** Format: date-time */
             created_at: string;
+            damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
             finished_at: string | null;
             holding: string[] | null;
@@ -2678,6 +3271,7 @@ export interface components {
             cancel_requested_by: string | null;
             /** Format: date-time */
             created_at: string;
+            damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
             finished_at: string | null;
             holding: string[] | null;
@@ -2763,6 +3357,11 @@ export interface components {
             truncated?: {
                 [key: string]: number;
             };
+        };
+        /** @description A session with all its runs, the elements of an export. */
+        SessionExport: {
+            runs: components["schemas"]["RunRecord"][];
+            session: components["schemas"]["AgentSessionDetailSchema"] | components["schemas"]["TeamSessionDetailSchema"] | components["schemas"]["WorkflowSessionDetailSchema"];
         };
         /**
          * @description A session without its history, as `view=summary` returns it.
@@ -2873,11 +3472,82 @@ export interface components {
             started_at: string;
             status: ("completed" | "failed" | "cancelled") | null;
         };
+        /** @description The run begins. A retry or a fork names its origin. */
+        StartedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "RunStarted" | "TeamRunStarted" | "WorkflowStarted";
+            origin_at?: number | null;
+            /** @enum {string} */
+            origin_kind?: "retry" | "fork";
+            origin_run_id?: string;
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            version?: string;
+            version_change?: components["schemas"]["VersionChange"];
+            workflow_id?: string;
+            workflow_name?: string;
+        };
+        /** @description A step of a workflow has ended, with its output. */
+        StepCompletedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            content: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "StepCompleted";
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            step_index: number;
+            step_name: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
+        };
         /** @description One step of a workflow: exactly one of `agent_id` and `team_id` is present. */
         StepRecord: {
             agent_id?: string;
             name: string;
             team_id?: string;
+        };
+        /** @description A step of a workflow begins; `step_index` counts from 0. */
+        StepStartedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "StepStarted";
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            step_index: number;
+            step_name: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
         };
         /** @description A team in the configuration summary. */
         TeamEntry: {
@@ -2933,7 +3603,7 @@ export interface components {
             session_summary?: {
                 [key: string]: unknown;
             } | null;
-            team_data?: {
+            team_data: {
                 [key: string]: unknown;
             } | null;
             team_id?: string | null;
@@ -2957,6 +3627,48 @@ export interface components {
             };
             /** @enum {string} */
             type: "text" | "thinking" | "prompt" | "compacted" | "notice";
+        };
+        /** @description The next part of the thinking. */
+        ThinkingEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "ReasoningContentDelta" | "TeamReasoningContentDelta";
+            parent_run_id?: string;
+            reasoning_content: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
+        };
+        /** @description A tool call has ended; `tool_call_error` shows a failure. */
+        ToolCallCompletedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "TeamToolCallCompleted" | "ToolCallCompleted";
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            tool: components["schemas"]["ToolCallRecord"];
+            workflow_id?: string;
+            workflow_name?: string;
         };
         /**
          * @description A tool call, or a question to a person.
@@ -2991,6 +3703,27 @@ export interface components {
             tool_call_id: string;
             tool_name: string;
         };
+        /** @description A tool call begins. */
+        ToolCallStartedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "TeamToolCallStarted" | "ToolCallStarted";
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            tool: components["schemas"]["ToolCallRecord"];
+            workflow_id?: string;
+            workflow_name?: string;
+        };
         /** @description A tool: `parameters` is the JSON Schema of its arguments. */
         ToolRecord: {
             description: string;
@@ -2998,6 +3731,26 @@ export interface components {
             parameters: {
                 [key: string]: unknown;
             };
+        };
+        /** @description New values for a memory. Each given value replaces the whole stored value. */
+        UpdateMemoryBody: {
+            /** @description Text of the memory */
+            memory?: string;
+            /** @description Topics of the memory */
+            topics?: string[];
+        };
+        /** @description New values for a session. Each given value replaces the whole stored value. */
+        UpdateSessionBody: {
+            /** @description Metadata */
+            metadata?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Name of the session */
+            session_name?: string;
+            /** @description State of the session */
+            session_state?: {
+                [key: string]: unknown;
+            } | null;
         };
         /**
          * @description Sums of the runs that ended in a period.
@@ -3174,7 +3927,7 @@ export interface components {
             } | null;
             updated_at?: string | null;
             user_id?: string | null;
-            workflow_data?: {
+            workflow_data: {
                 [key: string]: unknown;
             } | null;
             workflow_id?: string | null;
@@ -3195,32 +3948,53 @@ export type ApiRecord = components['schemas']['ApiRecord'];
 export type ApprovalPage = components['schemas']['ApprovalPage'];
 export type ApprovalRecord = components['schemas']['ApprovalRecord'];
 export type ApprovalSummary = components['schemas']['ApprovalSummary'];
+export type AskedApproval = components['schemas']['AskedApproval'];
 export type AuditHeadPage = components['schemas']['AuditHeadPage'];
 export type AuditHeadRecord = components['schemas']['AuditHeadRecord'];
 export type AuditPage = components['schemas']['AuditPage'];
 export type AuditRecord = components['schemas']['AuditRecord'];
 export type BudgetRecord = components['schemas']['BudgetRecord'];
 export type CancelRecord = components['schemas']['CancelRecord'];
+export type CancelledEvent = components['schemas']['CancelledEvent'];
 export type CauseRecord = components['schemas']['CauseRecord'];
 export type ChangeRecord = components['schemas']['ChangeRecord'];
+export type ClientToolBody = components['schemas']['ClientToolBody'];
+export type CompactedEvent = components['schemas']['CompactedEvent'];
+export type CompletedEvent = components['schemas']['CompletedEvent'];
 export type ComponentEntry = components['schemas']['ComponentEntry'];
 export type ComponentMemory = components['schemas']['ComponentMemory'];
 export type ConfigRecord = components['schemas']['ConfigRecord'];
 export type ConfirmationBody = components['schemas']['ConfirmationBody'];
+export type ContentEvent = components['schemas']['ContentEvent'];
+export type ContinueBody = components['schemas']['ContinueBody'];
+export type ContinuedEvent = components['schemas']['ContinuedEvent'];
 export type CursorMeta = components['schemas']['CursorMeta'];
+export type DecidedApproval = components['schemas']['DecidedApproval'];
+export type DecisionBody = components['schemas']['DecisionBody'];
+export type DeleteMemoriesBody = components['schemas']['DeleteMemoriesBody'];
+export type DeleteSessionsBody = components['schemas']['DeleteSessionsBody'];
 export type DeliveryPage = components['schemas']['DeliveryPage'];
 export type DeliveryRecord = components['schemas']['DeliveryRecord'];
+export type EraseBody = components['schemas']['EraseBody'];
 export type ErasureRecord = components['schemas']['ErasureRecord'];
 export type ErrorBody = components['schemas']['ErrorBody'];
+export type ExplainBody = components['schemas']['ExplainBody'];
 export type ExplainRecord = components['schemas']['ExplainRecord'];
 export type ExplainStep = components['schemas']['ExplainStep'];
+export type FailedEvent = components['schemas']['FailedEvent'];
 export type FailureCount = components['schemas']['FailureCount'];
 export type ForbiddenBody = components['schemas']['ForbiddenBody'];
+export type ForkBody = components['schemas']['ForkBody'];
+export type GrantBody = components['schemas']['GrantBody'];
 export type HealthRecord = components['schemas']['HealthRecord'];
+export type HeldBody = components['schemas']['HeldBody'];
 export type HoldRecord = components['schemas']['HoldRecord'];
+export type HoldSessionBody = components['schemas']['HoldSessionBody'];
 export type IdlePage = components['schemas']['IdlePage'];
 export type IdleSession = components['schemas']['IdleSession'];
 export type InfoRecord = components['schemas']['InfoRecord'];
+export type ItemChange = components['schemas']['ItemChange'];
+export type ItemsChangedEvent = components['schemas']['ItemsChangedEvent'];
 export type KeptData = components['schemas']['KeptData'];
 export type LastRun = components['schemas']['LastRun'];
 export type MeRecord = components['schemas']['MeRecord'];
@@ -3231,27 +4005,42 @@ export type ModelCallDetail = components['schemas']['ModelCallDetail'];
 export type ModelCallRecord = components['schemas']['ModelCallRecord'];
 export type ModelEntry = components['schemas']['ModelEntry'];
 export type ModelRecord = components['schemas']['ModelRecord'];
+export type NewAccountBody = components['schemas']['NewAccountBody'];
 export type NewAccountRecord = components['schemas']['NewAccountRecord'];
+export type NewMemoryBody = components['schemas']['NewMemoryBody'];
+export type NewSessionBody = components['schemas']['NewSessionBody'];
 export type OmissionRecord = components['schemas']['OmissionRecord'];
 export type OverviewCounts = components['schemas']['OverviewCounts'];
 export type OverviewGroup = components['schemas']['OverviewGroup'];
 export type OverviewPoint = components['schemas']['OverviewPoint'];
 export type OverviewRecord = components['schemas']['OverviewRecord'];
 export type PageMeta = components['schemas']['PageMeta'];
+export type PausedEvent = components['schemas']['PausedEvent'];
 export type Percentiles = components['schemas']['Percentiles'];
 export type PersonalDataRecord = components['schemas']['PersonalDataRecord'];
 export type PersonalDatabase = components['schemas']['PersonalDatabase'];
 export type PersonalRows = components['schemas']['PersonalRows'];
 export type PersonalRowsPage = components['schemas']['PersonalRowsPage'];
 export type PhaseRecord = components['schemas']['PhaseRecord'];
+export type ProgressEvent = components['schemas']['ProgressEvent'];
+export type PruneBody = components['schemas']['PruneBody'];
 export type PruneRecord = components['schemas']['PruneRecord'];
+export type QueuedEvent = components['schemas']['QueuedEvent'];
 export type ReadinessRecord = components['schemas']['ReadinessRecord'];
 export type ReceiptRecord = components['schemas']['ReceiptRecord'];
+export type RenameSessionBody = components['schemas']['RenameSessionBody'];
 export type RepeatPlan = components['schemas']['RepeatPlan'];
 export type RepeatedCallRecord = components['schemas']['RepeatedCallRecord'];
+export type ResumeBody = components['schemas']['ResumeBody'];
+export type ResumeForm = components['schemas']['ResumeForm'];
+export type RetryBody = components['schemas']['RetryBody'];
 export type RewrittenFile = components['schemas']['RewrittenFile'];
+export type RunBody = components['schemas']['RunBody'];
 export type RunCauses = components['schemas']['RunCauses'];
+export type RunDecisionBody = components['schemas']['RunDecisionBody'];
 export type RunErrorRecord = components['schemas']['RunErrorRecord'];
+export type RunEvent = components['schemas']['RunEvent'];
+export type RunForm = components['schemas']['RunForm'];
 export type RunItem = components['schemas']['RunItem'];
 export type RunItemsRecord = components['schemas']['RunItemsRecord'];
 export type RunModelCalls = components['schemas']['RunModelCalls'];
@@ -3264,20 +4053,29 @@ export type RunViewPage = components['schemas']['RunViewPage'];
 export type ScopeGrant = components['schemas']['ScopeGrant'];
 export type SearchMatch = components['schemas']['SearchMatch'];
 export type SentMessage = components['schemas']['SentMessage'];
+export type SessionExport = components['schemas']['SessionExport'];
 export type SessionHead = components['schemas']['SessionHead'];
 export type SessionPage = components['schemas']['SessionPage'];
 export type SessionSummary = components['schemas']['SessionSummary'];
 export type SessionType = components['schemas']['SessionType'];
 export type SignInRecord = components['schemas']['SignInRecord'];
 export type SpanRecord = components['schemas']['SpanRecord'];
+export type StartedEvent = components['schemas']['StartedEvent'];
+export type StepCompletedEvent = components['schemas']['StepCompletedEvent'];
 export type StepRecord = components['schemas']['StepRecord'];
+export type StepStartedEvent = components['schemas']['StepStartedEvent'];
 export type TeamEntry = components['schemas']['TeamEntry'];
 export type TeamRecord = components['schemas']['TeamRecord'];
 export type TeamSessionDetailSchema = components['schemas']['TeamSessionDetailSchema'];
 export type TextItem = components['schemas']['TextItem'];
+export type ThinkingEvent = components['schemas']['ThinkingEvent'];
+export type ToolCallCompletedEvent = components['schemas']['ToolCallCompletedEvent'];
 export type ToolCallItem = components['schemas']['ToolCallItem'];
 export type ToolCallRecord = components['schemas']['ToolCallRecord'];
+export type ToolCallStartedEvent = components['schemas']['ToolCallStartedEvent'];
 export type ToolRecord = components['schemas']['ToolRecord'];
+export type UpdateMemoryBody = components['schemas']['UpdateMemoryBody'];
+export type UpdateSessionBody = components['schemas']['UpdateSessionBody'];
 export type UsageCounts = components['schemas']['UsageCounts'];
 export type UsageReport = components['schemas']['UsageReport'];
 export type UsageRow = components['schemas']['UsageRow'];
@@ -3395,25 +4193,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Answer to a question, a JSON value that matches its schema */
-                    answer?: unknown;
-                    /** @description Other arguments for an approved call; they match its schema */
-                    arguments?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description `arguments_hash` of the approval as it was shown; required to approve and to retry */
-                    arguments_hash?: string | null;
-                    /**
-                     * @description The decision
-                     * @enum {string}
-                     */
-                    decision: "approve" | "reject" | "answer" | "complete" | "fail" | "retry";
-                    /** @description Note; the model reads the one of a rejection */
-                    note?: string | null;
-                    /** @description Result of a call that was made outside the server, a JSON value */
-                    result?: unknown;
-                };
+                "application/json": components["schemas"]["DecisionBody"];
             };
         };
         responses: {
@@ -3535,59 +4315,10 @@ export interface operations {
             };
             cookie?: never;
         };
+        /** @description A multipart form of these text fields is accepted as well; no files */
         requestBody: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Continue when the client disconnects
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description Tools that the caller executes: a call of one pauses the run. For JSON bodies */
-                    client_tools?: {
-                        /** @description Description for the model */
-                        description?: string | null;
-                        /** @description Name: letters, digits, `_` and `-` */
-                        name: string;
-                        /** @description JSON Schema of the arguments, an object; none without it */
-                        parameters?: {
-                            [key: string]: unknown;
-                        } | null;
-                    }[] | null;
-                    /** @description Given to the code of tools and agents, and not stored; in a form a JSON object as text */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Input of an agent in code, stored with the run; in a form a JSON object as text */
-                    input?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Message to send; required without `input` */
-                    message?: string;
-                    /** @description Stored with the run and given to the code of tools and agents; in a form a JSON object as text */
-                    metadata?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description JSON Schema of an object: the answer must match it; in a form a JSON object as text */
-                    output_schema?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Session of the run; by default a new one */
-                    session_id?: string | null;
-                    /** @description Replaces these keys of the state of the session; in a form a JSON object as text */
-                    session_state?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                    /** @description `required` if the first answer must call a tool, or the name of one of `client_tools` */
-                    tool_choice?: string | null;
-                    /** @description Owner of the run; administrators only */
-                    user_id?: string | null;
-                } | unknown | unknown;
+                "application/json": components["schemas"]["RunBody"];
             };
         };
         responses: {
@@ -3689,46 +4420,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Respond when the run continues
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description Decisions about approvals with the policy `user`, all or none */
-                    decisions?: {
-                        /** @description Answer to a question, a JSON value that matches its schema */
-                        answer?: unknown;
-                        /** @description Id of the approval */
-                        approval_id?: string | null;
-                        /** @description Other arguments for an approved call; they match its schema */
-                        arguments?: {
-                            [key: string]: unknown;
-                        } | null;
-                        /** @description `arguments_hash` of the approval as it was shown; required to approve and to retry */
-                        arguments_hash?: string | null;
-                        /**
-                         * @description The decision
-                         * @enum {string}
-                         */
-                        decision: "approve" | "reject" | "answer" | "complete" | "fail" | "retry";
-                        /** @description Note; the model reads the one of a rejection */
-                        note?: string | null;
-                        /** @description Result of a call that was made outside the server, a JSON value */
-                        result?: unknown;
-                        /** @description Id of its tool call */
-                        tool_call_id?: string | null;
-                    }[] | null;
-                    /** @description Given to the code of tools and agents, and not stored */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                };
+                "application/json": components["schemas"]["ContinueBody"];
             };
         };
         responses: {
@@ -3796,38 +4488,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Another agent, which gets the conversation */
-                    agent_id?: string | null;
-                    /** @description Number of messages of the run that the new one begins with */
-                    at: number;
-                    /**
-                     * @description Continue when the client disconnects
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description `confirm` of the plan that a 409 has shown; required to repeat effects */
-                    confirm?: string | null;
-                    /** @description Given to the code of tools and agents, and not stored */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description The next message; by default that of the run */
-                    message?: string | null;
-                    /** @description JSON Schema of an object: the answer must match it */
-                    output_schema?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Session of the run, or a new one, by default a new one */
-                    session_id?: string | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                    /** @description Another team, which gets the conversation */
-                    team_id?: string | null;
-                };
+                "application/json": components["schemas"]["ForkBody"];
             };
         };
         responses: {
@@ -3870,14 +4531,10 @@ export interface operations {
             };
             cookie?: never;
         };
+        /** @description A multipart form of these text fields is accepted as well; no files */
         requestBody?: {
             content: {
-                "application/json": {
-                    /** @description Number of the last received event; without it the whole stream */
-                    last_event_index?: number | null;
-                    /** @description Session of the run */
-                    session_id?: string | null;
-                };
+                "application/json": components["schemas"]["ResumeBody"];
             };
         };
         responses: {
@@ -3904,28 +4561,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Continue when the client disconnects
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description `confirm` of the plan that a 409 has shown; required to repeat effects */
-                    confirm?: string | null;
-                    /** @description Given to the code of tools and agents, and not stored */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description JSON Schema of an object: the answer must match it */
-                    output_schema?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                };
+                "application/json": components["schemas"]["RetryBody"];
             };
         };
         responses: {
@@ -4159,14 +4795,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description HTTP method */
-                    method: string;
-                    /** @description Path of the request, with or without a query */
-                    path: string;
-                    /** @description Token of the request; by default that of the caller, empty for none. It is not stored. */
-                    token?: string | null;
-                };
+                "application/json": components["schemas"]["ExplainBody"];
             };
         };
         responses: {
@@ -4334,18 +4963,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Id of the agent that it is from */
-                    agent_id?: string | null;
-                    /** @description Text of the memory */
-                    memory: string;
-                    /** @description Id of the team that it is from */
-                    team_id?: string | null;
-                    /** @description Topics of the memory */
-                    topics?: string[] | null;
-                    /** @description Owner of the memory; administrators only */
-                    user_id?: string | null;
-                };
+                "application/json": components["schemas"]["NewMemoryBody"];
             };
         };
         responses: {
@@ -4369,17 +4987,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Delete every memory of the user
-                     * @default false
-                     */
-                    all?: boolean;
-                    /** @description Ids of the memories; not with `all` */
-                    memory_ids?: string[] | null;
-                    /** @description Only memories of this user; required with `all` for administrators */
-                    user_id?: string | null;
-                };
+                "application/json": components["schemas"]["DeleteMemoriesBody"];
             };
         };
         responses: {
@@ -4448,12 +5056,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Text of the memory */
-                    memory?: string;
-                    /** @description Topics of the memory */
-                    topics?: string[];
-                };
+                "application/json": components["schemas"]["UpdateMemoryBody"];
             };
         };
         responses: {
@@ -4576,12 +5179,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Only sessions that were not used for this number of days are removed */
-                    idle_days: number;
-                    /** @description Ids of the sessions */
-                    session_ids: string[];
-                };
+                "application/json": components["schemas"]["PruneBody"];
             };
         };
         responses: {
@@ -4825,33 +5423,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Required for scopes that write, delete, administer or manage service accounts
-                     * @default false
-                     */
-                    allow_privileged_scopes?: boolean;
-                    /** @description Days until it expires; 90 by default */
-                    expires_in_days?: number | null;
-                    /** @description Name, unique among the active accounts */
-                    name: string;
-                    /**
-                     * @description Never expire; not with `expires_in_days`
-                     * @default false
-                     */
-                    never_expires?: boolean;
-                    /** @description Scopes; the caller must have each of them */
-                    scopes: {
-                        /**
-                         * @description Effect of the grant
-                         * @default allow
-                         * @constant
-                         */
-                        effect?: "allow";
-                        /** @description Scope */
-                        scope: string;
-                    }[];
-                };
+                "application/json": components["schemas"]["NewAccountBody"];
             };
         };
         responses: {
@@ -4964,28 +5536,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": {
-                    /** @description Id of the agent, for type=agent */
-                    agent_id?: string | null;
-                    /** @description Metadata */
-                    metadata?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Id of the session; by default a new one */
-                    session_id?: string | null;
-                    /** @description Name of the session */
-                    session_name?: string | null;
-                    /** @description State of the session */
-                    session_state?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Id of the team, for type=team */
-                    team_id?: string | null;
-                    /** @description Owner of the session; administrators only */
-                    user_id?: string | null;
-                    /** @description Id of the workflow, for type=workflow */
-                    workflow_id?: string | null;
-                };
+                "application/json": components["schemas"]["NewSessionBody"];
             };
         };
         responses: {
@@ -5012,10 +5563,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Ids of the sessions */
-                    session_ids: string[];
-                };
+                "application/json": components["schemas"]["DeleteSessionsBody"];
             };
         };
         responses: {
@@ -5117,18 +5665,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Metadata */
-                    metadata?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Name of the session */
-                    session_name?: string;
-                    /** @description State of the session */
-                    session_state?: {
-                        [key: string]: unknown;
-                    } | null;
-                };
+                "application/json": components["schemas"]["UpdateSessionBody"];
             };
         };
         responses: {
@@ -5172,7 +5709,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown[];
+                    "application/json": components["schemas"]["SessionExport"][];
                 };
             };
         };
@@ -5198,10 +5735,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Reason, shown to administrators */
-                    reason: string;
-                };
+                "application/json": components["schemas"]["HoldSessionBody"];
             };
         };
         responses: {
@@ -5269,10 +5803,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Name of the session */
-                    session_name: string;
-                };
+                "application/json": components["schemas"]["RenameSessionBody"];
             };
         };
         responses: {
@@ -5487,25 +6018,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Answer to a question, a JSON value that matches its schema */
-                    answer?: unknown;
-                    /** @description Other arguments for an approved call; they match its schema */
-                    arguments?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description `arguments_hash` of the approval as it was shown; required to approve and to retry */
-                    arguments_hash?: string | null;
-                    /**
-                     * @description The decision
-                     * @enum {string}
-                     */
-                    decision: "approve" | "reject" | "answer" | "complete" | "fail" | "retry";
-                    /** @description Note; the model reads the one of a rejection */
-                    note?: string | null;
-                    /** @description Result of a call that was made outside the server, a JSON value */
-                    result?: unknown;
-                };
+                "application/json": components["schemas"]["DecisionBody"];
             };
         };
         responses: {
@@ -5625,59 +6138,10 @@ export interface operations {
             };
             cookie?: never;
         };
+        /** @description A multipart form of these text fields is accepted as well; no files */
         requestBody: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Continue when the client disconnects
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description Tools that the caller executes: a call of one pauses the run. For JSON bodies */
-                    client_tools?: {
-                        /** @description Description for the model */
-                        description?: string | null;
-                        /** @description Name: letters, digits, `_` and `-` */
-                        name: string;
-                        /** @description JSON Schema of the arguments, an object; none without it */
-                        parameters?: {
-                            [key: string]: unknown;
-                        } | null;
-                    }[] | null;
-                    /** @description Given to the code of tools and agents, and not stored; in a form a JSON object as text */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Input of an agent in code, stored with the run; in a form a JSON object as text */
-                    input?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Message to send; required without `input` */
-                    message?: string;
-                    /** @description Stored with the run and given to the code of tools and agents; in a form a JSON object as text */
-                    metadata?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description JSON Schema of an object: the answer must match it; in a form a JSON object as text */
-                    output_schema?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Session of the run; by default a new one */
-                    session_id?: string | null;
-                    /** @description Replaces these keys of the state of the session; in a form a JSON object as text */
-                    session_state?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                    /** @description `required` if the first answer must call a tool, or the name of one of `client_tools` */
-                    tool_choice?: string | null;
-                    /** @description Owner of the run; administrators only */
-                    user_id?: string | null;
-                } | unknown | unknown;
+                "application/json": components["schemas"]["RunBody"];
             };
         };
         responses: {
@@ -5779,46 +6243,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Respond when the run continues
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description Decisions about approvals with the policy `user`, all or none */
-                    decisions?: {
-                        /** @description Answer to a question, a JSON value that matches its schema */
-                        answer?: unknown;
-                        /** @description Id of the approval */
-                        approval_id?: string | null;
-                        /** @description Other arguments for an approved call; they match its schema */
-                        arguments?: {
-                            [key: string]: unknown;
-                        } | null;
-                        /** @description `arguments_hash` of the approval as it was shown; required to approve and to retry */
-                        arguments_hash?: string | null;
-                        /**
-                         * @description The decision
-                         * @enum {string}
-                         */
-                        decision: "approve" | "reject" | "answer" | "complete" | "fail" | "retry";
-                        /** @description Note; the model reads the one of a rejection */
-                        note?: string | null;
-                        /** @description Result of a call that was made outside the server, a JSON value */
-                        result?: unknown;
-                        /** @description Id of its tool call */
-                        tool_call_id?: string | null;
-                    }[] | null;
-                    /** @description Given to the code of tools and agents, and not stored */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                };
+                "application/json": components["schemas"]["ContinueBody"];
             };
         };
         responses: {
@@ -5886,38 +6311,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Another agent, which gets the conversation */
-                    agent_id?: string | null;
-                    /** @description Number of messages of the run that the new one begins with */
-                    at: number;
-                    /**
-                     * @description Continue when the client disconnects
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description `confirm` of the plan that a 409 has shown; required to repeat effects */
-                    confirm?: string | null;
-                    /** @description Given to the code of tools and agents, and not stored */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description The next message; by default that of the run */
-                    message?: string | null;
-                    /** @description JSON Schema of an object: the answer must match it */
-                    output_schema?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Session of the run, or a new one, by default a new one */
-                    session_id?: string | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                    /** @description Another team, which gets the conversation */
-                    team_id?: string | null;
-                };
+                "application/json": components["schemas"]["ForkBody"];
             };
         };
         responses: {
@@ -5960,14 +6354,10 @@ export interface operations {
             };
             cookie?: never;
         };
+        /** @description A multipart form of these text fields is accepted as well; no files */
         requestBody?: {
             content: {
-                "application/json": {
-                    /** @description Number of the last received event; without it the whole stream */
-                    last_event_index?: number | null;
-                    /** @description Session of the run */
-                    session_id?: string | null;
-                };
+                "application/json": components["schemas"]["ResumeBody"];
             };
         };
         responses: {
@@ -5994,28 +6384,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Continue when the client disconnects
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description `confirm` of the plan that a 409 has shown; required to repeat effects */
-                    confirm?: string | null;
-                    /** @description Given to the code of tools and agents, and not stored */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description JSON Schema of an object: the answer must match it */
-                    output_schema?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                };
+                "application/json": components["schemas"]["RetryBody"];
             };
         };
         responses: {
@@ -6241,23 +6610,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Cancel live and paused runs; otherwise they are a conflict
-                     * @default false
-                     */
-                    cancel?: boolean;
-                    /** @description `next_cursor` of the previous part */
-                    cursor?: string | null;
-                    /** @description The user */
-                    user_id: string;
-                    /**
-                     * @description Rewrite a SQLite file at the end: `auto` unless it is large
-                     * @default auto
-                     * @enum {string}
-                     */
-                    vacuum?: "auto" | "always" | "never";
-                };
+                "application/json": components["schemas"]["EraseBody"];
             };
         };
         responses: {
@@ -6515,25 +6868,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Answer to a question, a JSON value that matches its schema */
-                    answer?: unknown;
-                    /** @description Other arguments for an approved call; they match its schema */
-                    arguments?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description `arguments_hash` of the approval as it was shown; required to approve and to retry */
-                    arguments_hash?: string | null;
-                    /**
-                     * @description The decision
-                     * @enum {string}
-                     */
-                    decision: "approve" | "reject" | "answer" | "complete" | "fail" | "retry";
-                    /** @description Note; the model reads the one of a rejection */
-                    note?: string | null;
-                    /** @description Result of a call that was made outside the server, a JSON value */
-                    result?: unknown;
-                };
+                "application/json": components["schemas"]["DecisionBody"];
             };
         };
         responses: {
@@ -6653,59 +6988,10 @@ export interface operations {
             };
             cookie?: never;
         };
+        /** @description A multipart form of these text fields is accepted as well; no files */
         requestBody: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Continue when the client disconnects
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description Tools that the caller executes: a call of one pauses the run. For JSON bodies */
-                    client_tools?: {
-                        /** @description Description for the model */
-                        description?: string | null;
-                        /** @description Name: letters, digits, `_` and `-` */
-                        name: string;
-                        /** @description JSON Schema of the arguments, an object; none without it */
-                        parameters?: {
-                            [key: string]: unknown;
-                        } | null;
-                    }[] | null;
-                    /** @description Given to the code of tools and agents, and not stored; in a form a JSON object as text */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Input of an agent in code, stored with the run; in a form a JSON object as text */
-                    input?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Message to send; required without `input` */
-                    message?: string;
-                    /** @description Stored with the run and given to the code of tools and agents; in a form a JSON object as text */
-                    metadata?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description JSON Schema of an object: the answer must match it; in a form a JSON object as text */
-                    output_schema?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Session of the run; by default a new one */
-                    session_id?: string | null;
-                    /** @description Replaces these keys of the state of the session; in a form a JSON object as text */
-                    session_state?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                    /** @description `required` if the first answer must call a tool, or the name of one of `client_tools` */
-                    tool_choice?: string | null;
-                    /** @description Owner of the run; administrators only */
-                    user_id?: string | null;
-                } | unknown | unknown;
+                "application/json": components["schemas"]["RunBody"];
             };
         };
         responses: {
@@ -6807,46 +7093,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Respond when the run continues
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description Decisions about approvals with the policy `user`, all or none */
-                    decisions?: {
-                        /** @description Answer to a question, a JSON value that matches its schema */
-                        answer?: unknown;
-                        /** @description Id of the approval */
-                        approval_id?: string | null;
-                        /** @description Other arguments for an approved call; they match its schema */
-                        arguments?: {
-                            [key: string]: unknown;
-                        } | null;
-                        /** @description `arguments_hash` of the approval as it was shown; required to approve and to retry */
-                        arguments_hash?: string | null;
-                        /**
-                         * @description The decision
-                         * @enum {string}
-                         */
-                        decision: "approve" | "reject" | "answer" | "complete" | "fail" | "retry";
-                        /** @description Note; the model reads the one of a rejection */
-                        note?: string | null;
-                        /** @description Result of a call that was made outside the server, a JSON value */
-                        result?: unknown;
-                        /** @description Id of its tool call */
-                        tool_call_id?: string | null;
-                    }[] | null;
-                    /** @description Given to the code of tools and agents, and not stored */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                };
+                "application/json": components["schemas"]["ContinueBody"];
             };
         };
         responses: {
@@ -6914,38 +7161,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": {
-                    /** @description Another agent, which gets the conversation */
-                    agent_id?: string | null;
-                    /** @description Number of messages of the run that the new one begins with */
-                    at: number;
-                    /**
-                     * @description Continue when the client disconnects
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description `confirm` of the plan that a 409 has shown; required to repeat effects */
-                    confirm?: string | null;
-                    /** @description Given to the code of tools and agents, and not stored */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description The next message; by default that of the run */
-                    message?: string | null;
-                    /** @description JSON Schema of an object: the answer must match it */
-                    output_schema?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description Session of the run, or a new one, by default a new one */
-                    session_id?: string | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                    /** @description Another team, which gets the conversation */
-                    team_id?: string | null;
-                };
+                "application/json": components["schemas"]["ForkBody"];
             };
         };
         responses: {
@@ -6988,14 +7204,10 @@ export interface operations {
             };
             cookie?: never;
         };
+        /** @description A multipart form of these text fields is accepted as well; no files */
         requestBody?: {
             content: {
-                "application/json": {
-                    /** @description Number of the last received event; without it the whole stream */
-                    last_event_index?: number | null;
-                    /** @description Session of the run */
-                    session_id?: string | null;
-                };
+                "application/json": components["schemas"]["ResumeBody"];
             };
         };
         responses: {
@@ -7022,28 +7234,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": {
-                    /**
-                     * @description Continue when the client disconnects
-                     * @default false
-                     */
-                    background?: boolean;
-                    /** @description `confirm` of the plan that a 409 has shown; required to repeat effects */
-                    confirm?: string | null;
-                    /** @description Given to the code of tools and agents, and not stored */
-                    dependencies?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /** @description JSON Schema of an object: the answer must match it */
-                    output_schema?: {
-                        [key: string]: unknown;
-                    } | null;
-                    /**
-                     * @description Respond with server-sent events
-                     * @default true
-                     */
-                    stream?: boolean;
-                };
+                "application/json": components["schemas"]["RetryBody"];
             };
         };
         responses: {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ def test_text_of_a_run(talk: Talk) -> None:
         "RUN_FINISHED",
     ]
     assert text_of(events) == "hello"
+    assert re.fullmatch("[0-9a-f]{12}", events[0]["metadata"]["agentctl"]["version"])
     assert events[-1]["outcome"] == {"type": "success"}
     (usage,) = events[-1]["usage"]
     assert usage["totalTokens"] == usage["inputTokens"] + usage["outputTokens"] > 0

@@ -14,9 +14,11 @@ MESSAGE = {"role": "user", "content": "hi", "created_at": 1}
 
 
 def test_specification_has_a_json_form() -> None:
-    spec = a_spec(claims='{"sub":"ann"}', metadata='{"a":1}', earlier_messages=(MESSAGE,))
+    spec = a_spec(
+        claims='{"sub":"ann"}', metadata='{"a":1}', earlier_messages=(MESSAGE,), stop=("a", "b")
+    )
     values: dict[str, Any] = orjson.loads(orjson.dumps(spec))
-    values["earlier_messages"] = tuple(values["earlier_messages"])
+    values |= {name: tuple(values[name]) for name in ("earlier_messages", "stop")}
     assert RunSpec(**values) == spec
     assert {*values} == {field.name for field in dataclasses.fields(RunSpec)}
 

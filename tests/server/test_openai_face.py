@@ -99,6 +99,8 @@ def test_streamed_completion_has_deltas_and_usage_at_the_end(client: openai.Open
         model="crew", messages=[{"role": "user", "content": "ask echo"}]
     )
     assert text == plain.choices[0].message.content
+    assert plain.system_fingerprint is not None
+    assert {chunk.system_fingerprint for chunk in chunks} == {plain.system_fingerprint}
 
 
 def test_history_of_the_request_reaches_the_agent(client: openai.OpenAI) -> None:

@@ -57,7 +57,7 @@ class AguiStream(PageStream):
 
     def start(self, state: dict[str, Any] | None) -> Iterator[PageEvent]:
         self._state = state
-        names = {"run_id": self.root_id, "session_id": self.thread_id}
+        names = {"run_id": self.root_id, "session_id": self.thread_id, "version": self.version}
         yield {
             "type": "RUN_STARTED",
             **self._name,

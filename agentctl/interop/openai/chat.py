@@ -71,6 +71,7 @@ class ChatCompletion:
             "object": "chat.completion.chunk",
             "created": events.created_at,
             "model": self._model,
+            "system_fingerprint": events.version,
         }
         begun = False
 

@@ -36,7 +36,7 @@ class Answer(NamedTuple):
     """The answer of a run, or of one of its legs, which are numbered from 1.
 
     `created_at` is in seconds since the epoch. A run that has not begun is queued. `version` is
-    that of the component, None if it is not known: no event has it.
+    that of the component, None if it is not known.
     """
 
     run_id: str
@@ -78,6 +78,7 @@ class RunEvents:
         self.run_id: str = opening["run_id"]
         self.session_id: str = opening["session_id"]
         self.created_at: int = opening["created_at"]
+        self.version: str | None = opening.get("version")
         self._start = start or LegStart()
         self.leg = self._start.leg
         self._awaited = self._start.approval_id
@@ -135,7 +136,8 @@ class RunEvents:
 
     def build_answer(self, text: str, end: AnswerEnd | None) -> Answer:
         """Return the answer with a text and an end; None while the run goes on."""
-        return Answer(self.run_id, self.session_id, self.created_at, text, end, self.leg)
+        about = (self.run_id, self.session_id, self.created_at)
+        return Answer(*about, text, end, self.leg, version=self.version)
 
 
 def format_leg_id(prefix: str, answer: Answer | RunEvents) -> str:

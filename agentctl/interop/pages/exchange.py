@@ -246,8 +246,9 @@ class PageExchange(Generic[GivenT]):
                 events: list[PageEvent] = []
                 if not is_started:
                     first, is_started = portion[0], True
-                    if not stream.root_id:
-                        stream.root_id = parse_event(first.name, first.data, first.seq).run_id
+                    opening = parse_event(first.name, first.data, first.seq)
+                    stream.root_id = stream.root_id or opening.run_id
+                    stream.version = opening.data.get("version")
                     events += stream.start(await self._read_state(stream))
                 for sent in portion:
                     events += stream.read(sent)

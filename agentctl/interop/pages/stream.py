@@ -69,6 +69,7 @@ class PageStream:
         has_state: True if it shows the state of the session.
         replays: True if a pause does not end it: the run may have gone on already.
         root_id: the run of the conversation; empty before its first event.
+        version: the version of its component; None if it is not known.
     """
 
     text: ClassVar[TextEvents]
@@ -82,6 +83,7 @@ class PageStream:
     ) -> None:
         self.thread_id = thread_id
         self.root_id = ""
+        self.version: str | None = None
         self._after = {*after}
         self._skips = bool(after)
         self._closed: set[str] = set()

@@ -421,11 +421,13 @@ def _add_unstopped(run: LiveRun, child: LiveRun) -> None:
 
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:
     at = run.start_place.at if run.start_place is not None else None
-    changed = None if run.version_change is None else orjson.loads(run.version_change)
+    version = {} if run.spec.version is None else {"version": run.spec.version}
+    if run.version_change is not None:
+        version["version_change"] = orjson.loads(run.version_change)
     if run.attempt == 1:
-        return event_format.format_started(run.identity, run.spec.origin, at, changed)
+        return event_format.format_started(run.identity, run.spec.origin, at, version)
     content, decisions = run.transcript.content, run.leg.decisions if run.leg else []
-    return event_format.format_continued(run.identity, run.attempt, content, decisions, at, changed)
+    return event_format.format_continued(run.identity, run.attempt, content, decisions, at, version)
 
 
 def _keep_state(run: LiveRun, ending: LegEnd) -> LegEnd:

@@ -10,7 +10,7 @@ import orjson
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.events import END_KINDS, EVENT_NAMES, EventKind
 from agentctl.records.run_spec import Origin
-from agentctl.records.runs import FinalStatus, RunRow, VersionChange
+from agentctl.records.runs import FinalStatus, RunRow
 from agentctl.records.times import format_optional_time, format_rfc3339, now, whole_seconds
 from agentctl.runs.log.event_rows import Piece, RunIdentity, find_frame
 from agentctl.runs.states import Ending
@@ -47,15 +47,17 @@ def format_started(
     run: RunIdentity,
     origin: Origin | None = None,
     at: int | None = None,
-    version_change: VersionChange | None = None,
+    version: Mapping[str, Any] = {},
 ) -> tuple[str, bytes]:
-    """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`."""
+    """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`.
+
+    Args:
+        version: `version` of the component, and its `version_change`, as far as there are any.
+    """
     named: dict[str, Any] = {}
     if origin is not None:
         named = {"origin_run_id": origin.run_id, "origin_kind": origin.kind, "origin_at": origin.at}
-    if version_change is not None:
-        named["version_change"] = version_change
-    return _format(run, EventKind.STARTED, named, at)
+    return _format(run, EventKind.STARTED, {**named, **version}, at)
 
 
 def format_queued(run: RunIdentity, position: int, at: int) -> tuple[str, bytes]:
@@ -85,14 +87,14 @@ def format_continued(
     content: str,
     decisions: Sequence[Decided],
     at: int | None = None,
-    version_change: VersionChange | None = None,
+    version: Mapping[str, Any] = {},
 ) -> tuple[str, bytes]:
     """Return name and data of the event of a new leg.
 
     Args:
         content: the content of the legs before it.
         decisions: of the run so far, without those of its members.
-        version_change: the change of the version of its component before the leg, if any.
+        version: as of `format_started`, with the change before the leg.
     """
     approvals = [
         {
@@ -110,9 +112,7 @@ def format_continued(
         for each in decisions
     ]
     values = {"attempt": attempt, "content": content, "approvals": approvals}
-    if version_change is not None:
-        values["version_change"] = version_change
-    return _format(run, EventKind.CONTINUED, values, at)
+    return _format(run, EventKind.CONTINUED, {**values, **version}, at)
 
 
 def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes, Piece | None]:
