@@ -1,6 +1,8 @@
 """An MCP server of the official library, whose tool `book` asks two questions: one after the other.
 
 python tests/gated/asking_server.py LEDGER
+
+Its tool `send` has another schema while a file `LEDGER.changed` exists at the start.
 """
 
 from __future__ import annotations
@@ -77,6 +79,25 @@ async def think(context: Context) -> CallToolResult | InputRequiredResult:
 async def look(place: str) -> str:
     """Look at a place."""
     return f"saw {place}"
+
+
+def send(to: str) -> str:
+    """Send a letter."""
+    return record_letter(to, "letter")
+
+
+def send_changed(to: str, what: str = "money") -> str:
+    """Send a letter."""
+    return record_letter(to, what)
+
+
+def record_letter(to: str, what: str) -> str:
+    with LEDGER.open("a") as ledger:
+        ledger.write(json.dumps({"place": to, "what": what}) + "\n")
+    return "sent"
+
+
+server.tool(name="send")(send_changed if LEDGER.with_suffix(".changed").exists() else send)
 
 
 def dump(answer: object) -> object:

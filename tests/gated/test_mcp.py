@@ -31,7 +31,7 @@ tools = ["mcp:desk"]
 id = "guarded"
 model = "plan"
 tools = ["mcp:desk"]
-approve = {{ desk_book = "other", "desk_l??k" = "user" }}
+approve = {{ desk_book = "other", "desk_l??k" = "user", desk_send = "user" }}
 
 [[agents]]
 id = "mistaken"
@@ -117,6 +117,26 @@ async def test_gated_call_may_ask_after_its_approval(
     rows = await desk.approvals(run["run_id"])
     (rule,) = (row for row in rows if row.kind == "approval")
     assert (rule.status, rule.execution) == ("approved", "done")
+
+
+async def test_approved_call_of_a_changed_tool_is_not_made(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    site = create(tmp_path, model_endpoint.base_url)
+    with site.serve("first") as server:
+        run = await site.run(server, "guarded", [answer(call("desk_send", to="ann"))])
+        assert run["status"] == "PAUSED"
+        kill(server)
+    (tmp_path / "bookings.changed").touch()
+    with site.serve("second") as server:
+        await site.decide(server, run["run_id"], "approve")
+        record = await site.wait_for_end(server, run["run_id"])
+    (row,) = await site.approvals(run["run_id"])
+    assert record["status"] == "COMPLETED"
+    assert record["tools"][0]["tool_call_error"] is True
+    assert bookings(site) == []
+    assert "desk_send has changed since this call was approved" in record["content"]
+    assert row.execution == "failed"
 
 
 async def test_patterns_gate_tools_of_mcp_servers(desk: Site, desk_server: ServerProcess) -> None:

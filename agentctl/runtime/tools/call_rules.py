@@ -59,7 +59,9 @@ def build_rule(action: Action, policy: ApprovalPolicy | None) -> CallRule | None
         options = action.tool.options
         strictest = choose_strictest([options.approve, policy])
         return strictest and CallRule("approval", strictest, action.check, options.idempotent)
-    return policy and CallRule("approval", policy, partial(check_arguments, action.record()))
+    # A tool of an MCP server.
+    check = partial(check_arguments, action.record())
+    return policy and CallRule("approval", policy, check, can_change=True)
 
 
 def build_rules(patterns: Patterns, actions: Mapping[str, Action]) -> dict[str, CallRule]:

@@ -6,6 +6,7 @@ All data from the model passes through here. Text is made storable (tool calls a
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, replace
@@ -81,12 +82,20 @@ class CallRule:
     Attributes:
         kind: `approval`, or `external` for a tool that the caller executes.
         idempotent: True if a call may be made again with its id after its server died.
+        can_change: True if the tool can change while a call of it waits, without another version
+            of its component.
     """
 
     kind: Literal["approval", "external"]
     policy: ApprovalPolicy
     check: Check
     idempotent: bool = False
+    can_change: bool = False
+
+
+def hash_tool(tool: ToolRecord) -> str:
+    """Return a hash of the name, the description and the schema of a tool."""
+    return hashlib.sha256(orjson.dumps(tool, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 class Conversation:
@@ -137,6 +146,7 @@ class Conversation:
         self.announces = True
         self.is_parked = False
         self._states: dict[str, Any] = {}
+        self._asked_tools: dict[str, str] = {}
         self._publishes = publishes
         self._transcript = context.transcript
         self._run_bytes = context.limits.run_bytes
@@ -304,7 +314,10 @@ class Conversation:
             problem = await rule.check(arguments, self)
             if problem is None:
                 self.waiting[call_id] = WaitingCall(is_gated=True)
-                schema = self.actions[name].record()["parameters"]
+                tool = self.actions[name].record()
+                schema = tool["parameters"]
+                if rule.can_change:
+                    self._asked_tools[call_id] = hash_tool(tool)
                 ask = Ask(rule.kind, call_id, name, arguments, rule.policy, schema=schema)
                 self.asks.append(replace(ask, idempotent=rule.idempotent))
                 return None
@@ -379,6 +392,7 @@ class Conversation:
             "failures": self._failures,
             "unknown_calls": self._unknown_calls,
             "kept_bytes": self._kept_bytes,
+            "asked_tools": self._asked_tools,
             "waiting": {call_id: asdict(waiting) for call_id, waiting in self.waiting.items()},
         }
 
@@ -389,6 +403,8 @@ class Conversation:
         self._failures = Counter(kept["failures"])
         self._unknown_calls = kept["unknown_calls"]
         self._kept_bytes = kept["kept_bytes"]
+        # A checkpoint of an earlier version has none.
+        self._asked_tools = dict(kept.get("asked_tools", {}))
         return {call_id: WaitingCall(**waiting) for call_id, waiting in kept["waiting"].items()}
 
     def _open_call(
@@ -407,6 +423,10 @@ class Conversation:
             if self._unknown_calls > MAXIMUM_UNKNOWN:
                 raise ExecutionError("MODEL_REJECTED", "The model called unknown tools")
             return CallOutcome(f"There is no tool {name}", failed=True, counts_as_failure=False)
+        asked = self._asked_tools.get(call_id) if is_decided else None
+        if asked is not None and asked != hash_tool(action.record()):
+            text = f"The tool {name} has changed since this call was approved: it was not made"
+            return CallOutcome(text, failed=True, counts_as_failure=False)
         if NOT_AN_OBJECT in arguments:
             return CallOutcome("The arguments are not a JSON object", failed=True)
         if action.has_effects and not is_decided:
