@@ -45,7 +45,9 @@ class VersionOperations(OperationFamily):
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).get_version_diff, **path):
             component = self.lookups.component(kind, component_id)
-            newest = await self._read_versions(kind, component_id, LAST_NUMBER, 2)
+            newest = list[VersionRow]()
+            if filter.after is None or filter.before is None:
+                newest = await self._read_versions(kind, component_id, LAST_NUMBER, 2)
             after = await self._find_version(kind, component_id, filter.after, newest[:1])
             before = await self._find_version(kind, component_id, filter.before, newest[-1:])
             changes = find_changes(

@@ -33,6 +33,9 @@ from agentctl.store.repositories import approvals, component_versions, run_reads
 from agentctl.store.repositories.component_versions import VersionRow
 from agentctl.webhooks.facts import publish_run
 
+Configuration = dict[str, Any]
+"""The configuration of a version (`runtime.components.versions`)."""
+
 MAXIMUM_CHANGES = 20
 """Differences of two configurations that a question shows."""
 
@@ -167,6 +170,7 @@ class VersionGate:
         self, database: Database, root: Component, state: RunState, rows: Sequence[ApprovalRow]
     ) -> AsyncIterator[ChangedCall]:
         """Yield the approved calls whose tool, or whose approver, is another one now."""
+        configurations = dict[tuple[str, str | None], tuple[Configuration | None, Configuration]]()
         for row in rows:
             is_open = row.status == "approved" and row.execution is None
             if not is_open or row.kind != "approval" or is_version_question(row):
@@ -176,8 +180,11 @@ class VersionGate:
             member = self._catalog.get(row.component_type, row.component_id)
             component = root if member is None or row.run_id == state.run_id else member
             asked = None if of_run is None else of_run.version
-            before = await self._read_configuration(component, asked)
-            after = self._find_configuration(component)
+            place = component.key, asked
+            if place not in configurations:
+                before = await self._read_configuration(component, asked)
+                configurations[place] = before, self._find_configuration(component)
+            before, after = configurations[place]
             policy = self._catalog.find_policy(component, row.tool_name)
             is_own = row.decided_by in (row.user_id, row.started_by)
             needs_approver = policy == "other" and row.policy != "other" and is_own
@@ -187,13 +194,13 @@ class VersionGate:
             if needs_approver or not is_same:
                 yield ChangedCall(row, needs_approver)
 
-    def _find_configuration(self, component: Component) -> dict[str, Any]:
+    def _find_configuration(self, component: Component) -> Configuration:
         found = describe_version(self._catalog, component)
         return {} if found is None else orjson.loads(found.configuration)
 
     async def _read_configuration(
         self, component: Component, version: str | None
-    ) -> dict[str, Any] | None:
+    ) -> Configuration | None:
         """Return the stored configuration of a version; None if it is not known."""
         work = component_versions.get(component.kind, component.id, version or "")
         row = await self._databases.system.read(work)
