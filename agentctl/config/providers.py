@@ -26,6 +26,8 @@ class ProviderTraits:
     """The properties of a provider.
 
     Attributes:
+        url: URL of its interface; empty if `base_url` or its library has it. It is set explicitly,
+            so that a variable such as OPENAI_BASE_URL does not redirect a configured model.
         extra: the extra of this package with the library; empty if none is needed.
         library: module of that library.
         key: "unless_url": an API key is required without `base_url`; "always"; "optional".
@@ -35,6 +37,7 @@ class ProviderTraits:
         ignored_settings: keys of the table `settings` that have no effect.
     """
 
+    url: str = ""
     extra: str = ""
     library: str = ""
     key: Literal["unless_url", "always", "optional"] = "unless_url"
@@ -45,10 +48,18 @@ class ProviderTraits:
 
 
 PROVIDERS: dict[Provider, ProviderTraits] = {
-    "openai": ProviderTraits(),
-    "anthropic": ProviderTraits("anthropic", "anthropic", ignored_settings=("seed",)),
-    "google": ProviderTraits("google", "google.genai", ignored_settings=("extra_body",)),
+    "openai": ProviderTraits("https://api.openai.com/v1"),
+    "anthropic": ProviderTraits(
+        "https://api.anthropic.com", "anthropic", "anthropic", ignored_settings=("seed",)
+    ),
+    "google": ProviderTraits(
+        "https://generativelanguage.googleapis.com",
+        "google",
+        "google.genai",
+        ignored_settings=("extra_body",),
+    ),
     "bedrock": ProviderTraits(
+        "",
         "bedrock",
         "boto3",
         key="optional",
@@ -61,14 +72,21 @@ PROVIDERS: dict[Provider, ProviderTraits] = {
         required={"base_url": 'a URL, such as "https://NAME.openai.azure.com/openai/v1"'},
         used=("api_version",),
     ),
-    "mistral": ProviderTraits("mistral", "mistralai", ignored_settings=("extra_body",)),
-    "groq": ProviderTraits(),
-    "openrouter": ProviderTraits(),
-    "ollama": ProviderTraits(key="optional"),
+    "mistral": ProviderTraits(
+        "https://api.mistral.ai", "mistral", "mistralai", ignored_settings=("extra_body",)
+    ),
+    "groq": ProviderTraits("https://api.groq.com/openai/v1"),
+    "openrouter": ProviderTraits("https://openrouter.ai/api/v1"),
+    "ollama": ProviderTraits("http://127.0.0.1:11434/v1", key="optional"),
     "demo": ProviderTraits(
         key="optional", ignored=("base_url", "api_key_env", "retries", "fallbacks", "settings")
     ),
 }
+
+
+def find_url(model: Model) -> str:
+    """Return the URL of the interface that a model is called at; empty if its library has it."""
+    return model.base_url or PROVIDERS[model.provider].url
 
 
 def requires_key(model: Model) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import orjson
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -19,6 +20,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from agentctl import __version__
+from agentctl.config.providers import find_url
 from agentctl.config.settings import Model
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.models.attempts import TokenType, list_tokens
@@ -45,6 +47,10 @@ TOOL_NAME = "gen_ai.tool.name"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
 TOOL_TYPE = "gen_ai.tool.type"
 ERROR_TYPE = "error.type"
+SERVER_ADDRESS = "server.address"
+SERVER_PORT = "server.port"
+SPAN_KIND = "openinference.span.kind"
+"""The kind of a span in Phoenix and Langfuse, which do not know the operation of a workflow."""
 
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
@@ -71,7 +77,10 @@ USAGE = {
     "cache_write_tokens": "gen_ai.usage.cache_creation.input_tokens",
     "reasoning_tokens": "gen_ai.usage.reasoning.output_tokens",
 }
-"""The attributes of token counters."""
+"""The attributes of the tokens of a model call, or of a run whose calls have not reported them."""
+
+RUN_USAGE = {name: f"agentctl.usage.{name}" for name in USAGE}
+"""The attributes of the sums of other runs: receivers add and price `gen_ai.usage` of all spans."""
 
 PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -97,23 +106,41 @@ Attributes = dict[str, Any]
 
 
 class KnownModel(NamedTuple):
-    """A model of the configuration in the terms of the conventions."""
+    """A model of the configuration in the terms of the conventions.
+
+    Attributes:
+        server: the attributes of the address that it is called at, as far as it is known.
+    """
 
     provider: str
     name: str
+    server: Mapping[str, str | int]
 
 
 def list_models(models: Iterable[Model]) -> Mapping[str, KnownModel]:
     """Return the models of the configuration by id."""
     return {
-        model.id: KnownModel(PROVIDERS.get(model.provider, model.provider), model.model)
+        model.id: KnownModel(
+            PROVIDERS.get(model.provider, model.provider), model.model, _describe_server(model)
+        )
         for model in models
     }
 
 
-def describe_usage(counters: Mapping[str, int | None]) -> dict[str, int]:
+def _describe_server(model: Model) -> dict[str, str | int]:
+    parts = urlsplit(find_url(model))
+    if parts.hostname is None:
+        return {}
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return {SERVER_ADDRESS: parts.hostname, SERVER_PORT: port}
+
+
+def describe_usage(
+    counters: Mapping[str, int | None], attributes: Mapping[str, str] = USAGE
+) -> dict[str, int]:
     """Return the attributes of the known token counters."""
-    return {attribute: count for name, attribute in USAGE.items() if (count := counters.get(name))}
+    named = attributes.items()
+    return {attribute: count for name, attribute in named if (count := counters.get(name))}
 
 
 def dump_messages(role: str, text: str, calls: Iterable[Mapping[str, Any]] = ()) -> str:
@@ -239,6 +266,7 @@ class SpanBuilder:
 
     def _build_run(self, leg: EndedLeg) -> ReadableSpan:
         trace, ending = leg.trace, leg.ending
+        is_counted = any(call.kind == "model" and call.input_tokens for call in leg.calls)
         operation = "invoke_workflow" if leg.kind == "workflow" else "invoke_agent"
         found: Attributes = {
             OPERATION: operation,
@@ -248,8 +276,10 @@ class SpanBuilder:
             RUN_ID: leg.run_id,
             RUN_STATUS: ending.status.lower(),
             RUN_LEG: leg.attempt,
-            **describe_usage(leg.transcript.metrics),
+            **describe_usage(leg.transcript.metrics, RUN_USAGE if is_counted else USAGE),
         }
+        if leg.kind == "workflow":
+            found[SPAN_KIND] = "CHAIN"
         if (model := self._models.get(leg.model)) is not None:
             found |= {PROVIDER: model.provider, REQUEST_MODEL: model.name}
         if leg.purpose is not None:
@@ -284,7 +314,7 @@ class SpanBuilder:
         name = call.name if known is None else known.name
         found: Attributes = {OPERATION: "chat", REQUEST_MODEL: name}
         if known is not None:
-            found |= {PROVIDER: known.provider, MODEL_ID: call.name}
+            found |= {PROVIDER: known.provider, MODEL_ID: call.name, **known.server}
         answer: Mapping[str, Any] = call.answer or {}
         counters = {"input_tokens": call.input_tokens, "output_tokens": call.output_tokens}
         found |= describe_usage({**counters, **answer.get("metrics", {})})

@@ -42,6 +42,20 @@ provider = "openai"
 model = "tool:look_up"
 base_url = "{endpoint}"
 
+[[models]]
+id = "priced"
+provider = "openai"
+model = "gpt-4o-mini"
+base_url = "{endpoint}"
+
+[[agents]]
+id = "priced"
+model = "priced"
+
+[[workflows]]
+id = "chain"
+steps = [{{ name = "only", agent = "priced" }}]
+
 [[agents]]
 id = "plain"
 model = "look"
@@ -101,16 +115,17 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.wait(60)
 
 
-def read_spans(phoenix: str) -> list[dict[str, Any]]:
-    answer = httpx2.get(f"{phoenix}/v1/projects/default/spans", params={"limit": 500}, timeout=60)
+def read_spans(phoenix: str, project: str) -> list[dict[str, Any]]:
+    url = f"{phoenix}/v1/projects/{project}/spans"
+    answer = httpx2.get(url, params={"limit": 500}, timeout=60)
     return list(answer.json()["data"]) if answer.status_code == 200 else []
 
 
-def wait_for_spans(phoenix: str, count: int) -> list[dict[str, Any]]:
+def wait_for_spans(phoenix: str, count: int, project: str = "default") -> list[dict[str, Any]]:
     """Wait until this number of spans of the server is there, and return all spans."""
     deadline = time.monotonic() + SECONDS
     while True:
-        spans = read_spans(phoenix)
+        spans = read_spans(phoenix, project)
         if sum(_is_ours(span) for span in spans) >= count:
             return spans
         assert time.monotonic() < deadline, [span["name"] for span in spans]
@@ -180,6 +195,37 @@ def test_phoenix_shows_every_kind_of_agent_under_one_trace(
             if _find_run(places, span)["name"] == f"invoke_agent {name}"
         }
         assert f"of-{name}" in sessions, (name, sessions)
+
+
+def test_phoenix_prices_each_call_once_below_a_chain(
+    phoenix: str, tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    agents = Path(__file__).with_name("instrumented_agents.py")
+    (tmp_path / agents.name).write_text(agents.read_text())
+    text = CONFIG.format(url=phoenix, endpoint=model_endpoint.base_url)
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=text)
+    headers = deployment.bearer("me", "workflows:run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(FOLDER / "instrumentation"))
+        patch.setenv("OTEL_RESOURCE_ATTRIBUTES", "openinference.project.name=priced")
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        with serve_config(deployment.path) as server:
+            body = {"message": "hello", "stream": False}
+            url = f"{server.url}/workflows/chain/runs"
+            record = httpx2.post(url, json=body, headers=headers, timeout=60).json()
+            assert record["status"] == "COMPLETED", record
+            spans = wait_for_spans(phoenix, 3, "priced")
+    kinds = {span["name"]: span["span_kind"] for span in spans}
+    assert kinds == {
+        "invoke_workflow chain": "CHAIN", "invoke_agent priced": "AGENT", "chat gpt-4o-mini": "LLM",
+    }  # fmt: skip
+    query = (
+        "{ projects { edges { node { name tokenCountTotal costSummary { total { cost } } } } } }"
+    )
+    answer = httpx2.post(f"{phoenix}/graphql", json={"query": query}, timeout=60).json()
+    projects = {edge["node"]["name"]: edge["node"] for edge in answer["data"]["projects"]["edges"]}
+    assert projects["priced"]["tokenCountTotal"] == record["total_tokens"]
+    assert projects["priced"]["costSummary"]["total"]["cost"] > 0
 
 
 def _find_run(places: dict[str, dict[str, Any]], span: dict[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from agentctl.config.settings import Model
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.interface.requests.approvals import Ruling
 from agentctl.records.ids import new_id
@@ -21,6 +23,7 @@ from agentctl.records.trace_context import (
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.events import ToolCallStarted
 from agentctl.service.service import Service, ServiceOperations
+from agentctl.telemetry.spans import list_models
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -103,8 +106,9 @@ async def test_runs_are_one_tree_below_the_caller(
 
 
 async def test_spans_have_the_attributes_of_the_conventions(
-    deployment: Deployment, collector: Collector
+    deployment: Deployment, collector: Collector, model_endpoint: ModelEndpoint
 ) -> None:
+    endpoint = urlsplit(model_endpoint.base_url)
     async with open_service(deployment) as service:
         record = await run(user(service), "agent", "tool-add", '{"a": 1, "b": 2}', session_id="s1")
     call, tool, answer, own = sorted(collector.spans, key=lambda s: (s.parent_id == "", s.start))
@@ -117,7 +121,7 @@ async def test_spans_have_the_attributes_of_the_conventions(
         "gen_ai.agent.name": "Tool:Add",
         "gen_ai.provider.name": "openai",
         "gen_ai.request.model": "tool:add",
-        **{name: record["metrics"][counter] for counter, name in USAGE.items()},
+        **{f"agentctl.usage.{counter}": record["metrics"][counter] for counter in USAGE},
         "agentctl.run.status": "completed",
         "agentctl.run.leg": 1,
     }
@@ -134,6 +138,8 @@ async def test_spans_have_the_attributes_of_the_conventions(
         "gen_ai.response.finish_reasons": ["tool_call"],
         **{name: metrics[counter] for counter, name in USAGE.items()},
         "agentctl.model.id": "tool-add",
+        "server.address": endpoint.hostname,
+        "server.port": endpoint.port,
     }
     assert answer.attributes["gen_ai.response.finish_reasons"] == ["stop"]
     assert tool.attributes == {
@@ -147,6 +153,37 @@ async def test_spans_have_the_attributes_of_the_conventions(
         record["run_id"].replace("-", ""), record["run_id"].replace("-", "")[16:],
     )  # fmt: skip
     assert own.trace_id == record["trace_id"]
+
+
+async def test_tokens_are_counted_once_and_workflows_are_chains(
+    deployment: Deployment, collector: Collector
+) -> None:
+    async with open_service(deployment) as service:
+        record = await run(user(service), "workflow", "line", MARKER)
+    spans = collector.spans
+    counted = [span.attributes.get("gen_ai.usage.input_tokens") for span in spans]
+    assert (
+        sum(filter(None, counted))
+        + sum(span.attributes.get("gen_ai.usage.output_tokens", 0) for span in spans)
+        == record["total_tokens"]
+    )
+    kinds = {span.name: span.attributes.get("openinference.span.kind") for span in spans}
+    assert kinds.pop("invoke_workflow line") == "CHAIN"
+    assert set(kinds.values()) == {None}
+
+
+def test_addresses_of_providers_are_known() -> None:
+    models = [
+        Model("a", "anthropic", "claude"),
+        Model("b", "bedrock", "nova", region="eu-central-1"),
+        Model("c", "demo", "echo"),
+        Model("d", "azure", "gpt", base_url="https://name.openai.azure.com/openai/v1"),
+        Model("e", "ollama", "qwen", base_url="http://gpu.example:8080"),
+    ]
+    assert {name: tuple(known.server.values()) for name, known in list_models(models).items()} == {
+        "a": ("api.anthropic.com", 443), "b": (), "c": (),
+        "d": ("name.openai.azure.com", 443), "e": ("gpu.example", 8080),
+    }  # fmt: skip
 
 
 async def test_no_text_is_exported_unless_asked_for(

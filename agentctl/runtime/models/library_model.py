@@ -42,7 +42,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
-from agentctl.config.providers import PROVIDERS
+from agentctl.config.providers import PROVIDERS, find_url
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import read_name, replace_unstorable
 from agentctl.runtime.failures import ExecutionError, is_context_exceeded, is_temporary_status
@@ -333,9 +333,9 @@ def connect_library(model: config.Model, key: str, run_bytes: int) -> LibraryCon
     if model.provider == "bedrock":
         connection = _connect_bedrock(model, key)
     else:
-        build, url, native_output = _PROVIDERS[model.provider]
+        build, native_output = _PROVIDERS[model.provider]
         http = build_http_client(run_bytes)
-        built = build(model.model, key or _PLACEHOLDER_KEY, model.base_url or url, http)
+        built = build(model.model, key or _PLACEHOLDER_KEY, find_url(model), http)
         connection = _HttpConnection(built, http)
         connection.native_output = native_output
     connection.secret = key
@@ -369,14 +369,12 @@ def _build_mistral(name: str, key: str, url: str, http: IsolatedClient) -> Model
     return MistralModel(name, provider=provider)
 
 
-_PROVIDERS: dict[
-    str, tuple[Callable[[str, str, str, IsolatedClient], Model], str, NativeOutput]
-] = {
-    "anthropic": (_build_anthropic, "https://api.anthropic.com", "always"),
-    "google": (_build_google, "https://generativelanguage.googleapis.com", "without_tools"),
-    "mistral": (_build_mistral, "https://api.mistral.ai", "never"),
+_PROVIDERS: dict[str, tuple[Callable[[str, str, str, IsolatedClient], Model], NativeOutput]] = {
+    "anthropic": (_build_anthropic, "always"),
+    "google": (_build_google, "without_tools"),
+    "mistral": (_build_mistral, "never"),
 }
-"""The model of a provider, the URL of the provider, and when it takes a JSON Schema."""
+"""The model of a provider, and when it takes a JSON Schema."""
 
 
 class _BedrockConnection(LibraryConnection):

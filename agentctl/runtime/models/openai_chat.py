@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import orjson
 
+from agentctl.config.providers import find_url
 from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.models.calls import (
@@ -62,25 +63,22 @@ class Dialect:
     """The differences of a provider from the interface of OpenAI.
 
     Attributes:
-        url: URL of the provider; `""` if the configuration must give one. It is set explicitly, so
-            that the variable OPENAI_BASE_URL does not redirect a configured model.
         token_limit: name of the member with the maximum number of tokens.
         nests_effort: True if the effort is a member of the object `reasoning`.
         takes_strict: True if schemas may have the member `strict`.
     """
 
-    url: str = ""
     token_limit: str = "max_completion_tokens"
     nests_effort: bool = False
     takes_strict: bool = True
 
 
 DIALECTS: dict[Provider, Dialect] = {
-    "openai": Dialect("https://api.openai.com/v1"),
+    "openai": Dialect(),
     "azure": Dialect(),
-    "groq": Dialect("https://api.groq.com/openai/v1"),
-    "openrouter": Dialect("https://openrouter.ai/api/v1", "max_tokens", nests_effort=True),
-    "ollama": Dialect("http://127.0.0.1:11434/v1", takes_strict=False),
+    "groq": Dialect(),
+    "openrouter": Dialect("max_tokens", nests_effort=True),
+    "ollama": Dialect(takes_strict=False),
 }
 
 
@@ -233,7 +231,7 @@ async def _read_response(response: httpx2.Response, answer: OpenAIAnswer) -> Non
 
 
 def _build_url(model: config.Model) -> str:
-    base = (model.base_url or DIALECTS[model.provider].url).rstrip("/")
+    base = find_url(model).rstrip("/")
     if not model.api_version:
         return f"{base}/chat/completions"
     deployment = quote(model.model, safe="")
