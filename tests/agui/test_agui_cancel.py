@@ -1,4 +1,4 @@
-"""Pages that leave: the run ends, in every number of workers, as the model endpoint sees it."""
+"""Pages of AG-UI and of the AI SDK that leave: the run ends, as the model endpoint sees it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 
 from tests.agui.pages import CODE, CONFIG, SCOPES, answer, interrupts_of
 from tests.agui.protocol import parse_stream
+from tests.ai_sdk.protocol import apply, calls_of
+from tests.ai_sdk.protocol import parse_stream as parse_chunks
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -27,14 +29,44 @@ _NUMBERS = itertools.count()
 
 
 class Leaver:
-    """A page that leaves while its run works."""
+    """A page that leaves while its run works.
 
-    def __init__(self, deployment: Deployment, url: str, endpoint: ModelEndpoint) -> None:
+    Attributes:
+        face: `agui` or `ai`.
+    """
+
+    def __init__(
+        self, deployment: Deployment, url: str, endpoint: ModelEndpoint, face: str = "agui"
+    ) -> None:
         self._deployment, self._url, self._endpoint = deployment, url, endpoint
+        self.face = face
 
-    def build(self, thread_id: str, **fields: Any) -> dict[str, Any]:
-        run_id = f"run-{next(_NUMBERS)}"
-        return {"threadId": thread_id, "runId": run_id, "protocolVersion": "1.0", **fields}
+    def of(self, face: str) -> Leaver:
+        return Leaver(self._deployment, self._url, self._endpoint, face)
+
+    def build(self, thread_id: str, text: str) -> dict[str, Any]:
+        """Return a request with a message."""
+        if self.face == "ai":
+            parts = [{"type": "text", "text": text}]
+            return {"id": thread_id, "messages": [{"id": "1", "role": "user", "parts": parts}]}
+        messages = [{"id": "1", "role": "user", "content": text}]
+        return {**self._name(thread_id), "messages": messages}
+
+    def approve(self, thread_id: str, text: str) -> dict[str, Any]:
+        """Return a request that goes on with the run that a stream tells about."""
+        if self.face == "ai":
+            message = apply(parse_chunks(text))
+            for call in calls_of(message):
+                call["state"] = "approval-responded"
+                call["approval"]["approved"] = True
+            return {"id": thread_id, "messages": [message]}
+        (interrupt,) = interrupts_of(parse_stream(text.splitlines()))
+        resume = [answer(interrupt, {"approved": True})]
+        return {**self._name(thread_id), "messages": [], "resume": resume}
+
+    @staticmethod
+    def _name(thread_id: str) -> dict[str, Any]:
+        return {"threadId": thread_id, "runId": f"run-{next(_NUMBERS)}", "protocolVersion": "1.0"}
 
     @contextlib.contextmanager
     def open(
@@ -42,10 +74,11 @@ class Leaver:
     ) -> Iterator[httpx2.Response]:
         token = self._deployment.token("ada", *SCOPES)
         fields = {"Authorization": f"Bearer {token}", **headers}
+        path = f"{self._url}/{self.face}/{component}"
         # A new connection, so that any worker may respond.
         with (
             httpx2.Client(timeout=SECONDS) as client,
-            client.stream("POST", f"{self._url}/agui/{component}", json=body, headers=fields) as it,
+            client.stream("POST", path, json=body, headers=fields) as it,
         ):
             assert it.status_code == 200, it.read()
             yield it
@@ -54,13 +87,13 @@ class Leaver:
         """Leave a stream when its run waits for the model; return the id of the run."""
         with self.open(component, body, **headers) as response:
             lines = response.iter_lines()  # kept: the response is closed with it
-            assert "RUN_STARTED" in next(lines)
+            assert next(lines)
             self._endpoint.wait_for_open(1, SECONDS)
         return str(response.headers["x-run-id"])
 
-    def read(self, component: str, body: dict[str, Any]) -> list[Any]:
+    def read(self, component: str, body: dict[str, Any]) -> str:
         with self.open(component, body) as response:
-            return parse_stream(response.iter_lines())
+            return response.read().decode()
 
     def run(self, run_id: str) -> Any:
         headers = self._deployment.bearer("root", ADMIN)
@@ -80,7 +113,7 @@ class Leaver:
 
 
 @pytest.fixture(params=[1, 2], ids=["one worker", "two workers"], scope="module")
-def leaver(
+def served(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     model_endpoint: ModelEndpoint,
@@ -88,7 +121,8 @@ def leaver(
     folder: Path = tmp_path_factory.mktemp("agui-cancel")
     (folder / "agui_agents.py").write_text(CODE)
     url = model_endpoint.base_url
-    deployment = create_deployment(folder, url, extra=CONFIG.format(url=url))
+    faces = "[ai_sdk]\nenabled = true\n"
+    deployment = create_deployment(folder, url, extra=faces + CONFIG.format(url=url))
     if request.param == 1:
         with serve_in_thread(deployment) as host:
             yield Leaver(deployment, host.url, model_endpoint)
@@ -97,30 +131,30 @@ def leaver(
         yield Leaver(deployment, server.served.url, model_endpoint)
 
 
+@pytest.fixture(params=["agui", "ai"])
+def leaver(served: Leaver, request: pytest.FixtureRequest) -> Leaver:
+    return served.of(request.param)
+
+
 def test_page_that_leaves_ends_its_run(leaver: Leaver) -> None:
-    message = {"id": "1", "role": "user", "content": "hello"}
     for number in range(3):
-        body = leaver.build(f"new-{number}", messages=[message])
+        body = leaver.build(f"{leaver.face}-new-{number}", "hello")
         leaver.check_stopped(leaver.leave("agents/hang", body))
 
 
 def test_page_that_leaves_ends_a_run_that_it_went_on_with(leaver: Leaver) -> None:
-    message = {"id": "1", "role": "user", "content": '{"a": 1, "b": 2}'}
     for number in range(3):
-        thread_id = f"old-{number}"
-        paused = leaver.read("workflows/duty", leaver.build(thread_id, messages=[message]))
-        (interrupt,) = interrupts_of(paused)
-        resume = [answer(interrupt, {"approved": True})]
-        body = leaver.build(thread_id, messages=[], resume=resume)
+        thread_id = f"{leaver.face}-old-{number}"
+        paused = leaver.read("workflows/duty", leaver.build(thread_id, '{"a": 1, "b": 2}'))
+        body = leaver.approve(thread_id, paused)
         leaver.check_stopped(leaver.leave("workflows/duty", body))
 
 
 def test_run_with_a_key_goes_on_without_its_page(
     leaver: Leaver, model_endpoint: ModelEndpoint
 ) -> None:
-    message = {"id": "1", "role": "user", "content": "hello"}
-    body = leaver.build("kept", messages=[message])
-    run_id = leaver.leave("agents/hang", body, **{"Idempotency-Key": "kept"})
+    name = f"{leaver.face}-kept"
+    run_id = leaver.leave("agents/hang", leaver.build(name, "hello"), **{"Idempotency-Key": name})
     assert leaver.run(run_id)["status"] == "RUNNING"
     model_endpoint.wait_for_open(1, SECONDS)
     leaver.cancel(run_id)
