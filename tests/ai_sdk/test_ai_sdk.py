@@ -48,6 +48,8 @@ def test_tool_call_is_a_step_of_its_own(talk: Talk) -> None:
     assert types_of(chat.newest) == ["step-start", "dynamic-tool", "step-start", "text"]
     (call,) = calls_of(chat.newest)
     assert (call["toolName"], call["input"]) == ("add", {"a": 1, "b": 2})
+    # Otherwise the client would send the message again if no text followed the result.
+    assert call["providerExecuted"]
     assert (call["state"], call["output"]) == ("output-available", "3")
     assert text_of(chat.newest) == "3"
 

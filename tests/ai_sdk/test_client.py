@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import http.server
 import json
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -18,6 +22,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.agui.pages import CODE, SCOPES, plan
 from tests.ai_sdk.chats import CONFIG
 from tests.ai_sdk.client import PACKAGES, needs_client
+from tests.conditions import wait_for
 from tests.console.browser import SECONDS, needs_browser, open_browser
 from tests.deployment import ADMIN, create_deployment
 from tests.docs.pages import page
@@ -29,12 +34,20 @@ pytestmark = [*needs_browser, needs_client]
 
 ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
-API = "http://127.0.0.1:7777/ai/agents/clerk"
+API = '"http://127.0.0.1:7777/ai/agents/clerk"'
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+def read_guide() -> tuple[str, str]:
+    """Return the page and the script of the guide."""
+    guide = page("docs/ai-sdk.md")
+    (html,) = (block.text for block in guide.blocks("html"))
+    (script,) = (block.text for block in guide.blocks("jsx"))
+    return html, script
 
 
 @dataclass
@@ -44,8 +57,12 @@ class Site:
     folder: Path
     url: str
 
-    def bundle(self, name: str, html: str, script: str) -> str:
-        """Write a page, and return its URL."""
+    def bundle(self, html: str, script: str) -> str:
+        """Write a page, unless it exists, and return its URL."""
+        name = hashlib.sha256(script.encode()).hexdigest()[:8]
+        url = f"{self.url}/{name}.html"
+        if (self.folder / f"{name}.html").exists():
+            return url
         source = PACKAGES / f"{name}.jsx"
         source.write_text(script)
         command = [
@@ -55,7 +72,7 @@ class Site:
         ]  # fmt: skip
         subprocess.run(command, check=True, env=base_environment(), timeout=SECONDS)
         (self.folder / f"{name}.html").write_text(html.replace("bundle.js", f"{name}.js"))
-        return f"{self.url}/{name}.html"
+        return url
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +104,12 @@ def browser() -> Iterator[Browser]:
 
 
 class ChatPage:
-    """The page of the guide, with one component."""
+    """A chat with one component: the page of the guide by default.
+
+    Args:
+        script: another script, which has `API` in it.
+        server: the URL of the server, or of a proxy before it.
+    """
 
     def __init__(
         self,
@@ -95,18 +117,22 @@ class ChatPage:
         served: ThreadedServer,
         site: Site,
         component: str,
+        *,
         user: str = "ada",
+        script: str | None = None,
+        server: str | None = None,
     ) -> None:
-        guide = page("docs/ai-sdk.md")
-        (html,) = (block.text for block in guide.blocks("html"))
-        (script,) = (block.text for block in guide.blocks("jsx"))
+        html, guide = read_guide()
+        script = script or guide
         assert API in script
         self.served = served
-        api = f"{served.url}/ai/{component}"
-        self.url = site.bundle(component.replace("/", "-"), html, script.replace(API, api))
+        self.url = site.bundle(html, script.replace(API, "sessionStorage.api"))
         self.context = browser.new_context()
-        token = json.dumps(served.deployment.token(user, *SCOPES))
-        self.context.add_init_script(f"sessionStorage.token = {token}")
+        stored = {
+            "token": served.deployment.token(user, *SCOPES),
+            "api": f"{server or served.url}/ai/{component}",
+        }
+        self.context.add_init_script(f"Object.assign(sessionStorage, {json.dumps(stored)})")
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(SECONDS * 1000)
         self.faults: list[str] = []
@@ -178,7 +204,7 @@ def test_stop_means_stopped(
     browser: Browser, served: ThreadedServer, site: Site, model_endpoint: ModelEndpoint
 ) -> None:
     chat = ChatPage(browser, served, site, "agents/hang")
-    witness = ChatPage(browser, served, site, "agents/hang", "ben")
+    witness = ChatPage(browser, served, site, "agents/hang", user="ben")
     for each in (chat, witness):
         each.say("hello")
     model_endpoint.wait_for_open(2, SECONDS)
@@ -196,3 +222,139 @@ def test_stop_means_stopped(
     model_endpoint.wait_for_open(0, SECONDS)
     chat.close()
     witness.close()
+
+
+def test_stop_of_the_client_ends_a_run_without_a_key(
+    browser: Browser, served: ThreadedServer, site: Site, model_endpoint: ModelEndpoint
+) -> None:
+    _, script = read_guide()
+    key = '  "Idempotency-Key": crypto.randomUUID(), // the run goes on when the page is reloaded\n'
+    assert key in script
+    script = script.replace(key, "").replace("onClick={stop}", "onClick={chat.stop}")
+    witness = ChatPage(browser, served, site, "agents/hang", user="ben")
+    chat = ChatPage(browser, served, site, "agents/hang", script=script)
+    for each in (witness, chat):
+        each.say("hello")
+    model_endpoint.wait_for_open(2, SECONDS)
+    chat.page.click("text=Stop")
+    chat.wait_until_ready()
+    model_endpoint.wait_for_open(1, SECONDS)
+    wait_for(lambda: chat.run()["status"] == "CANCELLED", SECONDS)
+    assert witness.run()["status"] == "RUNNING"
+    witness.page.click("text=Stop")
+    witness.wait_until_ready()
+    chat.close()
+    witness.close()
+
+
+def test_cut_answer_is_whole_after_a_reload(
+    browser: Browser, served: ThreadedServer, site: Site, model_endpoint: ModelEndpoint
+) -> None:
+    with CutProxy(served.url) as proxy:
+        chat = ChatPage(browser, served, site, "agents/trickle", server=proxy.url)
+        chat.say("hello")
+        text = chat.page.locator(".assistant .text")
+        expect(text).not_to_be_empty()
+        proxy.cut()
+        expect(chat.page.locator(".error")).to_be_visible()
+        assert chat.run()["status"] == "RUNNING"
+        before = text.inner_text()
+        chat.page.reload()
+        expect(text).to_contain_text(before)
+        chat.page.click("text=Stop")
+        chat.wait_until_ready()
+        run = chat.run()
+        assert (run["status"], run["content"].strip()) == ("CANCELLED", text.inner_text().strip())
+        chat.close()
+    model_endpoint.wait_for_open(0, SECONDS)
+
+
+def test_assistant_ui_shows_a_run_and_asks(
+    browser: Browser, served: ThreadedServer, site: Site
+) -> None:
+    chat = AssistantPage(browser, served, site, "agents/teller")
+    chat.say("ada")
+    chat.see("text", "Hello ada {}")
+    chat.see("reasoning", "I look it up.")
+    chat.say("ben")
+    chat.see("text", "Hello ada {}", "Hello ben {}")
+    chat.close()
+    chat = AssistantPage(browser, served, site, "agents/payer")
+    chat.say(plan(ADD, ADD | {"arguments": {"a": 5, "b": 5}}))
+    for results in (['add: "3"'], ['add: "3"', 'add: "10"']):
+        chat.page.click("text=Approve add")
+        chat.see("call", *results)
+    chat.close()
+
+
+def test_assistant_ui_stops_and_shows_refusals(
+    browser: Browser, served: ThreadedServer, site: Site, model_endpoint: ModelEndpoint
+) -> None:
+    chat = AssistantPage(browser, served, site, "agents/hang")
+    chat.say("hello")
+    model_endpoint.wait_for_open(1, SECONDS)
+    chat.page.click("text=Stop")
+    model_endpoint.wait_for_open(0, SECONDS)
+    chat.close()
+    chat = AssistantPage(browser, served, site, "agents/echo")
+    with chat.page.expect_file_chooser() as chosen:
+        chat.page.click("text=Attach")
+    picture = {"name": "a.png", "mimeType": "image/png", "buffer": b"\x89PNG\r\n"}
+    chosen.value.set_files([picture])  # type: ignore[list-item]
+    chat.say("What is it?")
+    expect(chat.page.locator(".error")).to_contain_text("is a file, which is not supported")
+    chat.close()
+
+
+class AssistantPage(ChatPage):
+    """A chat of assistant-ui."""
+
+    def __init__(
+        self, browser: Browser, served: ThreadedServer, site: Site, component: str
+    ) -> None:
+        script = Path(__file__).with_name("assistant_ui.jsx").read_text()
+        super().__init__(browser, served, site, component, script=script)
+
+    def say(self, text: str) -> None:
+        self.page.fill("textarea", text)
+        self.page.click("text=Send")
+
+
+class CutProxy:
+    """A proxy whose open connections can be cut."""
+
+    def __init__(self, url: str) -> None:
+        self._target = urlsplit(url)
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> CutProxy:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
+
+    def cut(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._sockets.clear()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection((self._target.hostname, self._target.port))
+                self._sockets += [client, server]
+                for source, sink in ((client, server), (server, client)):
+                    threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _forward(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError), source, sink:
+            while data := source.recv(65_536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
