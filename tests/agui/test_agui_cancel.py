@@ -53,7 +53,7 @@ class Leaver:
         return {**self._name(thread_id), "messages": messages}
 
     def approve(self, thread_id: str, text: str) -> dict[str, Any]:
-        """Return a request that goes on with the run that a stream tells about."""
+        """Return a request that goes on with the paused run of a stream."""
         if self.face == "ai":
             message = apply(parse_chunks(text))
             for call in calls_of(message):
