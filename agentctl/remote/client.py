@@ -148,6 +148,8 @@ class RemoteOperations(Operations):
             try:
                 async with contextlib.aclosing(self._events(request, after)) as events:
                     async for event in events:
+                        if event.seq <= after:
+                            continue  # sent again, although the request names it
                         after = event.seq
                         if session_id is None:
                             source, session_id = _find_source(kind, event, source)

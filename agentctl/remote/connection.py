@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
@@ -283,6 +282,8 @@ class Connection:
             is_safe: the request may be repeated although it may have been executed.
             limit: the number of repeats, if it is not `retries`.
         """
+        import random
+
         asked = failure.retry_after
         has_executed_nothing = isinstance(failure, errors.TooManyRequests | errors.NotConnected)
         if failed > (self.retries if limit is None else limit) or asked is None:

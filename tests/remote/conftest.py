@@ -55,12 +55,15 @@ def stream_head(content_type: str = "text/event-stream") -> bytes:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Start servers: `serve(b"...")`, or pieces, where None waits for `release` to be set."""
+    """Start servers: `serve(b"...")`, or pieces, where None waits for `release` to be set.
+
+    `then` are the pieces for later requests; the last ones are sent again.
+    """
     running: list[tuple[ThreadingHTTPServer, threading.Thread, Scripted]] = []
 
-    def start(*pieces: bytes | None) -> Scripted:
+    def start(*pieces: bytes | None, then: Sequence[Pieces] = ()) -> Scripted:
         scripted = Scripted("")
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(scripted, pieces))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(scripted, [pieces, *then]))
         scripted.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -75,7 +78,7 @@ def serve() -> Iterator[Serve]:
         thread.join()
 
 
-def _handler(scripted: Scripted, pieces: Pieces) -> type[BaseHTTPRequestHandler]:
+def _handler(scripted: Scripted, responses: Sequence[Pieces]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -90,7 +93,7 @@ def _handler(scripted: Scripted, pieces: Pieces) -> type[BaseHTTPRequestHandler]
                 scripted.gone.set()
 
         def _write(self) -> None:
-            for piece in pieces:
+            for piece in responses[min(len(scripted.seen), len(responses)) - 1]:
                 if piece is None:
                     scripted.release.wait(60)
                 else:

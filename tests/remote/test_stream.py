@@ -151,11 +151,33 @@ async def _resume(
     ],
 )
 def test_stream_can_be_resumed(serve: Serve, resume: ResumeRequest, target: str) -> None:
-    server = serve(stream_head(), b": waiting\n\n", END)
-    assert asyncio.run(_resume(server.url, resume)) == [StreamEvent(2, "RunCompleted", b"{}")]
+    server = serve(stream_head(), b": waiting\n\n", END.replace(b"2", b"9"))
+    assert asyncio.run(_resume(server.url, resume)) == [StreamEvent(9, "RunCompleted", b"{}")]
     (seen,) = server.seen
     assert (seen.method, seen.target, seen.body) == ("POST", target, b"")
     assert seen.headers["accept"] == "text/event-stream"
+
+
+@pytest.mark.parametrize("operation", ["resume_run", "follow_run"])
+def test_broken_stream_is_resumed_as_it_was_opened(serve: Serve, operation: str) -> None:
+    """The end of the run of a member is no end, and no event is repeated."""
+    ids = '"session_id": "s", "team_id": "t"'
+    events = [
+        f'id: 0\nevent: TeamRunStarted\ndata: {{"run_id": "r", {ids}}}\n\n'.encode(),
+        f'id: 1\nevent: TeamRunCompleted\ndata: {{"run_id": "m", {ids}}}\n\n'.encode(),
+        f'id: 2\nevent: TeamRunCompleted\ndata: {{"run_id": "r", {ids}}}\n\n'.encode(),
+    ]
+    server = serve(stream_head(), *events[:2], then=[[stream_head(), *events[1:]]])
+
+    async def follow() -> list[StreamEvent]:
+        async with RemoteOperations(server.url, None) as operations:
+            read = getattr(operations, operation)("team", "t", "r", ResumeRequest("s"))
+            return [event async for event in read]
+
+    assert [event.seq for event in asyncio.run(follow())] == [0, 1, 2]
+    first, second = server.seen
+    assert second.method == first.method
+    assert second.target == f"{first.target}&last_event_index=1"
 
 
 def test_resumed_unnumbered_events_are_counted(serve: Serve) -> None:
