@@ -211,10 +211,14 @@ class RunPage(TypedDict):
 
 
 class SessionExport(TypedDict):
-    """A session with all its runs, the elements of an export."""
+    """A session with all its runs, the elements of an export.
+
+    `model_calls` are those of the runs that have some, by the id of the run, if they are requested.
+    """
 
     session: SessionDetail
     runs: list[RunRecord]
+    model_calls: NotRequired[dict[str, list[dict[str, Any]]]]
 
 
 class RunDetails(NamedTuple):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -13,6 +13,7 @@ from agentctl import errors
 from agentctl.interface.operations.model_calls import (
     ModelCallDetail,
     ModelCallRecord,
+    ReferenceRecord,
     RunModelCalls,
     SentMessage,
 )
@@ -52,7 +53,7 @@ _OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
 Place = tuple[int, int]
 """The source of a message, and its index there."""
 
-_SOURCES = ("history", "run", "added", "run")
+_SOURCES: tuple[Literal["history", "run", "added"], ...] = ("history", "run", "added", "run")
 
 _MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "tool_name")
 
@@ -250,7 +251,7 @@ class StoredCalls:
             call = self._calls[call_id]
             now = {name: call.get(name, before) for name, before in now.items()}
             empty = sum(source == WORDS and at in self._empty for source, at in places)
-            sent[call_id] = {**now, "count": len(places) - empty}
+            sent[call_id] = {**now, "count": len(places) - empty, "places": _group(places)}
         ids = sorted(self._spans.keys() | self._calls.keys(), key=_get_number)
         return [self._build(each, sent.get(each, {})) for each in ids]
 
@@ -294,6 +295,7 @@ class StoredCalls:
             "characters": call.get("size"),
             "tools": sent.get("tools"),
             "omissions": sent.get("omitted", []),
+            "references": sent.get("places", []),
         }
 
     def _replay(self) -> Iterator[tuple[str, list[Place]]]:
@@ -308,6 +310,18 @@ class StoredCalls:
                 places += [(source, at) for at in range(first, end)]
             system = call.get("system", self._system)
             yield call_id, [*([] if system is None else [(system[0], system[1])]), *places]
+
+
+def _group(places: Iterable[Place]) -> list[ReferenceRecord]:
+    """Return places of messages as ranges."""
+    ranges = list[ReferenceRecord]()
+    for source, at in places:
+        name = _SOURCES[source]
+        if ranges and (ranges[-1]["source"], ranges[-1]["end"]) == (name, at):
+            ranges[-1]["end"] = at + 1
+        else:
+            ranges.append({"source": name, "first": at, "end": at + 1})
+    return ranges
 
 
 def _get_number(call_id: str) -> int:
@@ -336,10 +350,11 @@ def _build_message(sources: Sequence[Sequence[Mapping[str, Any]]], source: int, 
 def read_model_calls(row: RunRow) -> Steps[StoredCalls]:
     """Read the model calls of a run that has ended or is paused."""
     stored = yield from run_reads.get_requests(row.run_id)
+    # Of damaged data the rest is shown.
     return StoredCalls(
-        require(parse_records(row.spans or "[]")),
-        require(parse_messages(row.messages or "[]")),
-        require(parse_stored(stored or "{}", dict)),
+        parse_records(row.spans or "[]") or [],
+        parse_messages(row.messages or "[]") or [],
+        parse_stored(stored or "{}", dict) or {},
     )
 
 

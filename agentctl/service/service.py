@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING
 
 from agentctl import errors
@@ -16,6 +16,8 @@ from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
 from agentctl.interface.operations import Operations
+from agentctl.interface.requests import DEFAULT_LOCATOR, SessionLocator
+from agentctl.records.sessions import ExportFormat
 from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.sweep import sweep_dead_workers
@@ -52,6 +54,7 @@ from agentctl.service.versions import VersionOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.schema import describe_newer
+from agentctl.transcripts import export
 from agentctl.webhooks.deliveries import Deliveries
 from agentctl.work.tasks import Tasks
 
@@ -86,6 +89,23 @@ class ServiceOperations(
     The `require_` methods raise the NotFound of an operation without executing it, because the
     server reports a resource that does not exist before an invalid value.
     """
+
+    async def export_session(
+        self,
+        session_id: str,
+        where: SessionLocator = DEFAULT_LOCATOR,
+        *,
+        format: ExportFormat = "jsonl",
+        model_calls: bool = False,
+    ) -> AsyncGenerator[bytes]:
+        """Yield a session with all its runs as a file; its reads are counted too."""
+        async with self.audit("export_session", session_id=session_id):
+            parts = export.export_session(self, session_id, where, format, model_calls=model_calls)
+            first = await anext(parts)
+        async with contextlib.aclosing(parts):
+            yield first
+            async for part in parts:
+                yield part
 
 
 class Service:

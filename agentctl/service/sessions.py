@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Container
+from collections.abc import Container
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -35,7 +34,6 @@ from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.runs import FoundTurn, LastRunState, RunRecord, RunState
 from agentctl.records.sessions import (
-    ExportFormat,
     SessionDetail,
     SessionPage,
     SessionRow,
@@ -58,7 +56,6 @@ from agentctl.store.repositories.search_pages import MatchedSession
 from agentctl.store.search import SearchWords, parse_search
 from agentctl.store.threads import call_in_thread
 from agentctl.store.visibility import EVERYONE, Visibility
-from agentctl.transcripts import export
 
 Row = TypeVar("Row", bound=SummaryRow)
 
@@ -346,22 +343,6 @@ class SessionOperations(OperationFamily):
             if live:
                 raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")
             yield from sessions.delete(session_id)
-
-    async def export_session(
-        self,
-        session_id: str,
-        where: SessionLocator = DEFAULT_LOCATOR,
-        *,
-        format: ExportFormat = "jsonl",
-    ) -> AsyncGenerator[bytes]:
-        """Yield a session with all its runs as a file; its reads are counted too."""
-        async with self.audit("export_session", session_id=session_id):
-            parts = export.export_session(self, session_id, where, format)
-            first = await anext(parts)
-        async with contextlib.aclosing(parts):
-            yield first
-            async for part in parts:
-                yield part
 
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS

@@ -11,7 +11,11 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterable, Iterator
 
+import orjson
+
+from agentctl.errors import NotFound, Unsupported
 from agentctl.interface.requests import SessionLocator, SessionRunsQuery
+from agentctl.records.events import describe_compacted
 from agentctl.records.items import Item
 from agentctl.records.kinds import Record
 from agentctl.records.phase import describe_run
@@ -26,7 +30,7 @@ from agentctl.transcripts.model import (
     count_characters,
     parse_time,
 )
-from agentctl.transcripts.runs import SessionReads, SessionRuns
+from agentctl.transcripts.runs import SessionReads, SessionRuns, list_model_calls
 from agentctl.transcripts.texts import (
     SESSION_OBJECTS,
     TRACE_URL,
@@ -73,6 +77,23 @@ def format_run(run: DrawnRun, look: Look, number: int | None = None) -> str:
     lines += _format_end(run)
     text = "\n".join(lines).rstrip() + "\n\n"
     return _EMPTY_LINES.sub("\n\n", text)
+
+
+def format_calls(run_id: str, calls: Iterable[Record]) -> str:
+    """Return the model calls of a run as Markdown, with an empty line at its end."""
+    lines = [f"Model calls of `{clean_line(run_id)}`:", ""]
+    for call in calls:
+        answered = call["response_model"] or call["requested_model"] or ""
+        shown = [
+            " ".join(filter(None, (clean_line(call["model"]), clean_line(answered)))),
+            clean_line(call["error_code"] or call["status"]),
+        ]
+        if call["message_count"] is not None:
+            shown.append(f"{call['message_count']} messages, {call['characters']} characters")
+        if call["omissions"]:
+            shown.append(clean_line(describe_compacted(call)))
+        lines.append(f"- {clean_line(call['id'])}: {' · '.join(shown)}")
+    return "\n".join(lines) + "\n\n"
 
 
 def _facts(run: DrawnRun) -> Iterator[str]:
@@ -164,41 +185,68 @@ def _indent(lines: Iterable[str], space: str) -> Iterator[str]:
 
 
 def export_session(
-    operations: SessionReads, session_id: str, where: SessionLocator, form: ExportFormat
+    operations: SessionReads,
+    session_id: str,
+    where: SessionLocator,
+    form: ExportFormat,
+    *,
+    model_calls: bool = False,
 ) -> AsyncGenerator[bytes]:
     """Yield the parts of a session as a file.
 
     `jsonl` is one line, `{"session": …, "runs": […]}`, `json` an array with the same object, and
     `markdown` the whole transcript.
 
+    Args:
+        model_calls: True to add the model calls of each run: in `model_calls`, or after the run.
+
     Raises:
         NotFound: the session does not exist or is not visible; before the first part.
     """
     if form == "markdown":
-        return _write_markdown(operations, session_id, where)
-    return _write_json(operations, session_id, where, form)
+        return _write_markdown(operations, session_id, where, model_calls)
+    return _write_json(operations, session_id, where, form, model_calls)
 
 
 async def _write_json(
-    operations: SessionReads, session_id: str, where: SessionLocator, form: ExportFormat
+    operations: SessionReads,
+    session_id: str,
+    where: SessionLocator,
+    form: ExportFormat,
+    model_calls: bool,
 ) -> AsyncGenerator[bytes]:
     session = (await operations.get_session_by_id(session_id, where)).raw
     yield (b"[" if form == "json" else b"") + b'{"session":' + session + b',"runs":['
     after: str | None = None
+    run_ids: list[str] = []
     while True:
         query = SessionRunsQuery(where, after=after)
         page = await operations.get_session_runs(session_id, query)
         runs = page.value
         if runs:
             yield (b"," if after else b"") + page.raw[1:-1]
+        run_ids += [run["run_id"] for run in runs]
         if len(runs) < query.limit:
             break
-        after = runs[-1]["run_id"]
-    yield b"]}]\n" if form == "json" else b"]}\n"
+        after = run_ids[-1]
+    yield b'],"model_calls":{' if model_calls else b"]"
+    comma = b""
+    for run_id in run_ids if model_calls else ():
+        if calls := await _read_calls(operations, run_id, where):
+            yield b"%b%b:%b" % (comma, orjson.dumps(run_id), orjson.dumps(calls))
+            comma = b","
+    yield (b"}}" if model_calls else b"}") + (b"]\n" if form == "json" else b"\n")
+
+
+async def _read_calls(operations: SessionReads, run_id: str, where: SessionLocator) -> list[Record]:
+    try:
+        return await list_model_calls(operations, run_id, where.db_id)
+    except (NotFound, Unsupported):  # deleted in the meantime, or of another product
+        return []
 
 
 async def _write_markdown(
-    operations: SessionReads, session_id: str, where: SessionLocator
+    operations: SessionReads, session_id: str, where: SessionLocator, model_calls: bool
 ) -> AsyncGenerator[bytes]:
     session = (await operations.get_session_by_id(session_id, where, view="summary")).value
     look = Look(full=True, members=True)
@@ -208,6 +256,18 @@ async def _write_markdown(
     async for number, run in runs.draw(part):
         # A long run takes a while: other requests go on.
         yield _encode(await asyncio.to_thread(format_run, run, look, number))
+        for each in _list_runs(run) if model_calls else ():
+            run_id = str(each.record["run_id"])
+            if calls := await _read_calls(operations, run_id, where):
+                yield _encode(format_calls(run_id, calls))
+
+
+def _list_runs(run: DrawnRun) -> Iterator[DrawnRun]:
+    """Yield a run and the runs below it."""
+    yield run
+    for item in run.items:
+        if isinstance(item, DrawnMember):
+            yield from _list_runs(item.run)
 
 
 def _encode(text: str) -> bytes:

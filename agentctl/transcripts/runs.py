@@ -37,7 +37,15 @@ class CauseReads(Protocol):
     async def get_run_causes(self, run_id: str, *, db_id: str | None = ...) -> Document[Any]: ...
 
 
-class SessionReads(Protocol):
+class CallReads(Protocol):
+    """The operation that lists the model calls of a run."""
+
+    async def get_run_model_calls(
+        self, run_id: str, *, db_id: str | None = ..., after: str | None = ...
+    ) -> Document[Any]: ...
+
+
+class SessionReads(CallReads, Protocol):
     """The operations that read a session and its runs."""
 
     async def get_session_by_id(
@@ -169,6 +177,19 @@ class CausesReader:
                 run.causes = found.value["causes"]
         except (Forbidden, NotFound, Unsupported):
             self._is_allowed = False
+
+
+async def list_model_calls(
+    operations: CallReads, run_id: str, db_id: str | None = None
+) -> list[Record]:
+    """Return all model calls of a run, oldest first."""
+    calls: list[Record] = []
+    total = 1
+    while len(calls) < total:
+        after = calls[-1]["id"] if calls else None
+        page = (await operations.get_run_model_calls(run_id, db_id=db_id, after=after)).value
+        calls, total = [*calls, *page["model_calls"]], page["total"]
+    return calls
 
 
 async def read_members(

@@ -53,6 +53,24 @@ def test_an_export_of_all_is_an_array_or_transcripts(
     assert "\nfour\n" in read.stdout
 
 
+def test_an_export_has_the_model_calls_of_each_run(
+    agentctl: Agentctl, demo: Demo, at_demo: tuple[str, ...]
+) -> None:
+    env = {"AGENTCTL_TOKEN": demo.token}
+    words = ("sessions", "export", "kept-1", "--model-calls", *at_demo)
+    (whole,) = json.loads(agentctl(*words, "--format", "json", env=env).stdout)
+    read = agentctl(*words, "--format", "markdown", env=env)
+    for run in whole["runs"]:
+        words = ("runs", "get", run["run_id"], "--model-calls", *at_demo)
+        calls = agentctl(*words, "-o", "jsonl", env=env)
+        assert whole["model_calls"][run["run_id"]] == [json.loads(each) for each in calls.lines]
+        assert f"Model calls of `{run['run_id']}`:\n\n- model-1: " in read.stdout
+    last = whole["model_calls"][whole["runs"][-1]["run_id"]][0]
+    sources = [each["source"] for each in last["references"]]
+    assert sources[-2:] == ["history", "run"]
+    assert last["message_count"] == sum(each["end"] - each["first"] for each in last["references"])
+
+
 @pytest.mark.parametrize("arguments", [(), ("s1", "--all")])
 def test_an_export_needs_ids_or_all(
     agentctl: Agentctl, demo: Demo, arguments: tuple[str, ...]

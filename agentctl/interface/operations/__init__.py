@@ -261,6 +261,7 @@ class Operations(ComponentDeclarations, RunDeclarations, PersonalDataDeclaration
         where: SessionLocator = DEFAULT_LOCATOR,
         *,
         format: Annotated[ExportFormat, Query("Format of the file")] = "jsonl",
+        model_calls: Annotated[bool, Query("Add the model calls of each run")] = False,
     ) -> AsyncIterator[bytes]:
         """Export a session with all its runs as a file."""
 

@@ -9,6 +9,14 @@ from typing_extensions import TypedDict
 from agentctl.records.times import Timestamp
 
 
+class ReferenceRecord(TypedDict):
+    """A range of stored messages: `end` is the number after the last one."""
+
+    source: Literal["history", "run", "added"]
+    first: int
+    end: int
+
+
 class ModelCallRecord(TypedDict):
     """One attempt at a call of a model.
 
@@ -16,7 +24,10 @@ class ModelCallRecord(TypedDict):
     a library reports. `response_model` and `response_id` are what the provider has reported about
     its answer. `attempt` counts the attempts at this call with this model from 1. `message_count`
     and `characters` are the size of the request. `tools` is a hash of the tools with their schemas.
-    `omissions` are the parts of the conversation that are left out. Unknown members are null.
+    `omissions` are the parts of the conversation that are left out. `references` are the messages
+    of the request in their order, as ranges of the numbers of stored messages: those of the earlier
+    runs together (`history`), of the run, and of texts that nothing else stores (`added`). Unknown
+    members are null.
     """
 
     id: str
@@ -39,6 +50,7 @@ class ModelCallRecord(TypedDict):
     characters: int | None
     tools: str | None
     omissions: list[dict[str, Any]]
+    references: list[ReferenceRecord]
 
 
 class RunModelCalls(TypedDict):

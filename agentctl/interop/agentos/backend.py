@@ -79,8 +79,9 @@ class AgentOSBackend(PartialOperations):
         where: SessionLocator = DEFAULT_LOCATOR,
         *,
         format: ExportFormat = "jsonl",
+        model_calls: bool = False,
     ) -> AsyncIterator[bytes]:
-        return export_session(self, session_id, where, format)
+        return export_session(self, session_id, where, format, model_calls=model_calls)
 
 
 def read_page_number(page: Page) -> int:

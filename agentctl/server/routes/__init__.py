@@ -303,9 +303,12 @@ async def export_session(
     where: SessionLocator = DEFAULT_LOCATOR,
     *,
     format: Annotated[ExportFormat, Query("Format of the file")] = "jsonl",
+    model_calls: Annotated[bool, Query("Add the model calls of each run")] = False,
 ) -> Response:
     """Send a session in parts, as fast as the client reads them."""
-    parts = call.operations.export_session(session_id, where, format=format)
+    parts = call.operations.export_session(
+        session_id, where, format=format, model_calls=model_calls
+    )
     first = await anext(parts)  # an error of the operation is a status
 
     async def send_all() -> AsyncIterator[bytes]:

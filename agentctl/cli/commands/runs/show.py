@@ -45,13 +45,12 @@ from agentctl.errors import RunFailed, StillPending, UsageError
 from agentctl.extensions import name_products
 from agentctl.interface.requests import FULL_VIEW, RunFilter, SessionLocator
 from agentctl.transcripts.model import build_drawn_run
-from agentctl.transcripts.runs import CausesReader, read_members
+from agentctl.transcripts.runs import CausesReader, list_model_calls, read_members
 
 if TYPE_CHECKING:
     from agentctl.interface.operations.model_calls import ModelCallDetail
     from agentctl.interface.requests import RunView
     from agentctl.records.document import Document
-    from agentctl.records.kinds import Record
     from agentctl.records.runs import RunPage, RunRecord
 
 
@@ -122,7 +121,8 @@ async def get_run(
         _show_sent(out, sent)
         return
     if model_calls:
-        out.show_list(await _list_model_calls(target, run_id, db), columns.MODEL_CALLS, "id")
+        calls = await list_model_calls(target.operations, run_id, db)
+        out.show_list(calls, columns.MODEL_CALLS, "id")
         return
     if messages:
         whole = await _read_run(target, run_id, session, where, FULL_VIEW)
@@ -145,16 +145,6 @@ async def get_run(
         if timeline:
             page.print_timeline(run, children)
         page.print_details(await TraceLinks(target.operations).add_to(run))
-
-
-async def _list_model_calls(target: Target, run_id: str, db: str | None) -> list[Record]:
-    calls: list[Record] = []
-    total = 1
-    while len(calls) < total:
-        after = calls[-1]["id"] if calls else None
-        page = (await target.operations.get_run_model_calls(run_id, db_id=db, after=after)).value
-        calls, total = [*calls, *page["model_calls"]], page["total"]
-    return calls
 
 
 def _show_sent(out: TranscriptOutput, call: Document[ModelCallDetail]) -> None:

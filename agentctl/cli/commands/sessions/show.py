@@ -296,6 +296,7 @@ async def export_sessions(
     file_format: ExportFormat = option(
         "--format", "FORM", "jsonl, json or markdown", default="jsonl"
     ),
+    model_calls: bool = flag("--model-calls", "Add the model calls of each run"),
     to_file: ToFile = None,
     where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
@@ -307,13 +308,14 @@ async def export_sessions(
     if bool(session_ids) is all:
         raise UsageError("give a SESSION_ID, or --all", hint="--all takes filters such as --user")
     counter = Counter("sessions exported", len(session_ids) if session_ids else None)
+    forms = file_format, model_calls
     async with aclosing(_find_sessions(target, session_ids, where)) as sessions:
         if to_file is None or str(to_file) == "-":
-            await _write_sessions(target, sessions, file_format, write_bytes, counter)
+            await _write_sessions(target, sessions, *forms, write_bytes, counter)
             return
         with creating_file(to_file) as file:
             async with showing_progress(counter):
-                await _write_sessions(target, sessions, file_format, file.write, counter)
+                await _write_sessions(target, sessions, *forms, file.write, counter)
     note(f"wrote {counter.done} sessions to {to_file}")
 
 
@@ -333,6 +335,7 @@ async def _write_sessions(
     target: Target,
     sessions: AsyncGenerator[tuple[str, SessionLocator]],
     file_format: ExportFormat,
+    model_calls: bool,
     write: Callable[[bytes], object],
     counter: Counter,
 ) -> None:
@@ -340,7 +343,10 @@ async def _write_sessions(
     one: ExportFormat = "jsonl" if is_array else file_format
     before = b"[" if is_array else b""
     async for session_id, where in sessions:
-        async for part in target.operations.export_session(session_id, where, format=one):
+        parts = target.operations.export_session(
+            session_id, where, format=one, model_calls=model_calls
+        )
+        async for part in parts:
             write(before + (part.removesuffix(b"\n") if is_array else part))
             before = b""
         before = b",\n" if is_array else b""
