@@ -100,6 +100,8 @@ memory = {{ mode = "tool" }}
 
 WORDS = ("Ünï", "plain", "“x”", "a\nb", "\U0001f600")
 
+FINAL = ("COMPLETED", "ERROR", "CANCELLED")
+
 HANGING = ("hang", "half", "trickle")
 
 NUMBER = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
@@ -289,6 +291,111 @@ async def test_durable_run_knows_its_requests_after_a_kill(
         async with site.connect(server) as operations:
             statuses = await compare(operations, model_endpoint)
     assert statuses == {"completed": 6}
+
+
+CHANGES = {
+    "instructions": ('instructions = "Work."', 'instructions = "Work well."'),
+    "tool": ('"ledger_tools:note"]', '"ledger_tools:note", "ledger_tools:refund"]'),
+    "model": ('model = "plan"', 'model = "planned"'),
+}
+"""Texts in the table of a durable agent before and after a change of the configuration."""
+
+RULES = ("continue", "ask", "fail")
+
+CHANGED = """
+[[models]]
+id = "planned"
+provider = "openai"
+model = "plan"
+base_url = "{url}"
+settings = {{ temperature = 0.5 }}
+"""
+
+CHANGED_AGENT = """
+[[agents]]
+id = "{id}"
+durable = true
+model = "plan"
+instructions = "Work."
+on_change = "{rule}"
+tools = ["ledger_tools:visit", "ledger_tools:note"]
+"""
+
+
+@pytest.mark.slow
+async def test_killed_durable_run_goes_on_under_another_version_only_as_it_states(
+    tmp_path: Any, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    agents = {
+        f"{change}-{rule}": CHANGED_AGENT.format(id=f"{change}-{rule}", rule=rule)
+        for change in CHANGES
+        for rule in RULES
+    }
+    extra = CHANGED.format(url=model_endpoint.base_url)
+    site = create_site(tmp_path, model_endpoint.base_url, extra=extra + "".join(agents.values()))
+    plans = {
+        name: json.dumps([
+            answer(call("note", text=name)), answer(call("visit", place="inn")), answer(text="done")
+        ])
+        for name in agents
+    }  # fmt: skip
+    hold = tmp_path / "hold"
+    hold.touch()
+    runs: dict[str, dict[str, Any]] = {}
+    with site.serve("first") as server:
+        async with site.connect(server) as operations:
+            for name, plan in plans.items():
+                request = RunRequest(plan, background=True)
+                runs[name] = dict((await operations.create_run("agent", name, request)).value)
+        for run in runs.values():
+            await wait_until(lambda run=run: "visit" in site.tools_called(run))
+        kill(server)
+    hold.unlink()
+
+    config = site.deployment.path.read_text()
+    for name, table in agents.items():
+        before, after = CHANGES[name.partition("-")[0]]
+        assert before in table
+        config = config.replace(table, table.replace(before, after))
+    site.deployment.path.write_text(config)
+
+    def count_sent(name: str) -> int:
+        return sum(asks(body, plans[name]) for body in model_endpoint.requests())
+
+    with site.serve("second") as server:
+        for name, run in runs.items():
+            change, _, rule = name.partition("-")
+            expected = {"continue": "COMPLETED", "ask": "PAUSED", "fail": "ERROR"}[rule]
+            record = await site.wait_for_end(server, run["run_id"], "PAUSED", *FINAL)
+            assert record["status"] == expected, (name, record["error"])
+            if rule == "ask":
+                # Nothing was sent and no tool was called since the kill.
+                assert (count_sent(name), site.tools_called(run)) == (2, ["note", "visit"])
+                (question,) = await site.pending(run["run_id"])
+                assert json.loads(question.arguments)["before"] == run["version"]
+                verb: Any = "reject" if change == "tool" else "approve"
+                await site.decide_rows(server, [question], verb)
+                record = await site.wait_for_end(server, run["run_id"], *FINAL)
+            goes_on = rule == "continue" or name in ("instructions-ask", "model-ask")
+            changes = [(each["before"], each["after"]) for each in record["version_changes"]]
+            if not goes_on:
+                assert record["error"]["code"] == "VERSION_CHANGED", name
+                assert (record["version"], changes) == (run["version"], [])
+                assert (count_sent(name), site.tools_called(run)) == (2, ["note", "visit"])
+                continue
+            assert record["version"] != run["version"]
+            assert changes == [(run["version"], record["version"])]
+            # The call under way is made again, as its tool is idempotent.
+            assert (count_sent(name), site.tools_called(run)) == (3, ["note", "visit", "visit"])
+            assert (record["status"], record["content"]) == ("COMPLETED", "done")
+        async with site.connect(server) as operations:
+            statuses = await compare(operations, model_endpoint)
+    assert statuses == {"completed": 2 * len(runs) + 5}
+
+
+def asks(body: dict[str, Any], text: str) -> bool:
+    return any(each["role"] == "user" and each["content"] == text for each in body["messages"])
 
 
 async def test_changed_and_deleted_references_are_noticed(
