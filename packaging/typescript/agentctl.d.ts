@@ -6,7 +6,7 @@
  * Records, bodies and query parameters have the names and types of the HTTP API; the types are
  * generated from its OpenAPI document. Times in options are milliseconds.
  */
-import type { ApprovalRecord, CancelRecord, paths, RunRecord } from "./api.js";
+import type { ApprovalRecord, CancelRecord, paths, RunEvent, RunRecord } from "./api.js";
 export type * from "./api.js";
 declare const KINDS: readonly ["agent", "team", "workflow"];
 export type Kind = (typeof KINDS)[number];
@@ -66,30 +66,6 @@ export declare class ConnectionError extends AgentctlError {
 /** A response that does not follow the interface: the URL may be that of another server. */
 export declare class InvalidResponseError extends AgentctlError {
     name: string;
-}
-/** An event of a run (docs/api.md "Event streams"); `event` is its name. */
-export interface RunEvent {
-    event: string;
-    run_id: string;
-    session_id: string;
-    parent_run_id?: string | null;
-    agent_id?: string;
-    team_id?: string;
-    workflow_id?: string;
-    /** Time in seconds since the epoch; `at` is the same time, RFC 3339 with microseconds. */
-    created_at: number;
-    at: string;
-    /** The new part of the text, or all of it in the last event. */
-    content?: string | null;
-    reasoning_content?: string;
-    tool?: Record<string, unknown>;
-    error?: {
-        code: string;
-        detail: string;
-    };
-    /** What a paused run waits for. */
-    approvals?: ApprovalRecord[];
-    [field: string]: unknown;
 }
 /** A value that is JSON, as the type of each operation says. */
 type Json = any;

@@ -432,7 +432,7 @@ export class RunStream {
     #note(event) {
         if (this.#source || event.parent_run_id)
             return;
-        const kind = KINDS.find((each) => event[`${each}_id`]);
+        const kind = KINDS.find((each) => event[`${each}_id`]) ?? "agent";
         const place = fill(`/${kind}s/{id}/runs`, { id: event[`${kind}_id`] });
         this.#source = { place, runId: event.run_id, sessionId: event.session_id };
         this.#wake();

@@ -6,7 +6,7 @@
  * generated from its OpenAPI document. Times in options are milliseconds.
  */
 
-import type { ApprovalRecord, CancelRecord, paths, RunRecord } from "./api.js";
+import type { ApprovalRecord, CancelRecord, paths, RunEvent, RunRecord } from "./api.js";
 
 export type * from "./api.js";
 
@@ -90,28 +90,6 @@ export class ConnectionError extends AgentctlError {
 /** A response that does not follow the interface: the URL may be that of another server. */
 export class InvalidResponseError extends AgentctlError {
   override name = "InvalidResponseError";
-}
-
-/** An event of a run (docs/api.md "Event streams"); `event` is its name. */
-export interface RunEvent {
-  event: string;
-  run_id: string;
-  session_id: string;
-  parent_run_id?: string | null;
-  agent_id?: string;
-  team_id?: string;
-  workflow_id?: string;
-  /** Time in seconds since the epoch; `at` is the same time, RFC 3339 with microseconds. */
-  created_at: number;
-  at: string;
-  /** The new part of the text, or all of it in the last event. */
-  content?: string | null;
-  reasoning_content?: string;
-  tool?: Record<string, unknown>;
-  error?: { code: string; detail: string };
-  /** What a paused run waits for. */
-  approvals?: ApprovalRecord[];
-  [field: string]: unknown;
 }
 
 /** A value that is JSON, as the type of each operation says. */
@@ -569,7 +547,7 @@ export class RunStream implements AsyncIterable<RunEvent> {
   /** Read the ids of the run from its first event. */
   #note(event: RunEvent): void {
     if (this.#source || event.parent_run_id) return;
-    const kind = KINDS.find((each) => event[`${each}_id`]);
+    const kind = KINDS.find((each) => event[`${each}_id`]) ?? "agent";
     const place = fill(`/${kind}s/{id}/runs`, { id: event[`${kind}_id`] });
     this.#source = { place, runId: event.run_id, sessionId: event.session_id };
     this.#wake();

@@ -30,7 +30,7 @@ def build(folder: Path) -> None:
     """Write the generated files into an existing folder.
 
     Raises:
-        subprocess.CalledProcessError: a tool failed, or a type is wrong.
+        SystemExit: a tool failed, or a type is wrong.
     """
     for name in ("agentctl.ts", "tsconfig.json"):
         shutil.copyfile(HERE / name, folder / name)
@@ -89,7 +89,9 @@ def _drop_texts(node: Any) -> Any:
 
 
 def _run(tool: str, *arguments: object) -> None:
-    subprocess.run([str(TOOLS / tool), *map(str, arguments)], check=True, stdout=sys.stderr)
+    done = subprocess.run([str(TOOLS / tool), *map(str, arguments)], stdout=sys.stderr)
+    if done.returncode:
+        raise SystemExit(f"error: {tool} failed")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -17,7 +17,15 @@ for await (const each of client.items("/sessions", { query: { limit: 5 } })) {
 for await (const each of client.items("/runs")) each.run_id satisfies string;
 (await client.request("DELETE", "/sessions/{session_id}", { path })) satisfies undefined;
 await client.request("PATCH", "/sessions/{session_id}", { path, body: { session_name: "x" } });
+for await (const event of client.agents.stream("echo", { message: "hello" })) {
+  if (event.event === "RunContent") event.content satisfies string;
+  if (event.event === "RunPaused") event.approvals[0]!.arguments_hash satisfies string;
+  // @ts-expect-error there is no such event
+  if (event.event === "RunPause") break;
+}
 
+// @ts-expect-error there is no such field
+client.agents.run("echo", { mesage: "hello" });
 // @ts-expect-error there is no such path
 client.request("GET", "/nothing");
 // @ts-expect-error the path has no such method
