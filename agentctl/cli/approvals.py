@@ -227,6 +227,9 @@ async def read_pending(target: Target, run_id: str) -> list[Mapping[str, Any]] |
         run_id=run_id, status="pending", page=Page(limit=MAXIMUM_LIMIT, sort_order="asc")
     )
     try:
+        # A refused list would be an entry of the audit log.
+        if "get_approvals" not in (await target.operations.get_me()).value["operations"]:
+            return None
         page = (await target.operations.get_approvals(matching)).value
     except AgentctlError:
         return None

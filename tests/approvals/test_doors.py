@@ -15,6 +15,7 @@ import pytest
 from tests.approvals.conftest import AGENTS
 from tests.approvals.people import People
 from tests.deployment import create_deployment
+from tests.process import base_environment, run_agentctl
 from tests.server.event_streams import parse_events
 from tests.server.mcp_wire import McpWire
 from tests.server.threaded_server import serve_in_thread
@@ -214,3 +215,15 @@ def test_agentos_shapes_have_the_status_and_the_event(compatible: People) -> Non
     (tool,) = paused["tools"]
     assert (tool["tool_name"], tool["requires_confirmation"]) == ("pay", True)
     assert "approvals" not in paused
+
+
+def test_command_of_a_user_leaves_no_denied_request(people: People, tmp_path: Path) -> None:
+    token = people.host.deployment.token("nora", "agents:run")
+    started = run_agentctl(
+        *("runs", "start", "--agent", "payer", "-m", "user", "--url", people.host.url),
+        env=base_environment() | {"HOME": str(tmp_path), "AGENTCTL_TOKEN": token},
+    )
+    assert started.returncode == 9, started.stderr
+    assert b"waits for a decision about pay" in started.stderr
+    entries = people.send("root", "GET", "/audit?principal=nora").json()["data"]
+    assert [entry["outcome"] for entry in entries] == ["allowed"]
