@@ -34,7 +34,7 @@ check: $(VENV)/.compiled
 
 # All tests: required before a change is merged.
 test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer .peers/oidc/.installed \
-		.peers/typescript/.installed .peers/ai-sdk/.installed .peers/generators/.installed
+		.peers/ai-sdk/.installed .peers/generators/.installed
 	$(PYTEST) --durations=30
 
 # PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
@@ -115,7 +115,7 @@ vendor: $(VENV)/.installed-test
 	$(BIN)/python -m tests.console.vendor
 
 # Generate the types and the module of the TypeScript client; needs npm.
-typescript: $(VENV)/.installed-test .peers/typescript/.installed
+typescript: $(VENV)/.installed-test .peers/generators/.installed
 	$(BIN)/python packaging/typescript/generate.py
 
 # Sizes of the code and of its prose, as a table.
@@ -186,13 +186,6 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		npm ci --silent --no-audit --no-fund --prefix .peers/oidc; then touch $@; \
 		else echo 'npm cannot install an identity provider: its tests are skipped'; fi
 
-# Without npm, or offline, the types of the TypeScript client are not tested.
-.peers/typescript/.installed: tests/clients/typescript/package-lock.json
-	@mkdir -p $(@D)
-	@cp tests/clients/typescript/package.json $< $(@D)
-	@if npm ci --silent --no-audit --no-fund --prefix $(@D); then touch $@; \
-		else echo 'npm cannot install tsc: the types of the TypeScript client are not tested'; fi
-
 # Without Node 20 and npm, or offline, the tests with the AI SDK's own client are skipped.
 .peers/ai-sdk/.installed: tests/ai_sdk/package-lock.json
 	@mkdir -p .peers/ai-sdk
@@ -201,7 +194,8 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		npm ci --silent --no-audit --no-fund --prefix .peers/ai-sdk; then touch $@; \
 		else echo 'npm cannot install the AI SDK: its tests are skipped'; fi
 
-# Without Node 20 and npm, or offline, the tests of generated clients are skipped.
+# Without Node 20 and npm, or offline, the tests of generated clients and of the types of the
+# TypeScript client are skipped.
 .peers/generators/.installed: tests/server/generated_clients/package-lock.json \
 		tests/server/generated_clients/requirements.txt
 	@mkdir -p .peers/generators

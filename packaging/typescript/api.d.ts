@@ -2044,6 +2044,7 @@ export interface components {
             session_id: string;
             team_id?: string;
             team_name?: string;
+            version?: string;
             version_change?: components["schemas"]["VersionChange"];
             workflow_id?: string;
             workflow_name?: string;
@@ -2575,7 +2576,7 @@ export interface components {
             count: number;
             first: string;
             /** @enum {string} */
-            kind: "failed_run" | "tool_result" | "runs" | "turns";
+            kind: "failed_run" | "tool_result" | "runs" | "turns" | "damaged_messages" | "damaged_native" | "damaged_state" | "damaged_summary";
             last: string;
             size: number;
         };
@@ -3070,6 +3071,7 @@ export interface components {
             cancel_requested_by: string | null;
             /** Format: date-time */
             created_at: string;
+            damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
             finished_at: string | null;
             holding: string[] | null;
@@ -3137,6 +3139,7 @@ export interface components {
             cancel_requested_by: string | null;
             /** Format: date-time */
             created_at: string;
+            damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
             finished_at: string | null;
             holding: string[] | null;
@@ -3191,7 +3194,8 @@ export interface components {
          *     the JSON text of `input_object`. `input_object` is the object `input`
          *     of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
          *     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
-         *     that run (steps of a workflow) that it began with.
+         *     that run (steps of a workflow) that it began with. `damaged` names the fields whose stored
+         *     values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero.
          */
         RunRecord: {
             agent_id?: string;
@@ -3202,6 +3206,7 @@ export interface components {
             content: string | null;
             /** Format: date-time */
             created_at: string;
+            damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
             finished_at: string | null;
             holding: string[] | null;
@@ -3266,6 +3271,7 @@ export interface components {
             cancel_requested_by: string | null;
             /** Format: date-time */
             created_at: string;
+            damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
             finished_at: string | null;
             holding: string[] | null;
@@ -3487,6 +3493,7 @@ export interface components {
             session_id: string;
             team_id?: string;
             team_name?: string;
+            version?: string;
             version_change?: components["schemas"]["VersionChange"];
             workflow_id?: string;
             workflow_name?: string;

@@ -22,6 +22,7 @@ from tests.agui.pages import plan
 from tests.clients.cutting_proxy import cutting
 from tests.console.browser import CHROMIUM, SECONDS, open_browser
 from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.ports import find_free_port
 from tests.process import base_environment, start_server
@@ -31,7 +32,7 @@ __all__ = ["model_endpoint"]
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "packaging" / "typescript"
 CASES = Path(__file__).parent / "typescript" / "cases.mjs"
-TOOLS = ROOT / ".peers" / "typescript" / "node_modules" / ".bin"
+TOOLS = ROOT / ".peers" / "generators" / "node_modules" / ".bin"
 NODE = shutil.which("node")
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
@@ -76,6 +77,10 @@ tools = ["world_tools:add"]
 approve = {{ add = "user" }}
 
 [[agents]]
+id = "slow"
+model = "trickle"
+
+[[agents]]
 id = "careful"
 model = "plan"
 tools = ["world_tools:add"]
@@ -91,7 +96,7 @@ pytestmark = pytest.mark.slow
 needs_node = pytest.mark.skipif(NODE is None, reason="needs node: apt install nodejs")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium")
 needs_tools = pytest.mark.skipif(
-    not (TOOLS / "tsc").exists(), reason="needs tsc: make .peers/typescript/.installed"
+    not (TOOLS / "tsc").exists(), reason="needs tsc: make .peers/generators/.installed"
 )
 both = pytest.mark.parametrize(
     "place", [pytest.param("node", marks=needs_node), pytest.param("page", marks=needs_chromium)]
@@ -157,11 +162,11 @@ def run(place: str, request: pytest.FixtureRequest, site: tuple[Path, str]) -> I
     if place == "node":
         yield functools.partial(run_node, folder)
         return
-    page: Page = request.getfixturevalue("browser").new_page()
-    page.goto(f"{url}/index.html")
+    shown: Page = request.getfixturevalue("browser").new_page()
+    shown.goto(f"{url}/index.html")
     code = "async ([name, given]) => (await import('/cases.mjs'))[name](given)"
-    yield lambda name, given: page.evaluate(code, [name, given])
-    page.close()
+    yield lambda name, given: shown.evaluate(code, [name, given])
+    shown.close()
 
 
 def run_node(folder: Path, name: str, given: Any) -> Any:
@@ -236,9 +241,9 @@ def test_cut_streams_lose_and_repeat_nothing(
     with deployment.client(url, "admin", ADMIN) as admin:
         while True:
             query = {"parent": "none", "limit": 100} | ({"cursor": cursor} if cursor else {})
-            page = admin.get("/runs", params=query).json()
-            runs.update(record["session_id"] for record in page["data"])
-            cursor = page["meta"]["next_cursor"]
+            listed = admin.get("/runs", params=query).json()
+            runs.update(record["session_id"] for record in listed["data"])
+            cursor = listed["meta"]["next_cursor"]
             if cursor is None:
                 break
     started = {number: runs[f"{place}-{number}"] for number in range(count)}
@@ -260,8 +265,39 @@ def test_types_refuse_wrong_calls(tmp_path: Path) -> None:
     assert check_types(tmp_path / "types.ts") == ""
 
 
+@needs_node
+@needs_tools
+def test_examples_of_the_page_run(tmp_path: Path, world: tuple[Deployment, str]) -> None:
+    deployment, url = world
+    package = tmp_path / "node_modules" / "agentctl-client"
+    package.mkdir(parents=True)
+    for name in ("package.json", "agentctl.js", "agentctl.d.ts", "api.d.ts"):
+        shutil.copyfile(CLIENT / name, package / name)
+    text = "\n".join(block.text for block in page("docs/client.md").blocks("typescript"))
+    for shown, used in {
+        "http://127.0.0.1:7777": url,
+        '{ message: "pay" }': f"{{ message: {json.dumps(plan(ADD))} }}",
+        "{ token }": f"{{ token: {json.dumps(deployment.token('me', *SCOPES))} }}",
+    }.items():
+        assert text.count(shown) == 1
+        text = text.replace(shown, used)
+    (tmp_path / "example.ts").write_text(text)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    assert check_types(tmp_path / "example.ts") == ""
+    done = subprocess.run(
+        [str(NODE), "example.js"], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["Hello", "COMPLETED Hello again"]
+    expected = {"0 RunStarted", "RunContinued", "ToolCallCompleted", "RunCompleted"}
+    assert expected <= set(lines)
+    assert any(line.endswith("RunCancelled") for line in lines)
+    assert lines[-1].startswith("404 NOT_FOUND ")
+
+
 def check_types(file: Path) -> str:
-    """Return what the strict checks of tsc report about a file."""
-    options = "--noEmit --strict --target es2022 --module esnext --moduleResolution bundler"
-    command = [str(TOOLS / "tsc"), *options.split(), str(file)]
+    """Write the module of a file, and return what the strict checks of tsc report about it."""
+    options = "--strict --target es2022 --module esnext --moduleResolution bundler"
+    command = [str(TOOLS / "tsc"), *options.split(), "--lib", "es2022,dom", str(file)]
     return subprocess.run(command, cwd=file.parent, capture_output=True, text=True).stdout
