@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from agentctl.runtime.transcript.history import complete_history, is_acceptable
+from agentctl.runtime.transcript.history import complete_history, is_acceptable, parse_messages
 
 USER: dict[str, Any] = {"role": "user", "content": "hello", "created_at": 1}
 
@@ -64,3 +65,14 @@ def test_acceptable_answers_are_not_changed() -> None:
     kept = [*complete_history(messages)]
     # Records name messages of the history by their identity, without their text.
     assert all(one is other for one, other in zip(kept, messages, strict=True))
+
+
+def test_imported_messages_without_a_time_and_a_name_are_history() -> None:
+    messages = [USER, build_answer(one="add"), build_result("one", "add")]
+    bare = [
+        {name: value for name, value in each.items() if name not in ("created_at", "tool_name")}
+        for each in messages
+    ]
+    parsed = parse_messages(json.dumps(bare))
+    assert parsed == bare
+    assert [each["role"] for each in complete_history(parsed)] == ["user", "assistant", "tool"]

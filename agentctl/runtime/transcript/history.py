@@ -69,7 +69,7 @@ def _history_entry(message: Mapping[str, Any]) -> dict[str, Any]:
         "role": message["role"],
         "from_history": False,
         "stop_after_tool_call": False,
-        "created_at": message["created_at"],
+        "created_at": message.get("created_at", 0),
     }
     if message["role"] == "assistant":
         entry["metrics"] = dict(message.get("metrics") or {})
@@ -85,12 +85,13 @@ def parse_messages(stored: str) -> list[dict[str, Any]] | None:
 def _is_message(value: object) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
         return False
-    if not isinstance(value.get("created_at"), int | float):
+    # Messages of an import may have no time, and their results no name.
+    if not isinstance(value.get("created_at", 0), int | float):
         return False
     calls = value.get("tool_calls", ())
     names = [value.get("role")]
     if names[0] == "tool":
-        names += [value.get("tool_call_id"), value.get("tool_name")]
+        names += [value.get("tool_call_id"), value.get("tool_name", "")]
     for call in calls if isinstance(calls, list) else [calls] if calls else ():
         if not isinstance(call, dict) or "arguments" not in call:
             return False
@@ -121,7 +122,7 @@ def complete_history(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[
                 yield message
             continue
         yield from _cancelled_results(open_calls, created_at)
-        open_calls, created_at = {}, message["created_at"]
+        open_calls, created_at = {}, message.get("created_at", 0)
         if role == "user" or (role == "assistant" and not _is_empty(message)):
             yield message
             open_calls = {call["id"]: call["name"] for call in message.get("tool_calls", ())}
@@ -153,8 +154,8 @@ def _is_empty(message: Mapping[str, Any]) -> bool:
 def _clean_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message with acceptable calls: itself if there is nothing to change."""
     if message["role"] == "tool":
-        call_id, name = message["tool_call_id"] or _NO_ID, clean_name(message["tool_name"])
-        if (call_id, name) == (message["tool_call_id"], message["tool_name"]):
+        call_id, name = message["tool_call_id"] or _NO_ID, clean_name(message.get("tool_name", ""))
+        if (call_id, name) == (message["tool_call_id"], message.get("tool_name")):
             return message
         return {**message, "tool_call_id": call_id, "tool_name": name}
     calls = message.get("tool_calls", ())
@@ -187,7 +188,7 @@ def shorten_run(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     text = asked["content"]
     if len(text) > _SHORTENED:
         text = f"{text[:_SHORTENED]} … [{len(text)} characters]"
-    answer = {"role": "assistant", "content": _NO_ANSWER, "created_at": asked["created_at"]}
+    answer = {"role": "assistant", "content": _NO_ANSWER, "created_at": asked.get("created_at", 0)}
     return [{**asked, "content": text}, answer]
 
 
