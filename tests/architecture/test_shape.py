@@ -16,7 +16,6 @@ SHORT = {
     "agentctl.runs.life.tracing": "an interface",
     "agentctl.records.hosts": "what the settings, servers and clients use",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
-    "agentctl.interop.agui.face": "one face, built of what faces for pages share",
     "agentctl.interop.agui.settings": "the table of one face, which is registered",
     "agentctl.interop.ai_sdk.settings": "the table of one face, which is registered",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",
