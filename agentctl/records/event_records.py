@@ -96,11 +96,14 @@ class ToolCallCompletedEvent(EventFields):
 
 
 class CompactedEvent(EventFields):
-    """A model call leaves out messages (docs/models.md "Context window")."""
+    """A model call leaves out messages (docs/models.md "Context window").
+
+    `estimated_tokens` is null for stored data that is damaged, which no call of the run gets.
+    """
 
     event: Literal["ContextCompacted", "TeamContextCompacted"]
     omissions: list[OmissionRecord]
-    estimated_tokens: int
+    estimated_tokens: int | None
     window: int | None
 
 

@@ -1902,14 +1902,18 @@ export interface components {
                 [key: string]: unknown;
             } | null;
         };
-        /** @description A model call leaves out messages (docs/models.md "Context window"). */
+        /**
+         * @description A model call leaves out messages (docs/models.md "Context window").
+         *
+         *     `estimated_tokens` is null for stored data that is damaged, which no call of the run gets.
+         */
         CompactedEvent: {
             agent_id?: string;
             agent_name?: string;
             /** Format: date-time */
             at: string;
             created_at: number;
-            estimated_tokens: number;
+            estimated_tokens: number | null;
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -2452,6 +2456,7 @@ export interface components {
             }[];
             output_tokens: number | null;
             provider: string | null;
+            references: components["schemas"]["ReferenceRecord"][];
             requested_model: string | null;
             response_id: string | null;
             response_model: string | null;
@@ -2469,7 +2474,10 @@ export interface components {
          *     a library reports. `response_model` and `response_id` are what the provider has reported about
          *     its answer. `attempt` counts the attempts at this call with this model from 1. `message_count`
          *     and `characters` are the size of the request. `tools` is a hash of the tools with their schemas.
-         *     `omissions` are the parts of the conversation that are left out. Unknown members are null.
+         *     `omissions` are the parts of the conversation that are left out. `references` are the messages
+         *     of the request in their order, as ranges of the numbers of stored messages: those of the earlier
+         *     runs together (`history`), of the run, and of texts that nothing else stores (`added`). Unknown
+         *     members are null.
          */
         ModelCallRecord: {
             attempt: number;
@@ -2488,6 +2496,7 @@ export interface components {
             }[];
             output_tokens: number | null;
             provider: string | null;
+            references: components["schemas"]["ReferenceRecord"][];
             requested_model: string | null;
             response_id: string | null;
             response_model: string | null;
@@ -2849,6 +2858,13 @@ export interface components {
         ReceiptRecord: {
             approval_id: string;
             receipt: string;
+        };
+        /** @description A range of stored messages: `end` is the number after the last one. */
+        ReferenceRecord: {
+            end: number;
+            first: number;
+            /** @enum {string} */
+            source: "history" | "run" | "added";
         };
         /** @description A new name for a session. */
         RenameSessionBody: {
@@ -3358,8 +3374,17 @@ export interface components {
                 [key: string]: number;
             };
         };
-        /** @description A session with all its runs, the elements of an export. */
+        /**
+         * @description A session with all its runs, the elements of an export.
+         *
+         *     `model_calls` are those of the runs that have some, by the id of the run, if they are requested.
+         */
         SessionExport: {
+            model_calls?: {
+                [key: string]: {
+                    [key: string]: unknown;
+                }[];
+            };
             runs: components["schemas"]["RunRecord"][];
             session: components["schemas"]["AgentSessionDetailSchema"] | components["schemas"]["TeamSessionDetailSchema"] | components["schemas"]["WorkflowSessionDetailSchema"];
         };
@@ -4028,6 +4053,7 @@ export type PruneRecord = components['schemas']['PruneRecord'];
 export type QueuedEvent = components['schemas']['QueuedEvent'];
 export type ReadinessRecord = components['schemas']['ReadinessRecord'];
 export type ReceiptRecord = components['schemas']['ReceiptRecord'];
+export type ReferenceRecord = components['schemas']['ReferenceRecord'];
 export type RenameSessionBody = components['schemas']['RenameSessionBody'];
 export type RepeatPlan = components['schemas']['RepeatPlan'];
 export type RepeatedCallRecord = components['schemas']['RepeatedCallRecord'];
@@ -5693,6 +5719,8 @@ export interface operations {
                 table?: string | null;
                 /** @description Format of the file */
                 format?: "jsonl" | "json" | "markdown";
+                /** @description Add the model calls of each run */
+                model_calls?: boolean;
             };
             header?: never;
             path: {
