@@ -15,7 +15,7 @@ scopes an operation needs. `build_scope_table` is the reverse view: scopes with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, TypedDict
+from typing import Literal, NoReturn, TypedDict
 
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import ids_in_scopes, is_action_allowed, sufficient_scopes
@@ -225,7 +225,20 @@ def authorize(principal: Principal | None, operation: str, path_params: Mapping[
             return
         if rule.filters_list and ids_in_scopes(principal.scopes, rule.resource, rule.action):
             return
-    raise _denial(principal, operation, path_params)
+    raise _denial(principal, required_scopes(operation, path_params))
+
+
+def authorize_scope(
+    principal: Principal, resource: str, action: str, identifier: str | None = None
+) -> None:
+    """Raise unless the caller has a scope, for a route that is no operation.
+
+    Raises:
+        Forbidden: the caller has none of the sufficient scopes.
+    """
+    if principal.admin or is_action_allowed(principal.scopes, resource, action, identifier):
+        return
+    raise _denial(principal, sufficient_scopes(resource, action, identifier))
 
 
 def list_open_operations(principal: Principal) -> list[str]:
@@ -279,7 +292,7 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
     """
     rule = POLICY[operation]
     if isinstance(rule, Admin) and not principal.admin:
-        raise _denial(principal, operation, {})
+        raise _denial(principal, required_scopes(operation, {}))
     if principal.admin or not isinstance(rule, NeedsScope):
         return None
     if is_action_allowed(principal.scopes, rule.resource, rule.action):
@@ -290,7 +303,7 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
         else frozenset()
     )
     if not ids:
-        raise _denial(principal, operation, {})
+        raise _denial(principal, required_scopes(operation, {}))
     return ids
 
 
@@ -315,9 +328,8 @@ def _path_identifier(rule: NeedsScope, path_params: Mapping[str, str]) -> str | 
     return path_params.get(rule.id_param) if rule.id_param is not None else None
 
 
-def _denial(principal: Principal, operation: str, path_params: Mapping[str, str]) -> Forbidden:
-    detail = f"{INSUFFICIENT_SCOPES}{principal.unread_note}"
-    return Forbidden(detail, required_scopes=required_scopes(operation, path_params))
+def _denial(principal: Principal, scopes: tuple[str, ...]) -> Forbidden:
+    return Forbidden(f"{INSUFFICIENT_SCOPES}{principal.unread_note}", required_scopes=scopes)
 
 
 def find_operation(
@@ -337,8 +349,13 @@ def find_operation(
         NotFound: the path does not exist.
     """
     match = table.find(method, path)
-    if match is not None:
-        return match
+    if match is None:
+        refuse_path(table, path, failure)
+    return match
+
+
+def refuse_path(table: RouteTable, path: str, failure: AuthenticationFailure) -> NoReturn:
+    """Raise the error of a request that no route matches; see `find_operation`."""
     if failure is not None:
         raise failure
     methods = table.methods(path)

@@ -48,12 +48,15 @@ class UnusableObject(Exception):
         self.hint = hint
 
 
-def load_object(reference: str, folder: Path | None) -> object:
+def load_object(
+    reference: str, folder: Path | None, where: str = "next to the configuration file"
+) -> object:
     """Import a module and return the object that a reference names.
 
     Args:
         reference: a name of the form `package.module:name`.
         folder: folder of the configuration, searched before `sys.path`; None for `sys.path` only.
+        where: the place of the folder, for hints.
 
     Raises:
         UnusableObject: the module cannot be imported, or does not have the name.
@@ -65,7 +68,7 @@ def load_object(reference: str, folder: Path | None) -> object:
         with _first_on_path(folder):
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise _build_failure(module_name, error, folder) from error
+        raise _build_failure(module_name, error, folder, where) from error
     value: object = getattr(module, name, None)
     if value is None:
         similar = get_close_matches(name, dir(module), 1)
@@ -74,20 +77,22 @@ def load_object(reference: str, folder: Path | None) -> object:
     return value
 
 
-def _build_failure(name: str, error: BaseException, folder: Path | None) -> UnusableObject:
-    place = _find_place(error, folder)
+def _build_failure(
+    name: str, error: BaseException, folder: Path | None, where: str
+) -> UnusableObject:
+    place = find_place(error, folder)
     text = error.msg if isinstance(error, SyntaxError) and error.msg else str(error)
     reason = f"{type(error).__name__}: {text}".splitlines()[0]
     if place:
         reason = f"{place}: {reason}"
-    hint = _build_import_hint(name, error) if isinstance(error, ImportError) else None
+    hint = _build_import_hint(name, error, where) if isinstance(error, ImportError) else None
     if hint is None:
         hint = f"correct {place}" if place else f"correct the module {name}"
     return UnusableObject(f"its module cannot be imported ({reason})", hint)
 
 
-def _find_place(error: BaseException, folder: Path | None) -> str:
-    """Return the file and the line where an import failed; empty if the module was not found.
+def find_place(error: BaseException, folder: Path | None) -> str:
+    """Return the file and the line that raised an error; empty if a module was not found.
 
     It is the last line of a file below `folder`, and of another one only if there is none: a
     package that fails was imported by the user's code.
@@ -107,7 +112,7 @@ def _find_place(error: BaseException, folder: Path | None) -> str:
     return f"{frames[-1][0]}, line {frames[-1][1]}" if frames else ""
 
 
-def _build_import_hint(name: str, error: ImportError) -> str | None:
+def _build_import_hint(name: str, error: ImportError, where: str) -> str | None:
     """Return what to do about an import that fails; None if the user's own code is wrong."""
     missing = error.name or ""
     top, own = missing.partition(".")[0], name.partition(".")[0]
@@ -118,14 +123,14 @@ def _build_import_hint(name: str, error: ImportError) -> str | None:
         return f"install the library: {build_extra_command(_EXTRAS[top])}"
     if f"{name}.".startswith(f"{missing}."):
         place = f"{name}.py" if name == own else f"the package {own}"
-        return f"put {place} next to the configuration file, or install it"
+        return f"put {place} {where}, or install it"
     if top == own or top in sys.stdlib_module_names:
         return None
     if top != missing:
         return f"install a version of {top} that has {missing}"
     package = _PACKAGES.get(top, top.replace("_", "-"))
     command = build_install_command(package)
-    return f"install the package: {command}; or put {top}.py next to the configuration file"
+    return f"install the package: {command}; or put {top}.py {where}"
 
 
 @contextmanager

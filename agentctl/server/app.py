@@ -15,11 +15,11 @@ from agentctl.extensions import load_extensions
 from agentctl.server.authentication import AuthenticationMiddleware, CrossOriginMiddleware
 from agentctl.server.openapi import pages
 from agentctl.server.routes import build_all_operations
-from agentctl.server.routing import Dispatcher, Face, check_routes
+from agentctl.server.routing import Dispatcher, Face, Operation, check_routes
 from agentctl.server.state import AppState
 
 
-class _Application(Starlette):
+class ServedApplication(Starlette):
     """Starlette with the dispatcher of `routing` in place of its router.
 
     Attributes:
@@ -34,25 +34,62 @@ class _Application(Starlette):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.root_path:
             scope["root_path"] = self.root_path
-        await super().__call__(scope, receive, send)
+        # Not `super()`: FastAPI's adds a fifth to the time of a small request, for its telemetry.
+        await Starlette.__call__(self, scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
-        routes = check_routes(self.routes)
-        stack: ASGIApp = Dispatcher(routes, otherwise=self.router)
+        state = get_app_state(self)
+        stack: ASGIApp = self.build_dispatcher()
         for face in reversed(self.faces):
             stack = face.wrap(stack)
         for middleware, args, kwargs in reversed(self.user_middleware):
             stack = middleware(stack, *args, **kwargs)
-        stack = AuthenticationMiddleware(stack, get_app_state(self))
+        if origins := state.settings.server.cors_origins:
+            stack = CrossOriginMiddleware(stack, origins)
+        stack = AuthenticationMiddleware(stack, state)
         for face in reversed(self.faces):
             stack = face.wrap_errors(stack)
         return stack
 
+    def build_dispatcher(self) -> Dispatcher:
+        """Return the innermost application.
 
-def create_app(settings: Settings) -> Starlette:
+        Raises:
+            RuntimeError: a route has no row in the policy table.
+        """
+        return Dispatcher(check_routes(self.routes), otherwise=self.router)
+
+    def check(self) -> None:
+        """Check the routes before the start.
+
+        Raises:
+            RuntimeError: a route has no row in the policy table.
+        """
+        check_routes(self.routes)
+
+    def build_document(self, operations: Sequence[Operation]) -> bytes:
+        """Return the OpenAPI document as JSON."""
+        from agentctl.server.openapi.document import build_document
+
+        enabled = get_app_state(self).settings.authorization.enabled
+        return build_document(operations, authorization=enabled)
+
+
+def create_app(settings: Settings) -> ServedApplication:
     """Return the application for a configuration. Its lifespan opens the databases.
 
     A mounted application has no lifespan: use `running` in the host's.
+
+    Raises:
+        RuntimeError: an operation has no row in the policy table.
+    """
+    app = ServedApplication(lifespan=running)
+    app.router.routes.extend(configure(app, settings))
+    return app
+
+
+def configure(app: ServedApplication, settings: Settings) -> list[Operation]:
+    """Set the state and the faces of an application, and return the operations that it serves.
 
     Raises:
         RuntimeError: an operation has no row in the policy table.
@@ -63,12 +100,9 @@ def create_app(settings: Settings) -> Starlette:
     building = threading.Lock()
 
     def build_openapi_document() -> bytes:
-        from agentctl.server.openapi.document import build_document
-
         with building:  # calls that come together wait for the first one
             if not documents:
-                enabled = settings.authorization.enabled
-                documents.append(build_document(routes, authorization=enabled))
+                documents.append(app.build_document(routes))
         return documents[0]
 
     served = routes
@@ -77,16 +111,13 @@ def create_app(settings: Settings) -> Starlette:
         served = extension.adapt_operations(served, settings) or served
         if (face := extension.build_face(settings)) is not None:
             faces.append(face)
-    app = _Application(routes=served, lifespan=running)
     app.faces = faces
     app.state.agentctl = AppState(settings, build_openapi_document)
-    if settings.server.cors_origins:
-        app.add_middleware(CrossOriginMiddleware, origins=settings.server.cors_origins)
-    return app
+    return served
 
 
 @contextlib.asynccontextmanager
-async def running(app: Starlette) -> AsyncIterator[None]:
+async def running(app: ServedApplication) -> AsyncIterator[None]:
     """Open the databases of the application; at the end cancel live runs and close them.
 
         @contextlib.asynccontextmanager
@@ -104,7 +135,7 @@ async def running(app: Starlette) -> AsyncIterator[None]:
     from agentctl.server.observability.log import log_request
     from agentctl.service.service import Service
 
-    check_routes(app.routes)
+    app.check()
     state = get_app_state(app)
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(Service.open(state.settings, create=True))
@@ -112,7 +143,7 @@ async def running(app: Starlette) -> AsyncIterator[None]:
         await service.prepare()
         state.service, state.verifier = service, verifier
         state.request_observers = [log_request]
-        for face in cast(_Application, app).faces:
+        for face in app.faces:
             await stack.enter_async_context(face.running())
         try:
             with verifier.watch_key_files():

@@ -45,7 +45,7 @@ from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.records.trace_context import caller_trace, parse_traceparent
 from agentctl.server.answers import BytesResponse, error_response
 from agentctl.server.observability.log import FinishedRequest
-from agentctl.server.state import CALLER_KEY, ERROR_RESPONSE_KEY, AppState, Caller
+from agentctl.server.state import CALLER_KEY, ERROR_RESPONSE_KEY, OWN_ROUTE_KEY, AppState, Caller
 
 _WRONG_HOST = (
     "The Host of the request is not accepted without authorization: call the server by a loopback"
@@ -232,7 +232,7 @@ class AuthenticationMiddleware:
             await send_error_response(error, scope, receive, response)
         finally:
             seconds = perf_counter() - start
-            operation = getattr(scope.get("route"), "operation", None)
+            operation = getattr(scope.get("route"), "operation", None) or scope.get(OWN_ROUTE_KEY)
             caller = scope.get(CALLER_KEY)
             principal = None if caller is None else caller.principal
             identity = None if principal is None else principal.identity

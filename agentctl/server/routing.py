@@ -233,11 +233,15 @@ class Dispatcher:
 
     Args:
         otherwise: the application for scopes that are not HTTP, such as the lifespan.
+        own_routes: the application for requests whose path no operation has (`server.own_routes`).
     """
 
-    def __init__(self, routes: Iterable[Operation], otherwise: ASGIApp) -> None:
+    def __init__(
+        self, routes: Iterable[Operation], otherwise: ASGIApp, own_routes: ASGIApp | None = None
+    ) -> None:
         self.routes = {route.name: route for route in routes}
         self.otherwise = otherwise
+        self._own_routes = own_routes
         self._table = RouteTable({name: route.place for name, route in self.routes.items()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -246,9 +250,13 @@ class Dispatcher:
             return
 
         async def execute() -> None:
-            failure = scope[CALLER_KEY].failure
             path = path_below_root(scope)
-            match = policy.find_operation(self._table, scope["method"], path, failure)
+            match = self._table.find(scope["method"], path)
+            if match is None:
+                if self._own_routes is None or self._table.methods(path):
+                    policy.refuse_path(self._table, path, scope[CALLER_KEY].failure)
+                await self._own_routes(scope, receive, send)
+                return
             scope["route"] = route = self.routes[match.operation]
             scope["path_params"] = match.path_params
             response = await route.handle_call(Call(scope, receive))

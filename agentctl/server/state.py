@@ -37,6 +37,9 @@ CALLER_KEY = "agentctl.caller"
 ERROR_RESPONSE_KEY = "agentctl.error_response"
 """Key of a function in the ASGI scope that builds error responses in place of `error_response`."""
 
+OWN_ROUTE_KEY = "agentctl.own_route"
+"""Key of the method and the path template of a route that is no operation, in the ASGI scope."""
+
 _ANONYMOUS = Principal(subject=None)
 
 

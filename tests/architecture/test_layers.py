@@ -20,7 +20,7 @@ BASE = {
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
 BELOW: dict[str, set[str]] = {
-    "": {"agents", "work", "runtime"},
+    "": {"agents", "auth", "config", "interface", "work", "runtime"},
     "agno": {"runtime"},
     "langchain": {"runtime"},
     "openai_agents": {"runtime"},

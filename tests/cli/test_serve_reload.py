@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from agentctl.config.extras import build_extra_command
@@ -13,7 +14,7 @@ from agentctl.interface.requests import RunRequest
 from agentctl.remote import RemoteOperations
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import wait_for_line
-from tests.process import ServerProcess, serve_config
+from tests.process import ServerProcess, serve_config, start_server
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +108,40 @@ def test_changes_reload_and_broken_ones_keep_the_server(server: ServerProcess) -
     _wait_for_reloads(server, 2)
     assert _agent(server) == ("second", "Repaired")
     assert "Traceback" not in server.log_text
+
+
+APPLICATION = """
+import agentctl
+
+app = agentctl.create_app("project/agentctl.toml")
+
+
+@app.get("/word")
+def get_word() -> str:
+    return {text!r}
+"""
+
+
+def test_changes_of_an_application_reload(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    _write(tmp_path / "project")
+    module = tmp_path / "front.py"
+    module.write_text(APPLICATION.format(text="first"))
+    options = ("--app", "front:app", "--port", "0", "--reload")
+    with start_server(*options, log=tmp_path / "server.log") as server:
+        assert httpx2.get(f"{server.url}/word").json() == "first"
+        module.write_text(APPLICATION.format(text="another"))
+        assert "reload: front.py changed" in _wait_for_reloads(server, 1)
+        assert httpx2.get(f"{server.url}/word").json() == "another"
+        module.write_text("import agentctl\nraise KeyError\n")
+        server.wait_for("reload failed, the previous process continues: --app front:app")
+        assert httpx2.get(f"{server.url}/word").json() == "another"
+        module.write_text(APPLICATION.format(text="repaired"))
+        _wait_for_reloads(server, 2)
+        _write(tmp_path / "project", description="second")
+        _wait_for_reloads(server, 3)
+        assert _agent(server) == ("second", "One")
+        assert httpx2.get(f"{server.url}/word").json() == "repaired"
 
 
 def test_live_runs_end_in_the_previous_process(server: ServerProcess) -> None:

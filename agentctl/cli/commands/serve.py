@@ -36,6 +36,9 @@ def serve(
         "--port", "PORT", "Port to listen on (0: any free port)", min=0, max=65535
     ),
     workers: int | None = option("--workers", "N", "Number of worker processes", min=1, max=64),
+    app: str | None = option(
+        "--app", "MODULE:NAME", "Serve an application of agentctl.create_app with its own routes"
+    ),
     demo: bool = flag("--demo", "Serve an offline demo with its own directory and keys"),
     demo_dir: Path | None = option(
         "--demo-dir", "DIR", f"Directory of the demo (default: {DEMO_DIRECTORY})"
@@ -57,9 +60,15 @@ def serve(
         raise UsageError(
             "--demo and --config exclude each other", hint="the demo has its own configuration"
         )
+    if app is not None and (demo or config is not None):
+        raise UsageError(
+            f"--app and {'--demo' if demo else '--config'} exclude each other",
+            hint="the application names its configuration: agentctl.create_app(PATH)",
+        )
     file = create_demo(demo_dir or DEMO_DIRECTORY) if demo else config
     options = {"host": host, "port": port, "workers": workers}
-    load = functools.partial(_load_settings, file, options, insecure_no_auth, reload)
+    read = functools.partial(_read_settings, file) if app is None else _read_settings_of(app)
+    load = functools.partial(_load_settings, read, options, insecure_no_auth, reload)
     settings = load()
     serve_settings = _select_server(settings, load if reload else None)
     from agentctl.server.processes.listener import Announcements
@@ -69,10 +78,11 @@ def serve(
         serve_settings(
             settings,
             Announcements(
-                lambda url: _announce(settings, url, metrics, demo=demo, reload=reload),
+                lambda url: _announce(settings, url, metrics, app, demo=demo, reload=reload),
                 lambda runs: _announce_stop(settings, runs),
                 metrics.append,
             ),
+            app,
         )
     _note_if_open("stopped")
 
@@ -93,14 +103,34 @@ def _select_server(
     return serve_with_workers
 
 
+def _read_settings(file: Path | None) -> Settings:
+    from agentctl.config import load_settings
+
+    return load_settings(file)
+
+
+def _read_settings_of(app: str) -> Callable[[], Settings]:
+    """Return a reader of the settings of an application.
+
+    It reads their file again, unless the application has changed their values.
+    """
+    from agentctl.server.app import get_app_state
+    from agentctl.server.own_routes.loading import load_application
+
+    settings = get_app_state(load_application(app)).settings
+    if settings.path is not None and _read_settings(settings.path) == settings:
+        return functools.partial(_read_settings, settings.path)
+    return lambda: settings
+
+
 def _load_settings(
-    file: Path | None, options: Mapping[str, Any], insecure_no_auth: bool, reload: bool
+    read: Callable[[], Settings], options: Mapping[str, Any], insecure_no_auth: bool, reload: bool
 ) -> Settings:
-    from agentctl.config import load_settings, require_verification_key
+    from agentctl.config import require_verification_key
     from agentctl.records.hosts import is_loopback_host
     from agentctl.server.processes.service_manager import take_socket
 
-    settings = load_settings(file)
+    settings = read()
     if (passed := take_socket()) is not None:
         if options["host"] is not None or options["port"] is not None:
             raise UsageError(
@@ -128,9 +158,11 @@ def _load_settings(
 
 
 def _announce(
-    settings: Settings, url: str, metrics: list[str], *, demo: bool, reload: bool
+    settings: Settings, url: str, metrics: list[str], app: str | None, *, demo: bool, reload: bool
 ) -> None:
-    note(f"agentctl {__version__} listens on {url}, configured by {settings.path}")
+    note(f"agentctl {__version__} listens on {url}, configured by {settings.path or app}")
+    if app is not None:
+        note(f"application: {app}, with its own routes")
     if settings.authorization.enabled:
         note(f"authorization: jwt, {settings.authorization.algorithm}")
     else:

@@ -38,17 +38,20 @@ def serve_with_reload(
     load: Callable[[], Settings],
     settings: Settings,
     announcements: Announcements,
+    app: str | None = None,
     *,
     report: Callable[[str], None],
 ) -> None:
     """Serve with one process until a stop signal, and replace it after each change of its files.
 
     The files are the configuration, and below its folder every Python module and every file of a
-    package. The address of the server does not change.
+    package; with `app` also those below the current folder. The address of the server does not
+    change.
 
     Args:
         load: reads the configuration again, as `settings` was read.
         settings: the configuration of the first process.
+        app: the application of a user as `module:name`; None for that of agentctl.
         report: receives a line about each reload.
 
     Raises:
@@ -63,7 +66,7 @@ def serve_with_reload(
     log_to_stderr(settings.log, with_process_id=True)
     with open_listeners(settings, announcements) as (listener, metrics):
         supervisor = _ReloadingSupervisor(
-            settings, listener, metrics, announcements, load=load, report=report
+            settings, listener, metrics, announcements, app, load=load, report=report
         )
         asyncio.run(supervisor.run())
 
@@ -104,12 +107,15 @@ class _ReloadingSupervisor(Supervisor):
         """Reload after each change."""
         from watchfiles import awatch
 
-        assert self._settings.path is not None
-        folder = self._settings.path.parent
+        config = self._settings.path
+        folders = [] if config is None else [config.parent]
+        if self._app is not None:
+            folders.insert(0, Path.cwd())
+        folder = folders[0]
         try:
             async for changes in awatch(
-                folder,
-                watch_filter=_build_filter(self._settings.path),
+                *folders,
+                watch_filter=_build_filter(config),
                 debounce=DEBOUNCE_MILLISECONDS,
                 ignore_permission_denied=True,
             ):
@@ -175,7 +181,7 @@ class _ReloadingSupervisor(Supervisor):
         )
 
 
-def _build_filter(config: Path) -> Callable[[object, str], bool]:
+def _build_filter(config: Path | None) -> Callable[[object, str], bool]:
     from watchfiles import Change, DefaultFilter
 
     ignored = DefaultFilter()

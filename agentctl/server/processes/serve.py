@@ -7,16 +7,14 @@ import contextlib
 import gc
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Protocol
-
-from starlette.applications import Starlette
+from typing import Any, Protocol
 
 from agentctl.config.settings import Settings
 from agentctl.errors import InternalError
 from agentctl.light_dataclass import dataclass
-from agentctl.server.app import create_app, get_app_state, running
+from agentctl.server.app import ServedApplication, create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.measurements import LoopLag, RequestCounters
 from agentctl.server.observability.metrics_endpoint import serve_metrics
@@ -66,12 +64,15 @@ class ServerController(Protocol):
         """Wait until all processes of the server have done this step of the shutdown."""
 
 
-def serve(settings: Settings, announcements: Announcements) -> None:
+def serve(settings: Settings, announcements: Announcements, app: str | None = None) -> None:
     """Serve a configuration in this process until a stop signal.
 
     The first SIGTERM, SIGINT or SIGHUP drains: no new runs are accepted, and live runs can end for
     up to `server.drain_seconds`. A second signal cancels them at once. The port is bound before
     anything else is opened. A missing database is created.
+
+    Args:
+        app: the application of a user as `module:name`; None for that of agentctl.
 
     Raises:
         PortInUse: another program listens on the port.
@@ -87,23 +88,27 @@ def serve(settings: Settings, announcements: Announcements) -> None:
     with open_listeners(settings, announcements) as (listener, metrics):
         manager = ServiceManager.from_environment()
         controller = _SingleProcess(listener, metrics, manager, announcements)
-        serve_on_socket(listener, settings, controller)
+        serve_on_socket(listener, settings, controller, app)
 
 
 def serve_on_socket(
-    listener: socket.socket, settings: Settings, controller: ServerController
+    listener: socket.socket,
+    settings: Settings,
+    controller: ServerController,
+    reference: str | None = None,
 ) -> None:
     """Serve on a listening socket until a signal or the controller stops the server; see `serve`.
 
     The socket is closed at the end.
     """
-    app = create_app(settings)
+    app, lifespan = _load(settings, reference)
     server = DrainingServer(app, controller)
 
     async def run() -> None:
         handlers = dict.fromkeys(stop_signals(), server.handle_signal)
         with handle_signals(handlers), controller.control(server):
-            async with running(app), _observe_server(app, controller):
+            async with running(app), lifespan as state, _observe_server(app, controller):
+                server.request_state = state
                 await server.serve(sockets=[listener])
 
     try:
@@ -113,6 +118,19 @@ def serve_on_socket(
             "a tool cancelled the tasks of the server, which had to end",
             hint="a tool must cancel only tasks that it has started",
         ) from None
+
+
+def _load(
+    settings: Settings, reference: str | None
+) -> tuple[ServedApplication, AbstractAsyncContextManager[Mapping[str, Any]]]:
+    """Return the application, and the lifespan of its user."""
+    if reference is None:
+        return create_app(settings), contextlib.nullcontext({})
+    from agentctl.server.own_routes.loading import load_application, run_lifespan
+
+    app = load_application(reference)
+    app.configure(settings)
+    return app, run_lifespan(app)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +166,9 @@ class _SingleProcess:
 
 
 @contextlib.asynccontextmanager
-async def _observe_server(app: Starlette, controller: ServerController) -> AsyncIterator[None]:
+async def _observe_server(
+    app: ServedApplication, controller: ServerController
+) -> AsyncIterator[None]:
     """Sample the event loop lag and, if configured, publish metrics while the block lasts."""
     state, lag = get_app_state(app), LoopLag()
     with lag.sample_in_background():
@@ -182,7 +202,7 @@ class DrainingServer(HttpServer):
         controller: the starter of the server.
     """
 
-    def __init__(self, app: Starlette, controller: ServerController) -> None:
+    def __init__(self, app: ServedApplication, controller: ServerController) -> None:
         super().__init__(app, GRACEFUL_SECONDS)
         self._state = get_app_state(app)
         self._controller = controller

@@ -58,7 +58,9 @@ FINAL_MESSAGE_SECONDS = 1.0
 """Time to read the last messages of a process that has ended."""
 
 
-def serve_with_workers(settings: Settings, announcements: Announcements) -> None:
+def serve_with_workers(
+    settings: Settings, announcements: Announcements, app: str | None = None
+) -> None:
     """Serve with `server.workers` processes until a stop signal, as `serve.serve` does with one.
 
     Raises:
@@ -68,7 +70,7 @@ def serve_with_workers(settings: Settings, announcements: Announcements) -> None
     """
     log_to_stderr(settings.log, with_process_id=True)
     with open_listeners(settings, announcements) as (listener, metrics):
-        asyncio.run(Supervisor(settings, listener, metrics, announcements).run())
+        asyncio.run(Supervisor(settings, listener, metrics, announcements, app).run())
 
 
 class Supervisor:
@@ -88,8 +90,10 @@ class Supervisor:
         listener: socket.socket,
         metrics: socket.socket | None,
         announcements: Announcements,
+        app: str | None = None,
     ) -> None:
         self._settings = settings
+        self._app = app
         self._metrics = metrics
         self._slots: dict[int, WorkerHandle] = {}
         self._settings_text = settings_to_text(settings)
@@ -185,7 +189,7 @@ class Supervisor:
 
     async def _start_worker(self) -> WorkerHandle:
         worker = await WorkerHandle.start(
-            self._listener, self._settings_text, self._release_step_soon
+            self._listener, self._settings_text, self._release_step_soon, self._app
         )
         self._workers.add(worker)
         worker.check_exit()  # SIGCHLD may have come before the worker was in the set.
@@ -328,7 +332,11 @@ class WorkerHandle:
 
     @classmethod
     async def start(
-        cls, listener: socket.socket, settings: str, on_step: Callable[[], None]
+        cls,
+        listener: socket.socket,
+        settings: str,
+        on_step: Callable[[], None],
+        app: str | None = None,
     ) -> WorkerHandle:
         """Start a worker.
 
@@ -338,6 +346,7 @@ class WorkerHandle:
             listener: the socket to accept connections on.
             settings: the settings as a line of text.
             on_step: is called when the worker has done a step of the shutdown and waits.
+            app: the application of a user as `module:name`; None for that of agentctl.
 
         Raises:
             Unavailable: the system cannot start another process.
@@ -352,7 +361,7 @@ class WorkerHandle:
             inherited = (listener.fileno(), theirs.fileno(), their_metrics.fileno())
             try:
                 process = subprocess.Popen(
-                    [*command, *map(str, inherited)],
+                    [*command, *map(str, inherited), *filter(None, [app])],
                     pass_fds=inherited,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,

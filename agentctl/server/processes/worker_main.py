@@ -1,8 +1,9 @@
 """The program of a worker process: `python -m agentctl.server.processes.worker_main`.
 
 Its arguments are three file descriptors: the listening socket, the channel to the supervisor
-(`worker_channel`), and the channel for metrics (`metrics_endpoint`). The end of the channel means
-that the supervisor has died: the worker drains and ends as well.
+(`worker_channel`), and the channel for metrics (`metrics_endpoint`); and the application of a user,
+if there is one. The end of the channel means that the supervisor has died: the worker drains and
+ends as well.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> int:
         try:
             from agentctl.server.processes.serve import serve_on_socket
 
-            serve_on_socket(listener, settings, supervisor)
+            serve_on_socket(listener, settings, supervisor, *sys.argv[4:])
         except Exception as error:
             supervisor.send(failed=error_to_message(error))
             return 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -33,7 +34,12 @@ class HttpServer(uvicorn.Server):
     Args:
         app: the ASGI application, without a lifespan.
         graceful_seconds: time for open requests to end after the stop.
+
+    Attributes:
+        request_state: the `state` of each request.
     """
+
+    request_state: Mapping[str, Any] = {}
 
     def __init__(self, app: ASGIApp, graceful_seconds: int) -> None:
         self._protocol = build_protocol_class()
@@ -98,6 +104,7 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.lifespan.state.update(self.request_state)
         await super().startup(sockets)
         if not self.should_exit:
             self.on_listening()

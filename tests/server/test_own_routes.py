@@ -1,0 +1,382 @@
+"""Routes of a user next to those of agentctl, served by `agentctl serve --app`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.commands import run_command
+from tests.conditions import wait_for
+from tests.deployment import ADMIN, Deploy, Deployment
+from tests.ports import find_free_port
+from tests.process import start_server
+from tests.process_states import wait_for_ends
+from tests.server.worker_server import WorkerServer, read_stream
+
+pytestmark = pytest.mark.slow
+
+SHOP = Path(__file__).with_name("own_shop.py")
+
+METRICS = '[openai]\nenabled = true\n[metrics]\nlisten = "127.0.0.1:0"\n'
+
+
+def prepare_shop(deploy: Deploy, extra: str = "") -> Deployment:
+    """Create a folder with the configuration, the application and a public file."""
+    deployment = deploy(extra)
+    shutil.copy(SHOP, deployment.folder / "own_shop.py")
+    (deployment.folder / "public").mkdir()
+    (deployment.folder / "public" / "logo.txt").write_text("a logo")
+    return deployment
+
+
+@contextlib.contextmanager
+def serve_shop(deployment: Deployment, *options: str) -> Iterator[WorkerServer]:
+    place = ("--app", "own_shop:app", "--port", "0", *options)
+    with start_server(*place, log=deployment.folder / "server.log") as served:
+        headers = deployment.bearer("me", ADMIN)
+        fresh = {**headers, "Connection": "close"}
+        with httpx2.Client(base_url=served.url, headers=fresh, timeout=60) as client:
+            found = WorkerServer(deployment, served, client, headers)
+            pids = found.workers()
+            yield found
+    wait_for_ends(pids, served.log)
+
+
+@pytest.fixture(scope="module")
+def shop(deploy: Deploy) -> Iterator[WorkerServer]:
+    """A shared server with two workers."""
+    with serve_shop(prepare_shop(deploy, METRICS), "--workers", "2") as server:
+        yield server
+
+
+def ask(shop: WorkerServer, method: str, path: str, token: str, **more: Any) -> httpx2.Response:
+    """Send a request without a token, or with a token of a kind."""
+    headers = {
+        "none": {},
+        "wrong": {"Authorization": "Bearer x.y.z"},
+        "weak": shop.deployment.bearer("weak", "teams:read"),
+        "right": shop.deployment.bearer("right", "sessions:read", "agents:echo:read"),
+        "admin": shop.headers,
+    }[token]
+    return httpx2.request(method, shop.served.url + path, headers=headers, timeout=60, **more)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "statuses"),
+    [
+        ("GET", "/shop", (200, 200, 200, 200)),
+        ("GET", "/files/logo.txt", (200, 200, 200, 200)),
+        ("GET", "/private/logo.txt", (401, 401, 200, 200)),
+        ("GET", "/shop/plain", (401, 401, 200, 200)),
+        ("GET", "/shop/me", (401, 401, 200, 200)),
+        ("GET", "/shop/maybe", (401, 401, 200, 200)),
+        ("POST", "/shop/orders/7", (401, 401, 403, 200)),
+        ("GET", "/shop/orders/of/echo", (401, 401, 403, 200)),
+        ("GET", "/shop/orders/of/hang", (401, 401, 403, 403)),
+        ("GET", "/shop/orders/sessions", (401, 401, 403, 200)),
+        ("GET", "/shop/orders/session/none", (401, 401, 403, 404)),
+        ("GET", "/shop/unknown", (401, 401, 404, 404)),
+        ("GET", "/shop/", (401, 401, 404, 404)),
+        ("GET", "/health", (200, 200, 200, 200)),
+        ("GET", "/sessions", (401, 401, 403, 200)),
+    ],
+)
+def test_each_route_answers_by_the_token(
+    shop: WorkerServer, method: str, path: str, statuses: tuple[int, ...]
+) -> None:
+    body = {"amount": 3} if method == "POST" else None
+    for token, status in zip(("none", "wrong", "weak", "right"), statuses, strict=True):
+        answer = ask(shop, method, path, token, json=body)
+        assert answer.status_code == status, (token, answer.text)
+        assert "x-request-id" in answer.headers
+        if status == 401:
+            assert answer.json()["error_code"] == "UNAUTHENTICATED"
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        if status == 403:
+            assert answer.json()["error_code"] == "FORBIDDEN"
+            assert answer.json()["required_scopes"]
+        # The middleware of the user sees every request, also those of agentctl.
+        assert answer.headers.get("x-shop") == method, path
+
+
+def test_expired_token_is_refused_on_a_route(shop: WorkerServer) -> None:
+    headers = shop.deployment.bearer("me", ADMIN, seconds=1)
+    url = f"{shop.served.url}/shop/me"
+    wait_for(lambda: httpx2.get(url, headers=headers).status_code == 401)
+    assert httpx2.get(f"{shop.served.url}/shop", headers=headers).status_code == 200
+
+
+def test_refusals_and_denials_are_in_the_audit_log(shop: WorkerServer) -> None:
+    denied = shop.deployment.bearer("denied", "teams:read")
+    answer = httpx2.post(f"{shop.served.url}/shop/orders/7", headers=denied, json={"amount": 1})
+    assert answer.json()["required_scopes"] == ["sessions:*:read", "sessions:read"]
+    [entry] = shop.client.get("/audit", params={"principal": "denied"}).json()["data"]
+    assert (entry["operation"], entry["outcome"], entry["status"]) == (
+        "POST /shop/orders/{number}",
+        "denied",
+        403,
+    )
+    assert entry["request_id"] == answer.headers["x-request-id"]
+
+
+def test_caller_of_a_route_is_the_verified_one(shop: WorkerServer) -> None:
+    answer = ask(shop, "GET", "/shop/me", "right").json()
+    assert answer == {"subject": "right", "scopes": ["agents:echo:read", "sessions:read"]}
+
+
+def test_operations_of_a_route_see_the_data_of_the_caller(shop: WorkerServer) -> None:
+    body = {"message": "hi", "session_id": "of-admin", "stream": False}
+    assert shop.client.post("/agents/echo/runs", json=body).status_code == 200
+    mine = shop.client.get("/shop/orders/sessions").json()
+    assert "of-admin" in [session["session_id"] for session in mine["data"]]
+    assert ask(shop, "GET", "/shop/orders/sessions", "right").json()["data"] == []
+
+
+def test_one_document_has_operations_and_routes(shop: WorkerServer) -> None:
+    document = httpx2.get(f"{shop.served.url}/openapi.json").json()
+    assert document["info"]["title"] == "Shop"
+    assert {"/agents/{agent_id}/runs", "/shop", "/shop/orders/{number}"} <= document["paths"].keys()
+    order = document["paths"]["/shop/orders/{number}"]["post"]
+    assert order["security"] == [{"HTTPBearer": []}]
+    assert {"401", "403"} <= order["responses"].keys()
+    own = order["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    assert own == "#/components/schemas/OwnRunRecord"
+    schemas = document["components"]["schemas"]
+    assert schemas["OwnRunRecord"]["required"] == ["amount"]
+    assert "run_id" in schemas["RunRecord"]["properties"]
+    assert "security" not in document["paths"]["/shop"]["get"]
+    assert "swagger" in httpx2.get(f"{shop.served.url}/docs").text
+
+
+def test_runs_stream_and_cancel_as_ever(shop: WorkerServer) -> None:
+    body = {"message": "one two", "session_id": "streamed"}
+    with read_stream(shop.client, "/agents/echo/runs", body) as events:
+        names = [event.name for event in events]
+    assert names[0] == "RunStarted"
+    assert names[-1] == "RunCompleted"
+    run_id = shop.start("cancelled")
+    path = f"/agents/hang/runs/{run_id}/cancel"
+    assert shop.client.post(path, params={"session_id": "cancelled"}).status_code == 200
+    shop.await_status(run_id, "CANCELLED")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/shop/fails", 500, "Internal server error"),
+        ("/shop/exits", 500, "Internal server error"),
+        ("/shop/closed", 409, "closed"),
+        ("/shop/teapot", 418, "no tea"),
+    ],
+)
+def test_failing_route_harms_nothing(shop: WorkerServer, path: str, status: int, text: str) -> None:
+    before = shop.workers()
+    answer = shop.client.get(path)
+    assert (answer.status_code, text in answer.text) == (status, True), answer.text
+    assert "Traceback" not in answer.text
+    assert "secret" not in answer.text
+    assert shop.workers() == before
+    assert shop.client.get("/health").status_code == 200
+
+
+def test_exception_of_a_route_is_in_the_log_once(shop: WorkerServer) -> None:
+    request_id = shop.client.get("/shop/fails").headers["x-request-id"]
+    log = shop.served.wait_for(f"request {request_id} failed")
+    after = log[log.index(f"request {request_id} failed") :]
+    assert "a secret of the shop" in after
+    assert "Exception in ASGI application" not in log
+
+
+def test_blocked_threads_do_not_stop_agentctl(shop: WorkerServer) -> None:
+    with ThreadPoolExecutor(90) as pool:
+        try:
+            slow = [pool.submit(shop.client.get, "/shop/blocks") for _ in range(90)]
+            for number in range(6):
+                body = {"message": "hi", "session_id": f"quick-{number}", "stream": False}
+                assert shop.client.post("/agents/echo/runs", json=body).status_code == 200
+            assert not any(each.done() for each in slow)
+        finally:
+            (shop.deployment.folder / "released").touch()
+    assert {each.result().status_code for each in slow} == {200}
+
+
+def test_body_of_a_route_is_bounded(shop: WorkerServer) -> None:
+    limit = shop.deployment.settings.limits.body_bytes
+    assert shop.client.post("/shop/upload", content=b"x" * limit).json() == limit
+    too_large = b"x" * (limit + 1)
+    assert shop.client.post("/shop/upload", content=too_large).status_code == 413
+    parts = iter([too_large[:limit], too_large[limit:]])
+    assert shop.client.post("/shop/upload", content=parts).status_code == 413
+
+
+def test_pages_of_a_route_have_their_own_header_fields(shop: WorkerServer) -> None:
+    page, file, ours = (shop.client.get(path).headers for path in ("/shop", "/shop/me", "/health"))
+    assert page["cache-control"] == "no-cache"
+    assert file["cache-control"] == "no-store"
+    assert "default-src" not in page["content-security-policy"]
+    assert "default-src 'none'" in ours["content-security-policy"]
+    assert page["x-content-type-options"] == "nosniff"
+
+
+def test_metrics_and_log_name_the_route(shop: WorkerServer) -> None:
+    assert shop.client.get("/shop/orders/sessions").status_code == 200
+    [line] = [each for each in shop.served.log_text.splitlines() if "metrics:" in each]
+    text = httpx2.get(line.partition("metrics: ")[2]).text
+    assert 'operation="GET /shop/orders/sessions"' in text
+    assert 'operation="get_sessions"' in text
+
+
+def test_lifespan_runs_once_in_each_worker(deploy: Deploy) -> None:
+    deployment = prepare_shop(deploy)
+    with serve_shop(deployment, "--workers", "2") as shop:
+        workers = {str(pid) for pid in shop.workers()}
+        body = {"message": "hi", "session_id": "s", "background": True, "stream": False}
+        run_id = shop.client.post("/agents/hang/runs", json=body).json()["run_id"]
+        assert shop.served.stop() == 0
+    assert shop.status(run_id) == "CANCELLED"
+    lines = (deployment.folder / "lifespan.txt").read_text().splitlines()
+    assert sorted(lines) == sorted([f"{word} {pid}" for pid in workers for word in ("up", "down")])
+
+
+def test_plain_uvicorn_serves_the_application(deploy: Deploy) -> None:
+    deployment = prepare_shop(deploy)
+    port = find_free_port()
+    command = [sys.executable, "-m", "uvicorn", "own_shop:app", "--port", str(port)]
+    with subprocess.Popen(command, cwd=deployment.folder, stderr=subprocess.PIPE) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            with deployment.client(url) as client:
+
+                def answers() -> bool:
+                    with contextlib.suppress(httpx2.TransportError):
+                        return client.get("/ready").status_code == 200
+                    return False
+
+                wait_for(answers)
+                assert client.get("/shop").json() == {"stock": "full"}
+                assert httpx2.get(f"{url}/shop/plain").status_code == 401
+                body = {"message": "hi", "session_id": "s", "stream": False}
+                assert client.post("/agents/echo/runs", json=body).json()["status"] == "COMPLETED"
+        finally:
+            process.terminate()
+            process.communicate()
+    words = (deployment.folder / "lifespan.txt").read_text().split()[::2]
+    assert words == ["up", "down"]
+
+
+WRONG: dict[str, tuple[str, str, str]] = {
+    # Module: its text, and texts of the error and the hint.
+    "broken": (
+        "import agentctl\nraise ValueError('no stock')\n",
+        "broken.py, line 2: ValueError",
+        "hint: correct broken.py, line 2",
+    ),
+    "other": (
+        "from fastapi import FastAPI\napp = FastAPI()\n",
+        "--app other:app is not an application of agentctl.create_app",
+        "hint: write in the module: app = agentctl.create_app()",
+    ),
+    "typos": (
+        "import agentctl\napps = agentctl.create_app()\n",
+        "the module typos has no app",
+        "did you mean typos:apps?",
+    ),
+    "missing": ("", "No module named 'missing'", "hint: put missing.py in the current folder"),
+    "unknown": (
+        "import agentctl\napp = agentctl.create_app('nothing.toml')\n",
+        "nothing.toml: the file does not exist",
+        "hint: create one",
+    ),
+    "number": (
+        "import agentctl\napp = agentctl.create_app(7)\n",
+        "TypeError: config must be a path or Settings, not int",
+        "hint: correct number.py, line 2",
+    ),
+    "collides": (
+        "import agentctl\napp = agentctl.create_app()\n"
+        "@app.post('/sessions/{name}')\ndef get() -> None: ...\n",
+        "the route /sessions/{name} is taken by the operation",
+        "hint: choose another",
+    ),
+    "mounted": (
+        "import agentctl\nfrom starlette.staticfiles import StaticFiles\n"
+        "app = agentctl.create_app()\napp.mount('/console', StaticFiles(directory='.'))\n",
+        "the route /console is taken by",
+        "hint: choose another",
+    ),
+    "face": (
+        "import agentctl\napp = agentctl.create_app()\n"
+        "@app.get('/v1/orders')\ndef get() -> None: ...\n",
+        "the route /v1/orders is taken by agentctl",
+        "hint: choose another",
+    ),
+    "named": (
+        "import agentctl\napp = agentctl.create_app()\n"
+        "@app.get('/mine', operation_id='get_teams')\ndef get() -> None: ...\n",
+        "the route /mine has the operation id of an operation: get_teams",
+        "hint: choose another",
+    ),
+    "live": (
+        "import agentctl\nfrom fastapi import APIRouter, WebSocket\napp = agentctl.create_app()\n"
+        "router = APIRouter(prefix='/live')\n"
+        "@router.websocket('/ws')\nasync def get(ws: WebSocket) -> None: ...\n"
+        "app.include_router(router)\n",
+        "the route /live/ws is a WebSocket, which agentctl does not serve",
+        "hint: ",
+    ),
+    "lifespan": (
+        "import agentctl\nfrom contextlib import asynccontextmanager\n"
+        "@asynccontextmanager\nasync def lifespan(app):\n    raise OSError('password')\n    yield\n"
+        "app = agentctl.create_app(lifespan=lifespan)\n",
+        "the lifespan of the application failed at its start: OSError at lifespan.py, line 5",
+        "hint: correct the lifespan",
+    ),
+    "scope": (
+        "import agentctl\nagentctl.require('orders')\n",
+        "ValueError: agentctl.require: 'orders' is not a scope",
+        "hint: correct scope.py, line 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "workers"),
+    [*((module, "1") for module in WRONG), ("collides", "2"), ("lifespan", "2")],
+)
+def test_wrong_application_is_explained(deploy: Deploy, module: str, workers: str) -> None:
+    deployment = deploy("[openai]\nenabled = true\n")
+    text, error, hint = WRONG[module]
+    if text:
+        (deployment.folder / f"{module}.py").write_text(text)
+    options = ("--app", f"{module}:app", "--port", "0", "--workers", workers)
+    done = run_command("serve", *options, folder=deployment.folder, environment=os.environ)
+    assert done.code in (1, 2), done.stderr
+    assert error in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "password" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--app", "shop:app", "--config", "x.toml"), "--app and --config exclude each other"),
+        (("--app", "shop:app", "--demo"), "--app and --demo exclude each other"),
+        (("--app", "shop"), "--app shop cannot be used"),
+    ],
+)
+def test_wrong_options_are_explained(tmp_path: Path, options: tuple[str, ...], error: str) -> None:
+    done = run_command("serve", *options, folder=tmp_path, environment=os.environ)
+    assert done.code == 2
+    assert error in done.stderr
+    assert "hint: " in done.stderr
