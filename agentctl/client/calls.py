@@ -10,13 +10,13 @@ parameters that are declared there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from agentctl.interface.requests.paging import read_rows
@@ -133,6 +133,7 @@ class LoopThread:
         self._lock = threading.Lock()
         self._process = 0
         self._is_closed = False
+        self._open = set[AsyncGenerator[Any, None]]()
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Execute a coroutine and return its result; an interrupt cancels it."""
@@ -148,22 +149,29 @@ class LoopThread:
 
     def iterate(self, items: AsyncGenerator[R, None]) -> Generator[R, None, None]:
         """Yield the items of an asynchronous generator, and close it at the end."""
+        self._open.add(items)
         try:
             while (item := self.run(_take_next(items))) is not _END:
                 yield item
         finally:
-            if not self._is_closed:
+            self._open.discard(items)
+            # The loop may have ended with the client, or with the interpreter.
+            if not self._is_closed and self._stop.alive:
                 self.run(items.aclose())
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Execute a last coroutine and end the thread."""
+        """Close open streams, execute a last coroutine and end the thread."""
         if self._is_closed:
             last.close()
             return
+        for items in list(self._open):
+            with contextlib.suppress(RuntimeError):  # another thread reads it
+                self.run(items.aclose())
         self.run(last)
         self._is_closed = True
         self._stop()
         self._thread.join()
+        self._loop.close()
 
     def _get_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -173,21 +181,13 @@ class LoopThread:
                 self._start()
                 loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=_run_loop, args=(loop,), name="agentctl-client", daemon=True
+                    target=loop.run_forever, name="agentctl-client", daemon=True
                 )
                 self._thread.start()
                 # A client that is not closed ends its thread with its last reference, or at exit.
                 self._stop = weakref.finalize(self, loop.call_soon_threadsafe, loop.stop)
                 self._loop, self._process = loop, os.getpid()
         return self._loop
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
 
 
 async def _take_next(items: AsyncGenerator[Any, None]) -> Any:
@@ -223,7 +223,7 @@ def declared_stream(
         self: Resource[Any], /, *args: P.args, **options: P.kwargs
     ) -> AsyncGenerator[R, None]:
         items: Any = operation(self._operations, *args, **options)
-        async with aclosing(items):
+        async with contextlib.aclosing(items):
             async for item in items:
                 yield item
 
@@ -258,7 +258,7 @@ def declared_rows(
     ) -> AsyncGenerator[R, None]:
         read = functools.partial(operation, self._operations)
         rows: Any = read_rows(read, request(*args, **options))
-        async with aclosing(rows):
+        async with contextlib.aclosing(rows):
             async for each in rows:
                 yield each
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing, closing
@@ -230,6 +232,31 @@ def test_closed_client_is_refused(service: Service) -> None:
     client.close()
     with pytest.raises(RuntimeError, match="closed"):
         client.system.info()
+
+
+def test_program_ends_with_an_open_stream(service: Service) -> None:
+    program = (
+        "import sys; from agentctl.client import Client;"
+        "client = Client(sys.argv[1], sys.argv[2]);"
+        "events = client.runs.stream(agent='hang', message='x');"
+        "print(next(events).name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, service.url, service.token()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "RunStarted\n", "")
+
+
+def test_close_ends_open_streams(service: Service) -> None:
+    with Client(service.url, service.token()) as client:
+        events = client.runs.stream(agent="hang", message="x")
+        assert next(events).kind is EventKind.STARTED
+    with pytest.raises(RuntimeError, match="closed"):
+        next(events)
 
 
 def test_threads_share_a_client(client: Client) -> None:
