@@ -171,7 +171,7 @@ def build_receipt(approval: ApprovalRecord, issued_at: str) -> dict[str, Any]:
     """Return the content of the receipt of an approval: who decided what, and what followed.
 
     It has no texts: arguments and result are named by their hashes, see `hash_call` and
-    `hash_result`.
+    `hash_value`.
     """
     names = (
         "approval_id", "kind", "status", "execution", "policy", "run_id", "root_run_id",
@@ -185,12 +185,12 @@ def build_receipt(approval: ApprovalRecord, issued_at: str) -> dict[str, Any]:
         "version": 1,
         "issued_at": issued_at,
         **{name: values[name] for name in names},
-        "result_hash": None if result is None else hash_result(result),
+        "result_hash": None if result is None else hash_value(result),
     }
 
 
-def hash_result(result: Any) -> str:
-    """Return the hash of the result of a call: that of its canonical JSON, as in `hash_call`."""
+def hash_value(result: Any) -> str:
+    """Return the hash of a JSON value: that of its canonical form, as in `hash_call`."""
     import rfc8785
 
     return f"sha256:{hashlib.sha256(rfc8785.dumps(_to_exact(result))).hexdigest()}"

@@ -44,8 +44,8 @@ USES: dict[str, tuple[str, ...]] = {
         "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",
         "config.extras", "interop.agentos.database.source", "interop.agentos.server.operation",
         "records.hosts", "remote.address", "remote.connection", "runtime.models.provider",
-        "service.audit_log", "service.authorization", "admin.doctor.configuration",
-        "admin.doctor.databases",
+        "service.audit_log", "service.authorization", "telemetry.spans",
+        "admin.doctor.configuration", "admin.doctor.databases",
         "store.repositories.personal_data",
     ),
     "calls of apsw and asyncpg, on the connections of the parts": (

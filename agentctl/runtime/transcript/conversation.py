@@ -6,7 +6,6 @@ All data from the model passes through here. Text is made storable (tool calls a
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, replace
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import orjson
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.approvals import ApprovalPolicy
+from agentctl.records.approvals import ApprovalPolicy, hash_value
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.bounds import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, check_parts
 from agentctl.runtime.context import perform_decided
@@ -91,11 +90,6 @@ class CallRule:
     check: Check
     idempotent: bool = False
     can_change: bool = False
-
-
-def hash_tool(tool: ToolRecord) -> str:
-    """Return a hash of the name, the description and the schema of a tool."""
-    return hashlib.sha256(orjson.dumps(tool, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 class Conversation:
@@ -317,7 +311,7 @@ class Conversation:
                 tool = self.actions[name].record()
                 schema = tool["parameters"]
                 if rule.can_change:
-                    self._asked_tools[call_id] = hash_tool(tool)
+                    self._asked_tools[call_id] = hash_value(tool)
                 ask = Ask(rule.kind, call_id, name, arguments, rule.policy, schema=schema)
                 self.asks.append(replace(ask, idempotent=rule.idempotent))
                 return None
@@ -424,7 +418,7 @@ class Conversation:
                 raise ExecutionError("MODEL_REJECTED", "The model called unknown tools")
             return CallOutcome(f"There is no tool {name}", failed=True, counts_as_failure=False)
         asked = self._asked_tools.get(call_id) if is_decided else None
-        if asked is not None and asked != hash_tool(action.record()):
+        if asked is not None and asked != hash_value(action.record()):
             text = f"The tool {name} has changed since this call was approved: it was not made"
             return CallOutcome(text, failed=True, counts_as_failure=False)
         if NOT_AN_OBJECT in arguments:

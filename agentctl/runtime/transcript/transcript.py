@@ -11,8 +11,7 @@ share:
 
 Assistant messages have `tool_calls`, `metrics` and `finish_reason`; tool messages have
 `tool_call_id` and `tool_name`. A message with `origin_run_id` is one of the run that this one
-repeats. `runtime.models.conversion` converts them to the form of the model
-library (docs/architecture.md "The store").
+repeats. `runtime.models.conversion` converts them to the form of the model library.
 """
 
 from __future__ import annotations
