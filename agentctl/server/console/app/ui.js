@@ -304,7 +304,7 @@ export function useNames() {
 export function useKeys(keys) {
   const current = useRef(keys);
   current.current = keys;
-  // Before the browser paints: whoever sees the component can use its keys.
+  // Before the browser paints, so that its keys work at once.
   useLayoutEffect(() => {
     const listen = (event) => {
       const action = current.current[event.detail];
@@ -320,7 +320,7 @@ export function useKeys(keys) {
 
 // States
 
-/** The glyph and the color of a phase by its name. */
+/** The glyph and the color of each phase. */
 export const LOOKS = {
   queued: ["◌", "dim"],
   running: ["●", "blue"],
@@ -338,10 +338,7 @@ export const STATUSES = {
   CANCELLED: "stopped",
 };
 
-/** Return the phase of a run.
- *
- * Sessions and the answers to a start and to a cancel have none: it is that of their status.
- */
+/** Return the phase of a run, by its status for records without one: sessions, answers to a cancel. */
 export function phaseOf(run) {
   if (run.phase) return run.phase;
   const requested = run.cancel_requested_at;
@@ -350,7 +347,7 @@ export function phaseOf(run) {
   return { name, words: name, warning: "", sentence: requested ? `cancel requested ${formatClock(requested)}${by}` : "" };
 }
 
-/** The phase of a run: a glyph and a word, and a warning if its work goes on. */
+/** The phase of a run, and a warning if its work goes on. */
 export function Status({ run }) {
   const phase = phaseOf(run);
   const [glyph, color] = LOOKS[phase.name];
@@ -366,8 +363,12 @@ export function Skeleton({ rows = 8 }) {
   </div>`;
 }
 
-export function Empty({ children }) {
-  return html`<div class="empty">${children}</div>`;
+/** A list without rows; a button clears its `filters`. */
+export function Empty({ children, filters = [], query, none }) {
+  const given = filters.filter((name) => query[name]);
+  const clear = () => given.forEach((name) => setQuery({ [name]: "" }));
+  return html`<div class="empty">${given.length
+    ? html`${none}<button type="button" onClick=${clear}>Clear filters</button>` : children}</div>`;
 }
 
 export function Copy({ text, label = "Copy", small = true }) {
@@ -386,7 +387,6 @@ export function Copy({ text, label = "Copy", small = true }) {
   </button>`;
 }
 
-/** The button of the key `f`; a full circle means that the page follows. */
 export function FollowButton({ on, onClick }) {
   return html`<button type="button" aria-pressed=${on} onClick=${onClick}>Follow <span aria-hidden="true">${on ? "●" : "○"}</span></button>`;
 }
@@ -418,7 +418,7 @@ export function useAction(work) {
 
 export const ErrorText = ({ error }) => (error ? html`<span class="error" role="alert">${printable(error.message)}</span>` : null);
 
-/** A failed request: what is missing, and the way on. */
+/** A failed request. */
 export function Problem({ error, place = "", reload }) {
   const { me } = useCaller();
   const at = place.split("?")[0];

@@ -21,8 +21,6 @@ export default function Audit({ query }) {
   const { resource, rows, more } = usePages("/audit", filters, { every, key: "seq" });
   const follow = () => setQuery({ follow: following ? "0" : "" });
   useKeys({ f: follow });
-  const filtered = ["principal", "operation", "outcome", "since"].some((name) => query[name]);
-  const clear = () => setQuery({ principal: "", operation: "", outcome: "", since: "" });
   const aside = html`
     <${FollowButton} on=${following} onClick=${follow} />
     <${Export} filters=${filters} />`;
@@ -36,8 +34,7 @@ export default function Audit({ query }) {
     <${Loaded} resource=${resource} place="/audit">
       ${() => {
         if (!rows.length) {
-          return html`<${Empty}>${filtered ? "No entries match." : "No entries yet. Changes and denials are recorded here."}
-            ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : null}<//>`;
+          return html`<${Empty} filters=${Object.keys(filters)} query=${query} none="No entries match.">No entries yet. Changes and denials are recorded here.<//>`;
         }
         return html`<${Table} rows=${rows} />
           <${LoadMore} more=${more} />`;

@@ -65,9 +65,7 @@ export default function Runs({ query }) {
   const meta = resource.data?.meta;
   const aside = meta && (all || paused ? formatTotal(meta, paused ? "paused run" : "run") : describeLive(rows, meta));
   const given = all ? OF_OVERVIEW.filter(([name]) => query[name]) : [];
-  const filtered = given.length > 0 || ["component", "user", "status", "older", "session", "tag"].some((name) => query[name]);
   const reset = Object.fromEntries(OF_OVERVIEW.map(([name]) => [name, ""]));
-  const clear = () => setQuery({ component: "", user: "", status: "", older: "", session: "", tag: "", ...reset });
   return html`<${Page} title="Runs" wide=${true} aside=${html`<span role="status">${aside}</span>`}>
     <div class="filters">
       <div class="segment">
@@ -88,8 +86,9 @@ export default function Runs({ query }) {
       ${() => html`
           ${rows.length || more.available
             ? html`<${RunTable} rows=${rows} db=${query.db} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
-            : html`<${Empty}>${filtered ? "No runs match." : paused ? "No run waits for a decision." : all ? "No runs yet." : "Nothing is running."}
-                ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : html`<a href="#/agents">Start a run</a>`}<//>`}
+            : html`<${Empty} filters=${["component", "user", "status", "older", "session", "tag", ...given.map(([name]) => name)]} query=${query} none="No runs match.">
+                ${paused ? "No run waits for a decision." : all ? "No runs yet." : "Nothing is running."}
+                <a href="#/agents">Start a run</a><//>`}
           <${LoadMore} more=${more} />`}
     <//>
     ${chosen.length || cancels.sent

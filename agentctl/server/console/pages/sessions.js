@@ -3,7 +3,7 @@
 import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
 import {
   cut, describeHold, Dialog, Empty, Filter, formatAge, formatNumber, formatTotal, html, Loaded,
-  LoadMore, Page, printable, Search, setQuery, Space, Status, STATUSES, toHash, useAction,
+  LoadMore, Page, printable, Search, Space, Status, STATUSES, toHash, useAction,
   useComponents, useEffect, useNow, usePages, useRef, useReturn, useState, useWindow,
 } from "../app/ui.js";
 
@@ -32,7 +32,6 @@ export default function Sessions({ query }) {
     if (!next.delete(id)) next.add(id);
     setMarked(next);
   };
-  const filtered = FILTERS.some((name) => query[name]);
   const meta = resource.data?.meta;
   return html`<${Page} title="Sessions" aside=${meta && formatTotal(meta, "session")}>
     <div class="filters many">
@@ -49,7 +48,7 @@ export default function Sessions({ query }) {
     </div>
     <${Loaded} resource=${resource} place="/sessions">
       ${() => {
-        if (!rows.length && !more.available) return html`<${Nothing} filtered=${filtered} searched=${Boolean(query.search)} />`;
+        if (!rows.length && !more.available) return html`<${Nothing} query=${query} />`;
         return html`<${Table} rows=${rows} query=${query} marked=${marked} onMark=${mark} />
           <${LoadMore} more=${more} />
           ${marked.size
@@ -72,14 +71,9 @@ export default function Sessions({ query }) {
   <//>`;
 }
 
-function Nothing({ filtered, searched }) {
-  if (!filtered) {
-    return html`<${Empty}>No sessions yet. <a href="#/agents">Start a run</a><//>`;
-  }
-  const clear = () => setQuery(Object.fromEntries(FILTERS.map((name) => [name, ""])));
-  return html`<${Empty}>No sessions match.${searched
-    ? html` Runs that ended before search was enabled are found after <code>agentctl db index</code>.` : null}
-    <button type="button" onClick=${clear}>Clear filters</button><//>`;
+function Nothing({ query }) {
+  const none = html`No sessions match.${query.search && html` Runs that ended before search was enabled are found after <code>agentctl db index</code>.`}`;
+  return html`<${Empty} filters=${FILTERS} query=${query} none=${none}>No sessions yet. <a href="#/agents">Start a run</a><//>`;
 }
 
 function Table({ rows, query, marked, onMark }) {
