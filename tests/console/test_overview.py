@@ -146,8 +146,10 @@ def test_brush_leads_to_the_runs_behind_a_bar_and_a_span(
                 expect(brushed).to_contain_text("Show 4 runs", timeout=timeout)
                 break
         expect(brushed).to_contain_text("Show 4 runs")
+        expect(brushed).to_have_css("position", "sticky")
         shown.page.keyboard.press("Escape")
         expect(brushed).to_contain_text("Drag over a picture")
+        expect(brushed).to_have_css("position", "static")
         # The last three hours, in another picture.
         cost = shown.page.get_by_role("slider", name="Cost: hours")
         cost.evaluate("each => each.scrollIntoView({block: 'center'})")

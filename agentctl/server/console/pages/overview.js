@@ -42,7 +42,7 @@ export default function Overview({ query }) {
   const overview = resource.data;
   // Until the answer is here, a text of the same width keeps its place.
   const aside = overview ? describeSpan(overview.since, overview.points.at(-1).at, step)
-    : html`<span style=${{ visibility: "hidden" }}>${describeSpan("2000-01-01T00:00Z", "2000-01-02T00:00Z", step)}</span>`;
+    : html`<span style=${{ visibility: "hidden" }}>${describeSpan(...[24, 1].map((each) => new Date((first + count - each) * UNITS[step]).toISOString()), step)}</span>`;
   return html`<${Page} title="Overview" wide=${true} aside=${aside}>
     <div class="filters">
       <div class="segment" role="group" aria-label="Period">
@@ -101,7 +101,8 @@ function Shown({ overview, step, by, query }) {
   const shared = { brush, total, describe, open: () => (location.hash = ofSpan()) };
   const nothing = total && !total.runs && !total.member_runs;
   return html`<${Tiles} overview=${overview} place=${place} query=${query} />
-    ${nothing ? html`<${Nothing} query=${query} />` : html`<${Patterns} />
+    ${nothing ? html`<${Empty} filters=${FILTERS} query=${query} none="No run ended in this period and matches.">
+      No run ended in this period. <a href="#/agents">Start a run</a><//>` : html`<${Patterns} />
     <div class="split figures">
       <${Figure} title="Runs" note="by their end" ...${shared} series=${ENDS.map(([name, status, look]) => ({
           name, look, value: (point) => point[name], href: (point) => place(point, { status }) }))}
@@ -117,7 +118,7 @@ function Shown({ overview, step, by, query }) {
       <${Figure} title="Cost" note="US dollars" ...${shared} remark=${total?.unpriced_tokens ? `${formatNumber(total.unpriced_tokens)} tokens have no known price` : ""} format=${formatCost} series=${[{ name: "cost", look: "plain", value: (point) => point.cost }]}
         more=${[{ name: "tokens without a price", value: (point) => formatNumber(point.unpriced_tokens) }]} />
     </div>
-    <div class="strip row brushed" data-brushed>
+    <div class=${`strip row brushed ${span ? "over" : ""}`} data-brushed>
       ${span
         ? html`<b>${words}</b> <span class="mid">${formatNumber(span.failed)} failed · ${formatNumber(span.total_tokens)} tokens · ${costOf(span)}</span>${" "}
             ${held
@@ -146,13 +147,6 @@ function Tiles({ overview, place, query }) {
   ];
   return html`<dl class="tiles">${tiles.map(([name, value, note]) => html`<div key=${name} data-tile=${name}><dt>${name}</dt>
     <dd><b>${value ?? "–"}</b> <span class="dim">${note}</span></dd></div>`)}</dl>`;
-}
-
-function Nothing({ query }) {
-  const clear = () => setQuery(Object.fromEntries(FILTERS.map((name) => [name, ""])));
-  return html`<${Empty}>No run ended in this period${FILTERS.some((name) => query[name])
-    ? html` and matches.<button type="button" onClick=${clear}>Clear filters</button>`
-    : html`. <a href="#/agents">Start a run</a>`}<//>`;
 }
 
 function Times({ title, name, shared }) {
