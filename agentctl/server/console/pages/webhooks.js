@@ -2,19 +2,19 @@
 
 import { call, can } from "../app/api.js";
 import {
-  cut, Empty, Filter, formatAge, html, Loaded, LoadMore, Page, printable, Search, setQuery, shortId, toHash,
+  cut, Empty, Filter, formatAge, html, Loaded, LoadMore, Page, printable, Search, shortId, toHash,
   useNow, usePages, useResource, useState,
 } from "../app/ui.js";
 
 const STATES = { waiting: ["…", "yellow"], delivered: ["✓", "green"], dead: ["✗", "red"] };
 const EVERY = 5000;
+/** Time after which a waiting delivery shows that the endpoint does not answer, in ms. */
+const LATE = 60_000;
 
 export default function Webhooks({ query }) {
   const endpoints = useResource("/webhooks", { every: EVERY });
   const filters = { state: query.state, webhook_id: query.webhook, run_id: query.run };
   const { resource, rows, more } = usePages("/webhooks/deliveries", filters, { every: EVERY, key: "delivery_id" });
-  const filtered = ["state", "webhook", "run"].some((name) => query[name]);
-  const clear = () => setQuery({ state: "", webhook: "", run: "" });
   return html`<${Page} title="Webhooks" wide=${true}>
     <${Loaded} resource=${endpoints} place="/webhooks">
       ${(found) => found.length
@@ -29,8 +29,7 @@ export default function Webhooks({ query }) {
     <${Loaded} resource=${resource} place="/webhooks/deliveries">
       ${() => rows.length
         ? html`<${Deliveries} rows=${rows} /><${LoadMore} more=${more} />`
-        : html`<${Empty}>${filtered ? "No deliveries match." : "No deliveries yet."}
-            ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : null}<//>`}
+        : html`<${Empty} filters=${["state", "webhook", "run"]} query=${query} none="No deliveries match.">No deliveries yet.<//>`}
     <//>
   <//>`;
 }
@@ -47,6 +46,9 @@ function Endpoints({ rows }) {
 function Endpoint({ row }) {
   const [said, say] = useState("");
   const disabled = row.state === "disabled";
+  const { oldest_waiting_at: since } = row;
+  const late = !disabled && since && Date.now() - Date.parse(since) > LATE;
+  const [glyph, color] = late ? ["!", "yellow"] : STATES[disabled ? "dead" : "delivered"];
   const send = async (action) => {
     say("…");
     try {
@@ -60,8 +62,8 @@ function Endpoint({ row }) {
   return html`<tr data-webhook=${row.webhook_id}>
     <td class="name" title=${printable(row.origin)}><b>${printable(row.webhook_id)}</b> <span class="dim">${cut(row.origin, 80)}</span>
       <span class="sub">${row.waiting} waiting · ${row.dead} dead</span></td>
-    <td><span class=${`status ${disabled ? "red" : "green"}`} title=${printable(row.reason || "")}
-      ><span aria-hidden="true">${disabled ? "✗" : "✓"}</span> ${row.state}</span></td>
+    <td><span class=${`status ${color}`} title=${printable(late ? `events wait since ${since}` : row.reason || "")}
+      ><span aria-hidden="true">${glyph}</span> ${late ? "failing" : row.state}</span></td>
     <td class="full">${cut(row.events.join(", "), 140)}</td>
     <td class="mid right">${row.waiting}</td>
     <td class="mid right">${row.dead}</td>
