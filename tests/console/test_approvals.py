@@ -46,6 +46,19 @@ model = "tool-pay"
 tools = ["paying_tools:pay"]
 approve = {{ pay = "user" }}
 
+[[models]]
+id = "plan"
+provider = "openai"
+model = "plan"
+base_url = "{url}"
+
+[[agents]]
+id = "planner"
+name = "Planner"
+model = "plan"
+tools = ["paying_tools:pay"]
+approve = {{ pay = "user" }}
+
 [[teams]]
 id = "counter"
 name = "Counter"
@@ -118,6 +131,23 @@ def test_approver_edits_and_approves_the_shown_call(people: People, browser: Bro
         expect(shown.page.locator("nav [data-waiting]")).to_have_count(0)
     people.wait_for_end(run)
     assert people.payments[-1] == {"amount": 7, "to": "bob"}
+
+
+def test_page_shows_the_turn_that_led_to_the_call(people: People, browser: Browser) -> None:
+    call = {"name": "pay", "arguments": '{"amount": 5}'}
+    calls = [{"id": "c1", "type": "function", "function": call}]
+    message = json.dumps([{"content": "The bill of May is open.", "tool_calls": calls}])
+    approval = people.approvals(people.start(message, agent="planner"))[0]
+    place = f"#/approvals/agent/planner/{approval['approval_id']}"
+    with open_as(people, browser, "root", place) as shown:
+        turn = shown.page.locator("[data-turn]")
+        expect(turn.locator("dt")).to_have_text(["ann", "answer"])
+        expect(turn.locator("dd")).to_have_text([message, "The bill of May is open."])
+        check_accessibility(shown)
+    for scopes in (APPROVER, (*APPROVER, "sessions:read")):  # no right, and not her session
+        with open_as(people, browser, "eve", place, *scopes) as shown:
+            shown.see("A decision about pay", "who may decide")
+            expect(turn).to_have_count(0)
 
 
 def test_rejection_reaches_the_agent_with_its_note(people: People, browser: Browser) -> None:

@@ -1,6 +1,6 @@
 // The approvals that people wait for, and those that were decided; one of them with its decision.
 
-import { can } from "../app/api.js";
+import { can, path, withQuery } from "../app/api.js";
 import { Asked, Decision, placeOf } from "../app/approvals.js";
 import { readExact, writeExact } from "../app/exact.js";
 import { ApprovalStatus, describeWait, waitedSeconds } from "../app/waits.js";
@@ -43,8 +43,6 @@ function List({ query }) {
   const { resource, rows, more } = usePages("/approvals", filters, { every: EVERY, key: "approval_id", live: !all });
   const { components } = useComponents();
   const meta = resource.data?.meta;
-  const filtered = FILTERS.some((name) => query[name]);
-  const clear = () => setQuery(Object.fromEntries(FILTERS.map((name) => [name, ""])));
   return html`<${Page} title="Approvals" wide=${true} aside=${meta && html`<span role="status">${formatTotal(meta, "approval")}</span>`}>
     <div class="filters">
       <div class="segment">
@@ -61,8 +59,7 @@ function List({ query }) {
     <${Loaded} resource=${resource} place="/approvals">
       ${() => rows.length
         ? html`<${Table} rows=${rows} db=${query.db} /><${LoadMore} more=${more} />`
-        : html`<${Empty}>${filtered ? "No approvals match." : all ? "No approvals yet." : "Nothing waits for a decision."}
-            ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : null}<//>`}
+        : html`<${Empty} filters=${FILTERS} query=${query} none="No approvals match.">${all ? "No approvals yet." : "Nothing waits for a decision."}<//>`}
     <//>
   <//>`;
 }
@@ -125,6 +122,7 @@ function One({ parts, query }) {
     <${Loaded} resource=${resource} place=${place}>
       ${(found) => html`<div class="approval">
         <section class="panel"><h2>${capital(describeWait(found))}</h2>
+          <${Turn} approval=${found} db=${query.db} />
           <${Asked} approval=${found} />
           <${Outcome} approval=${found} />
         </section>
@@ -137,6 +135,18 @@ function One({ parts, query }) {
 }
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** The message and the last text before the call, for callers that may read the run. */
+function Turn({ approval, db }) {
+  const { run_id: run, session_id: session, tool_call_id: call, user_id: user } = approval;
+  const place = can("sessions", "read", session) ? withQuery(path`/runs/${run}`, { db_id: db, view: "items", cut: 500 }) : null;
+  const found = useResource(place).data;
+  if (!found) return null;
+  const before = found.items.slice(0, found.items.findIndex((item) => item.tool_call_id === call));
+  const said = before.findLast((item) => item.type === "text");
+  return html`<dl class="facts" data-turn><dt>${printable(user ?? "message")}</dt><dd dir="auto">${cut(found.input, 500)}</dd>
+    ${said ? html`<dt>answer</dt><dd dir="auto">${cut(said.text, 500)}</dd>` : null}</dl>`;
+}
 
 function Outcome({ approval }) {
   const { answer, result, kind, status, executed_at: at } = approval;
