@@ -241,6 +241,19 @@ def test_requests_are_checked_before_work(talk: Talk, served: ThreadedServer) ->
         (assistant({**answered, "approval": {"id": "x"}}), "approved must be true or false"),
         (assistant({**answered, "approval": 1}), "approval must be an object"),
         (assistant({"type": "tool-x", "state": "output-available"}), "toolCallId"),
+        (
+            assistant(
+                *(
+                    {
+                        **answered,
+                        "toolCallId": f"c{number}",
+                        "approval": {"id": "x", "approved": True},
+                    }
+                    for number in range(101)
+                )
+            ),
+            "at most 100 answers",
+        ),
         ({"messages": []}, "must end with"),
         ({"messages": "hello"}, "messages must be an array"),
         ({"messages": [user(text)] * 2_049}, "2048 entries"),

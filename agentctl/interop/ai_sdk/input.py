@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentctl.errors import ValidationFailed
+from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.interop.pages.request import (
     MAXIMUM_MESSAGES,
     PageAnswer,
@@ -23,6 +24,11 @@ from agentctl.records.approvals import Verb
 
 MAXIMUM_PARTS = 2_048
 """Maximum number of parts of the newest message of a request."""
+
+Placed = tuple[str, dict[str, Any]]
+"""A part with its place in the body, for errors."""
+
+_RESULTS = ("output-available", "output-error")
 
 _OUTCOMES: dict[bool, Verb] = {True: "retry", False: "fail"}
 """The decisions about a call in doubt: a page can only approve or deny."""
@@ -53,37 +59,46 @@ def read_input(body: object) -> AiRequest:
     messages = read_list(given, "messages", MAXIMUM_MESSAGES)
     at = f"messages[{len(messages) - 1}]"
     newest = check_value(messages[-1], dict, at) if messages else {}
-    role, is_new = newest.get("role"), trigger == "regenerate-message"
-    if role != "user" and (is_new or role != "assistant"):
+    is_user, is_new = newest.get("role") == "user", trigger == "regenerate-message"
+    if not is_user and (is_new or newest.get("role") != "assistant"):
         raise ValidationFailed("messages must end with a message of the user, or with answers")
     parts = [
         (f"{at}.parts[{index}]", check_value(part, dict, f"{at}.parts[{index}]"))
         for index, part in enumerate(read_list(newest, "parts", MAXIMUM_PARTS))
     ]
-    tools = check_value(given.get("tools") or {}, dict, "tools")
-    entries = [
-        {**check_value(tool, dict, f"tools.{name}"), "name": name} for name, tool in tools.items()
+    calls = {} if is_user else _find_calls(parts)
+    tools = [
+        {**check_value(tool, dict, f"tools.{name}"), "name": name}
+        for name, tool in check_value(given.get("tools") or {}, dict, "tools").items()
     ]
-    calls = [(place, part) for place, part in parts if _is_call(part)] if role != "user" else []
     found = AiRequest(
         thread_id=chat_id,
-        message=_read_message(newest, parts, at) if role == "user" else None,
-        results=[_read_result(part, place) for place, part in calls if _is_result(part)],
-        answers=[_read_answer(part, place) for place, part in calls if _is_answer(part)],
-        tools=read_tools(entries),
+        message=_read_message(parts, at) if is_user else None,
+        results=[
+            _read_result(call_id, part, place)
+            for call_id, (place, part) in calls.items()
+            # The others are the results of the server itself.
+            if part.get("state") in _RESULTS and not part.get("providerExecuted")
+        ],
+        answers=[
+            _read_answer(part, place)
+            for place, part in calls.values()
+            if part.get("state") == "approval-responded"
+        ],
+        tools=read_tools(tools),
         dependencies=read_object(given, "dependencies"),
-        message_id=check_value(newest.get("id"), str, f"{at}.id") if role != "user" else None,
-        shown=frozenset(_read_id(part, place) for place, part in calls),
+        message_id=None if is_user else check_value(newest.get("id"), str, f"{at}.id"),
+        shown=frozenset(calls),
         regenerates=is_new,
     )
     if found.message is None and not found.continues:
         raise ValidationFailed(f"{at} has no answer to a tool approval and no result of a tool")
+    if len(found.answers) > MAXIMUM_DECISIONS:
+        raise ValidationFailed(f"{at} must have at most {MAXIMUM_DECISIONS} answers to approvals")
     return found
 
 
-def _read_message(
-    message: Mapping[str, Any], parts: Sequence[tuple[str, dict[str, Any]]], at: str
-) -> str:
+def _read_message(parts: Sequence[Placed], at: str) -> str:
     """Return the text of a message of the user; parts with data are for the page itself."""
     for place, part in parts:
         if part.get("type") == "file":
@@ -93,38 +108,26 @@ def _read_message(
     )
 
 
-def _is_call(part: Mapping[str, Any]) -> bool:
-    kind = part.get("type")
-    return kind == "dynamic-tool" or (isinstance(kind, str) and kind.startswith("tool-"))
+def _find_calls(parts: Sequence[Placed]) -> dict[str, Placed]:
+    """Return the tool calls of a message of the assistant by their ids."""
+    return {
+        check_value(part.get("toolCallId"), str, f"{place}.toolCallId"): (place, part)
+        for place, part in parts
+        if str(part.get("type")).startswith(("tool-", "dynamic-tool"))
+    }
 
 
-def _is_answer(part: Mapping[str, Any]) -> bool:
-    return part.get("state") == "approval-responded"
-
-
-def _is_result(part: Mapping[str, Any]) -> bool:
-    """Return True for the result of a call that the page made; the others are the server's own."""
-    return part.get("state") in ("output-available", "output-error") and not part.get(
-        "providerExecuted"
-    )
-
-
-def _read_id(part: Mapping[str, Any], at: str) -> str:
-    call_id: str = check_value(part.get("toolCallId"), str, f"{at}.toolCallId")
-    return call_id
-
-
-def _read_result(part: Mapping[str, Any], at: str) -> ToolResult:
+def _read_result(call_id: str, part: Mapping[str, Any], at: str) -> ToolResult:
     error = None
     if part["state"] == "output-error":
         error = check_value(part.get("errorText"), str, f"{at}.errorText")
-    return ToolResult(_read_id(part, at), part.get("output"), error)
+    return ToolResult(call_id, part.get("output"), error)
 
 
 def _read_answer(part: Mapping[str, Any], at: str) -> PageAnswer:
     approval = check_value(part.get("approval"), dict, f"{at}.approval")
-    approved = approval.get("approved")
+    approved, note = approval.get("approved"), approval.get("reason")
     if not isinstance(approved, bool):
         raise ValidationFailed(f"{at}.approval.approved must be true or false")
-    payload = {"approved": approved, "outcome": _OUTCOMES[approved], "note": approval.get("reason")}
+    payload = {"approved": approved, "outcome": _OUTCOMES[approved], "note": note}
     return PageAnswer(at, check_value(approval.get("id"), str, f"{at}.approval.id"), payload)

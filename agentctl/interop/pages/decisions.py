@@ -52,7 +52,7 @@ def check_no_interrupt(waiting: Iterable[ApprovalRecord]) -> None:
     ids = [asked["approval_id"] for asked in waiting if is_interrupt(asked)]
     if ids:
         raise Conflict(
-            f"A run of this conversation waits for answers to its interrupts: {', '.join(ids)}."
+            f"A run of this conversation waits for answers to its approvals: {', '.join(ids)}."
             " Answer each of them, or cancel the run"
         )
 
@@ -82,18 +82,20 @@ class ResumedRun:
         for answer in given.answers:
             asked = by_id.get(answer.approval_id)
             if asked is None or not is_interrupt(asked):
-                raise NotFound(f"{answer.at}: no run of this conversation has this interrupt")
+                raise NotFound(f"{answer.at}: no run of this conversation has this approval")
             if asked["approval_id"] in {each["approval_id"] for each in named}:
-                raise ValidationFailed(f"{answer.at} answers the same interrupt again")
+                raise ValidationFailed(f"{answer.at} answers the same approval again")
             named.append(asked)
             self._take_answer(asked, answer)
+        open_calls = {
+            build_call_id(asked["run_id"], asked["tool_call_id"]): asked
+            for asked in known
+            if asked["kind"] in ("external", "input") and asked["status"] == "pending"
+        }
         for result in given.results:
-            for asked in known:
-                call_id = build_call_id(asked["run_id"], asked["tool_call_id"])
-                is_open = asked["kind"] in ("external", "input") and asked["status"] == "pending"
-                if is_open and result.call_id == call_id:
-                    named.append(asked)
-                    self.decisions.append(_build_completion(asked, result))
+            if result.call_id in open_calls:
+                named.append(open_calls[result.call_id])
+                self.decisions.append(_build_completion(named[-1], result))
         runs = {asked["root_run_id"] for asked in named}
         if not runs:
             raise NotFound("No run of this conversation waits for these results of tool calls")
@@ -110,7 +112,7 @@ class ResumedRun:
             self.decisions.append(_build_decision(asked, answer))
         elif asked["status"] == "pending":
             raise FourEyes(
-                f"{answer.at}: this interrupt needs the decision of an approver and cannot be"
+                f"{answer.at}: this approval needs the decision of an approver and cannot be"
                 " answered here: send the request again when it is decided"
             )
         else:
@@ -130,7 +132,7 @@ class ResumedRun:
         ]
         if missing:
             raise ValidationFailed(
-                f"Answer every interrupt of the run in one request; missing: {', '.join(missing)}"
+                f"Answer every approval of the run in one request; missing: {', '.join(missing)}"
             )
 
 
