@@ -76,3 +76,29 @@ def test_imported_messages_without_a_time_and_a_name_are_history() -> None:
     parsed = parse_messages(json.dumps(bare))
     assert parsed == bare
     assert [each["role"] for each in complete_history(parsed)] == ["user", "assistant", "tool"]
+
+
+ASKED: dict[str, Any] = {"role": "user", "content": "hi", "created_at": 1}
+CALLED = {**ASKED, "role": "assistant", "tool_calls": [{"id": "1", "name": "x", "arguments": {}}]}
+RESULT = {**ASKED, "role": "tool", "tool_call_id": "1", "tool_name": "x"}
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        7, {}, "text", [7], [[]], [{}], [{**ASKED, "content": None}], [{**ASKED, "role": 1}],
+        [{**ASKED, "created_at": "now"}], [ASKED, {**CALLED, "tool_calls": 5}],
+        [{**CALLED, "tool_calls": [{}]}], [{**CALLED, "tool_calls": [{"id": "1", "name": "x"}]}],
+        [{**CALLED, "tool_calls": [{"id": 1, "name": "x", "arguments": {}}]}],
+        [{**RESULT, "tool_name": None}], [{**RESULT, "tool_call_id": 7}],
+    ],
+)  # fmt: skip
+def test_damaged_messages_are_none(stored: Any) -> None:
+    assert parse_messages(json.dumps(stored)) is None
+
+
+def test_stored_messages_are_read() -> None:
+    whole = [ASKED, CALLED, RESULT]
+    assert parse_messages(json.dumps(whole)) == whole
+    assert parse_messages("[]") == []
+    assert parse_messages(json.dumps(whole)[:-1]) is None

@@ -82,21 +82,25 @@ def parse_messages(stored: str) -> list[dict[str, Any]] | None:
     return messages if messages is not None and all(map(_is_message, messages)) else None
 
 
-def _is_message(value: object) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+def _is_message(value: Any) -> bool:
+    # The values come from JSON: they have exact types.
+    if type(value) is not dict:
+        return False
+    read = value.get
+    role, calls = read("role"), read("tool_calls")
+    if type(role) is not str or type(read("content")) is not str:
         return False
     # Messages of an import may have no time, and their results no name.
-    if not isinstance(value.get("created_at", 0), int | float):
+    if type(read("created_at", 0)) not in (int, float):
         return False
-    calls = value.get("tool_calls", ())
-    names = [value.get("role")]
-    if names[0] == "tool":
-        names += [value.get("tool_call_id"), value.get("tool_name", "")]
-    for call in calls if isinstance(calls, list) else [calls] if calls else ():
-        if not isinstance(call, dict) or "arguments" not in call:
-            return False
-        names += [call.get("id"), call.get("name")]
-    return all(isinstance(name, str) for name in names)
+    if role == "tool":
+        return type(read("tool_call_id")) is type(read("tool_name", "")) is str
+    return not calls or (type(calls) is list and all(map(_is_call, calls)))
+
+
+def _is_call(value: Any) -> bool:
+    is_named = type(value) is dict and type(value.get("id")) is type(value.get("name")) is str
+    return is_named and "arguments" in value
 
 
 def mark_kept(messages: Iterable[Mapping[str, Any]], run_id: str) -> tuple[dict[str, Any], ...]:
