@@ -63,10 +63,19 @@ class InfoRecord(TypedDict):
     sign_in: NotRequired[SignInRecord]
 
 
+class ScopeOriginRecord(TypedDict):
+    """The claim of a JWT that grants a scope, and the role in it; null for a claim of scopes."""
+
+    scope: str
+    claim: str
+    role: str | None
+
+
 class MeRecord(TypedDict):
     """The response of GET `/auth/me`: the principal of the caller and its scopes.
 
     `principal` is `anonymous` for a token without `sub`, and when authorization is off.
+    `scope_origins` are those of the scopes of a JWT, empty for another credential.
     `operations` are the ids of the operations that the caller may call, for every resource or for
     some, without public ones. `trace_url` is the page about a trace, with `{trace_id}` in place of
     its id; null without one.
@@ -78,6 +87,7 @@ class MeRecord(TypedDict):
     auth_mode: Literal["none", "jwt"]
     operations: list[str]
     trace_url: str | None
+    scope_origins: list[ScopeOriginRecord]
 
 
 class ModelEntry(TypedDict):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any, Literal
 
+import orjson
+
 import agentctl
 from agentctl.auth import policy
 from agentctl.auth.policy import list_open_operations
+from agentctl.auth.tokens.grants import ScopeRules, trace_scopes
 from agentctl.interface.requests import SessionLocator
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -21,6 +24,7 @@ from agentctl.records.system import (
     MeRecord,
     ModelEntry,
     ReadinessRecord,
+    ScopeOriginRecord,
     SignInRecord,
     TeamEntry,
     WorkflowEntry,
@@ -123,8 +127,17 @@ class ComponentOperations(OperationFamily):
                     auth_mode=self._auth_mode(),
                     operations=list_open_operations(self.principal),
                     trace_url=self.hosting.settings.tracing.url or None,
+                    scope_origins=self._list_scope_origins(),
                 )
             )
+
+    def _list_scope_origins(self) -> list[ScopeOriginRecord]:
+        claims = orjson.loads(self.principal.claims or b"{}")
+        rules = ScopeRules.from_settings(self.hosting.settings.authorization)
+        return [
+            ScopeOriginRecord(scope=scope, claim=claim, role=role)
+            for scope, claim, role in trace_scopes(claims, rules)
+        ]
 
     def _auth_mode(self) -> Literal["none", "jwt"]:
         return "jwt" if self.hosting.settings.authorization.enabled else "none"

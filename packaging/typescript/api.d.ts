@@ -2387,6 +2387,7 @@ export interface components {
          * @description The response of GET `/auth/me`: the principal of the caller and its scopes.
          *
          *     `principal` is `anonymous` for a token without `sub`, and when authorization is off.
+         *     `scope_origins` are those of the scopes of a JWT, empty for another credential.
          *     `operations` are the ids of the operations that the caller may call, for every resource or for
          *     some, without public ones. `trace_url` is the page about a trace, with `{trace_id}` in place of
          *     its id; null without one.
@@ -2397,6 +2398,7 @@ export interface components {
             auth_mode: "none" | "jwt";
             operations: string[];
             principal: string;
+            scope_origins: components["schemas"]["ScopeOriginRecord"][];
             scopes: string[];
             trace_url: string | null;
         };
@@ -3336,6 +3338,12 @@ export interface components {
             effect: "allow";
             scope: string;
         };
+        /** @description The claim of a JWT that grants a scope, and the role in it; null for a claim of scopes. */
+        ScopeOriginRecord: {
+            claim: string;
+            role: string | null;
+            scope: string;
+        };
         /**
          * @description The text that a search found: of a run of the session, or its name (`run_id` is null).
          *
@@ -4077,6 +4085,7 @@ export type RunSummary = components['schemas']['RunSummary'];
 export type RunSummaryPage = components['schemas']['RunSummaryPage'];
 export type RunViewPage = components['schemas']['RunViewPage'];
 export type ScopeGrant = components['schemas']['ScopeGrant'];
+export type ScopeOriginRecord = components['schemas']['ScopeOriginRecord'];
 export type SearchMatch = components['schemas']['SearchMatch'];
 export type SentMessage = components['schemas']['SentMessage'];
 export type SessionExport = components['schemas']['SessionExport'];

@@ -41,7 +41,7 @@ from agentctl.auth.explain.suggestions import (
 from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, required_scopes
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.claims import RawClaims
-from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, find_claim
+from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, find_claim, trace_scopes
 from agentctl.errors import (
     AgentctlError,
     Forbidden,
@@ -190,7 +190,7 @@ async def explain_request(
     if caller.facts is not None and caller.principal is not None:
         rules = caller.facts.rules.scopes
         scopes = (rules.admin_scope,) if caller.principal.admin else policy.required_scopes(*match)
-        grant += describe_origins(caller.facts.claims, rules, scopes)
+        grant += describe_origins(trace_scopes(caller.facts.claims, rules), scopes)
     return _explain_parameters(report.with_check(ExplainedCheck("policy", "passed", grant)), match)
 
 

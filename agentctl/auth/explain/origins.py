@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from agentctl.auth.explain.suggestions import join_some, quote_value
@@ -13,11 +13,11 @@ from agentctl.auth.tokens.grants import (
     KNOWN_CLAIMS,
     SCOPES_CLAIM,
     ClaimSetting,
+    ScopeOrigin,
     ScopeRules,
     find_claim,
     list_unread_claims,
     read_scopes,
-    trace_scopes,
 )
 from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
 from agentctl.records.scopes import is_known_scope
@@ -167,7 +167,7 @@ def _quote_some(values: list[Any]) -> str:
     return join_some(list(map(quote_value, values)))
 
 
-def describe_origins(claims: RawClaims, rules: ScopeRules, scopes: Collection[str]) -> str:
+def describe_origins(granted: Iterable[ScopeOrigin], scopes: Collection[str]) -> str:
     """Return the claims and roles that grant any of `scopes`, except the claim `scopes` itself.
 
     The text is empty, or begins with a comma: `, by the role "viewer" of groups`.
@@ -176,7 +176,7 @@ def describe_origins(claims: RawClaims, rules: ScopeRules, scopes: Collection[st
         f"the claim {origin.claim}"
         if origin.role is None
         else f"the role {quote_value(origin.role)} of {origin.claim}"
-        for origin in trace_scopes(claims, rules)
+        for origin in granted
         if origin.scope in scopes and (origin.role is not None or origin.claim != SCOPES_CLAIM)
     )
     return f", by {join_some(list(origins))}" if origins else ""

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl.auth import policy
+from agentctl.auth.explain.origins import describe_origins
 from agentctl.auth.explain.suggestions import routable_path, suggest_path
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import find_covering_scope
+from agentctl.auth.tokens.grants import ScopeOrigin
 from agentctl.auth.tokens.mint import check_mintable_scopes
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import read_token_file, resolve_token
@@ -267,7 +269,11 @@ def _reject_unused_ids(ids: Mapping[str, str], named: Any, what: str) -> None:
 
 
 def answer_question(asked: ExplainQuery, me: MeRecord) -> dict[str, Any]:
-    """Answer a question: allowed or not, the reason, and the required scopes."""
+    """Answer a question: allowed or not, the reason, and the required scopes.
+
+    The reason names the claim or the role that grants the scope, if the server names it.
+    """
+    origins = [ScopeOrigin(**origin) for origin in me.get("scope_origins", ())]
     held = frozenset(me["scopes"])
     principal = Principal(subject=me["principal"], scopes=held, admin=me["admin"])
     answer: dict[str, Any] = {"allowed": False, "principal": me["principal"]}
@@ -278,11 +284,16 @@ def answer_question(asked: ExplainQuery, me: MeRecord) -> dict[str, Any]:
             policy.authorize(principal, *asked.match)
         except Forbidden:
             return answer
-        return answer | {"allowed": True, "by": policy.describe_grant(principal, asked.match)}
+        granting = (resolve_admin_scope(None),) if principal.admin else answer["required_scopes"]
+        by = policy.describe_grant(principal, asked.match) + describe_origins(origins, granting)
+        return answer | {"allowed": True, "by": by}
     answer["required_scopes"] = [asked.scope]
     if asked.scope not in held:
         check_mintable_scopes((asked.scope,), resolve_admin_scope(None))
     if principal.admin:
         return answer | {"allowed": True, "by": "the caller is an administrator"}
-    by = find_covering_scope(held, asked.scope)
-    return answer if by is None else answer | {"allowed": True, "by": f"granted by {by}"}
+    covering = find_covering_scope(held, asked.scope)
+    if covering is None:
+        return answer
+    by = f"granted by {covering}{describe_origins(origins, (covering,))}"
+    return answer | {"allowed": True, "by": by}
