@@ -13,7 +13,10 @@ BENCH_PEERS := agentos-2 agentos-3 langgraph litellm
 PEERS := 2.7.2 2.9.0 3.1.10
 OTHERS := claude-agent-sdk crewai google-adk smolagents
 MCP_VERSIONS := 1.24.0 1.30.0
-OPENAI_PROGRAMS := aider instructor langchain litellm llm openai openai-agents pydantic-ai
+OPENAI_PROGRAMS := adk ag2 agent-framework agno aider aisuite any-llm autogen crewai dspy gptme \
+	griptape haystack instructor langchain litellm llama-index llm magentic mirascope openai \
+	openai-agents pydantic-ai semantic-kernel shell-gpt smolagents strands
+OPENAI_NODE := node node-agents node-libraries node-programs node-voltagent
 # Five processes for two cores, because many tests wait for other processes. The order of the
 # folders is kept: those that take long are not the last.
 # Without cached bytecode, every process of a test would compile all modules.
@@ -146,7 +149,8 @@ bench-hostile: $(VENV)/.installed-test
 # docs/other-libraries.md, each with its library, and public agents of all libraries against scripted
 # models.
 test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
-		$(OPENAI_PROGRAMS:%=.peers/openai/%/.installed) .peers/openai/node/.installed \
+		$(OPENAI_PROGRAMS:%=.peers/openai/%/.installed) \
+		$(OPENAI_NODE:%=.peers/openai/%/.installed) \
 		.peers/agui/.installed .peers/webhooks/.installed \
 		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
 		.peers/agents/.installed .peers/mcp-clients/.installed
@@ -242,6 +246,12 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 	@if command -v npm >/dev/null; then \
 		cp $< $(@D) && npm install --silent --prefix $(@D); fi
 	@touch $@
+
+# Some have older peers than what they need.
+.peers/openai/node-%/.installed: tests/peers/openai_programs/package-%.json
+	@mkdir -p $(@D)
+	@if command -v npm >/dev/null; then cp $< $(@D)/package.json && \
+		npm install --silent --legacy-peer-deps --prefix $(@D) && touch $@; fi
 
 .peers/openai/%/.installed: tests/peers/openai_programs/requirements-%.txt
 	@echo 'Creating an environment for $* in .peers/openai'

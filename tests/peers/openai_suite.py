@@ -50,20 +50,22 @@ class Program(NamedTuple):
         if self.needs:
             return (PACKAGES / self.needs).exists()
         if self.scripts[0].endswith(".mjs"):
-            return (
-                shutil.which("node") is not None and (PACKAGES / "node" / "node_modules").exists()
-            )
+            return shutil.which("node") is not None and (self._node / "node_modules").exists()
         return not self.environment or self._python.exists()
 
     @property
     def _python(self) -> Path:
         return PACKAGES / self.environment / "bin" / "python"
 
+    @property
+    def _node(self) -> Path:
+        return PACKAGES / (self.environment or "node")
+
     def build_command(self, script: str) -> list[str]:
         """Return the command line of a script."""
         path = str(SCRIPTS / script)
         if script.endswith(".mjs"):
-            return ["node", path, str(PACKAGES / "node")]
+            return ["node", path, str(self._node)]
         return [str(self._python) if self.environment else sys.executable, path]
 
 
@@ -88,6 +90,53 @@ PROGRAMS = {
     "aider": Program("aider 0.86.2, the program", ("with_aider.py",), "aider"),
     "codex": Program(
         "OpenAI Codex 0.171, the program", ("with_codex.py",), needs="node/node_modules/.bin/codex"
+    ),
+    "smolagents": Program("smolagents 1.26", ("with_smolagents.py",), "smolagents"),
+    "llama-index": Program("LlamaIndex 0.14, OpenAILike", ("with_llama_index.py",), "llama-index"),
+    "haystack": Program("Haystack 3.4", ("with_haystack.py",), "haystack"),
+    "strands": Program("Strands Agents 1.62", ("with_strands.py",), "strands"),
+    "autogen": Program("AutoGen 0.7", ("with_autogen.py",), "autogen"),
+    "semantic-kernel": Program(
+        "Semantic Kernel 1.45", ("with_semantic_kernel.py",), "semantic-kernel"
+    ),
+    "agno": Program("agno 3.1, OpenAILike", ("with_agno.py",), "agno"),
+    "magentic": Program("magentic 0.41", ("with_magentic.py",), "magentic"),
+    "aisuite": Program("aisuite 0.2", ("with_aisuite.py",), "aisuite"),
+    "any-llm": Program("any-llm 1.40", ("with_any_llm.py",), "any-llm"),
+    "adk": Program("Google ADK 2.13, LiteLlm", ("with_adk.py",), "adk"),
+    "crewai": Program("crewAI 1.15", ("with_crewai.py",), "crewai"),
+    "griptape": Program("Griptape 1.13", ("with_griptape.py",), "griptape"),
+    "shell-gpt": Program("sgpt 1.5, the program", ("with_shell_gpt.py",), "shell-gpt"),
+    "gptme": Program("gptme 0.35, the program", ("with_gptme.py",), "gptme"),
+    "dspy": Program("DSPy 3.4", ("with_dspy.py",), "dspy"),
+    "agent-framework": Program(
+        "Microsoft Agent Framework 1.17", ("with_agent_framework.py",), "agent-framework"
+    ),
+    "mirascope": Program("Mirascope 2.8", ("with_mirascope.py",), "mirascope"),
+    "ag2": Program("AG2 1.2", ("with_ag2.py",), "ag2"),
+    "langchain-js": Program(
+        "LangChain.js ChatOpenAI 1.5", ("with_langchain_js.mjs",), "node-libraries"
+    ),
+    "llamaindex-js": Program("LlamaIndex.TS 0.12", ("with_llamaindex_js.mjs",), "node-libraries"),
+    "mastra": Program("Mastra 0.24", ("with_mastra.mjs",), "node-libraries"),
+    "token-js": Program("Token.js 0.7", ("with_token_js.mjs",), "node-libraries"),
+    "genkit": Program("Genkit 1.42", ("with_genkit.mjs",), "node-libraries"),
+    "openai-agents-js": Program(
+        "openai-agents 0.20 (Node)", ("with_openai_agents_js.mjs",), "node-agents"
+    ),
+    "voltagent": Program("VoltAgent 2.10", ("with_voltagent.mjs",), "node-voltagent"),
+    "qwen-code": Program(
+        "Qwen Code 0.15, the program",
+        ("with_qwen_code.py",),
+        needs="node-programs/node_modules/.bin/qwen",
+    ),
+    "pi": Program(
+        "pi 0.73, the program", ("with_pi.py",), needs="node-programs/node_modules/.bin/pi"
+    ),
+    "continue": Program(
+        "Continue 1.5, the program cn",
+        ("with_continue.py",),
+        needs="node-programs/node_modules/.bin/cn",
     ),
     "open-webui": Program("Open WebUI, requests as in its source", ("with_open_webui.py",)),
 }
@@ -147,16 +196,19 @@ class Host(NamedTuple):
 
     def _build_environment(self) -> Mapping[str, str]:
         home = str(self.deployment.folder)
+        key = self.deployment.token(
+            "ada", "agents:run", "teams:run", "agents:read", "teams:read", "sessions:delete"
+        )
         return {
             "HOME": home,
             "PROGRAMS": str(PACKAGES),
             "OPENAI_BASE_URL": f"{self.url}/v1",
-            "OPENAI_API_KEY": self.deployment.token(
-                "ada", "agents:run", "teams:run", "agents:read", "teams:read", "sessions:delete"
-            ),
+            "OPENAI_API_KEY": key,
             "ADMIN_KEY": self.deployment.token("root", ADMIN),
             "PYTHONWARNINGS": "ignore",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "OPENAI_COMPATIBLE_API_KEY": key,
+            "OTEL_SDK_DISABLED": "true",
         }
 
 

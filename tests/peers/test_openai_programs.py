@@ -12,7 +12,7 @@ import pytest
 
 from tests.endpoint import ModelEndpoint
 from tests.peers.openai_suite import PROGRAMS, Host, read_results, serve
-from tests.peers.openai_table import DECIDED
+from tests.peers.openai_table import DECIDED, NAMED, SHOWN
 
 EVERY = os.environ.get("AGENTCTL_TEST_PEERS") == "1"
 
@@ -86,6 +86,14 @@ def test_answers_are_sent_back_with_members_of_libraries(client: openai.OpenAI) 
     assert sent.choices[0].message.content == "hello"
     with pytest.raises(openai.BadRequestError, match="leave it out"):
         client.chat.completions.create(model="echo", messages=[{**question, "colour": "red"}])
+
+
+def test_no_program_is_refused_at_its_first_message() -> None:
+    results = read_results()
+    assert len(results) >= 40
+    for name, found in results.items():
+        first = NAMED.get(name, SHOWN)[0]
+        assert found[first] == "right", name
 
 
 def test_every_refusal_is_decided() -> None:

@@ -185,6 +185,7 @@ def test_previous_response_continues_its_session(
         ({"previous_response_id": first.id}, "unsupported_parameter"),
         ({"previous_response_id": "resp_unknown"}, "previous_response_not_found"),
         ({"previous_response_id": "unknown"}, "previous_response_not_found"),
+        ({"previous_response_id": "conv_unknown"}, "previous_response_not_found"),
         ({"previous_response_id": third.id, "conversation": "c"}, "unsupported_parameter"),
     ):
         with pytest.raises(openai.BadRequestError) as refused:

@@ -116,6 +116,25 @@ def test_calls_are_handed_out_and_their_results_continue_the_run(
     assert found.choices[0].message.content == "new"
 
 
+def test_conversation_can_be_named_as_the_previous_response(client: openai.OpenAI) -> None:
+    asked = client.responses.create(
+        model="clerk", input=json.dumps([answer(call("open-tab", "t", url="a"))]), tools=[FLAT]
+    )
+    assert asked.conversation is not None
+    made: Any = asked.output[0]
+    given: Any = {"type": "function_call_output", "call_id": made.call_id, "output": "opened"}
+    followed = client.responses.create(
+        model="clerk", input=[given], previous_response_id=asked.conversation.id
+    )
+    assert followed.output_text == "opened"
+    later = client.responses.create(
+        model="clerk",
+        input=json.dumps([answer(text="more")]),
+        previous_response_id=asked.conversation.id,
+    )
+    assert (later.output_text, later.conversation) == ("more", asked.conversation)
+
+
 def test_earlier_calls_reach_the_model_as_calls(
     client: openai.OpenAI, model_endpoint: ModelEndpoint
 ) -> None:

@@ -18,6 +18,7 @@ from agentctl.interop.openai.parameters import (
     check_type,
     read_schema,
 )
+from agentctl.records.ids import is_unique_id
 from agentctl.records.run_spec import REQUIRED
 
 PAUSED_CODE = "approval_pending"
@@ -204,6 +205,9 @@ class ModelResponse:
         if isinstance(value, dict):
             value = value.get("id", "")
         self.conversation = None if value is None else check_type(value, str, "conversation")
+        if self.conversation is None and self.previous and is_unique_id(self.previous):
+            # Microsoft's Agent Framework sends the id of a conversation that is not `conv_…` so.
+            self.conversation, self.previous = self.previous, None
         if self.previous is not None and self.conversation is not None:
             raise RefusedParameter(
                 "Only one of previous_response_id and conversation can be given",

@@ -41,6 +41,28 @@ export async function waitForStatus(session, status) {
   throw new Error(`the session ${session} has no run with the status ${status}`);
 }
 
+/** Wait until a component works on a run; return the session of the run. */
+export async function waitForLiveRun(component) {
+  const url = `${baseURL.replace(/\/v1$/, '')}/runs?live=true&limit=1&component_id=${component}`;
+  const headers = { Authorization: `Bearer ${adminKey}` };
+  for (const deadline = Date.now() + 30000; Date.now() < deadline; ) {
+    const { data } = await (await fetch(url, { headers })).json();
+    if (data?.length) return data[0].session_id;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  throw new Error(`${component} has no run`);
+}
+
+/** Abort work of a program, in which a component answers without end; its run must end. */
+export async function expectCancel(work, component = 'trickle') {
+  const controller = new AbortController();
+  const ended = Promise.resolve(work(controller.signal)).catch(() => {});
+  const session = await waitForLiveRun(component);
+  controller.abort();
+  await waitForStatus(session, 'CANCELLED');
+  await ended;
+}
+
 export async function report() {
   for (const { name, run, outcome } of list) {
     if (names.length && !names.includes(name)) continue;

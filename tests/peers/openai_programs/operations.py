@@ -147,3 +147,30 @@ def wait_for_live_run(component_id: str) -> str:
         if time.monotonic() > deadline:
             raise AssertionError(f"{component_id} has no run")
         time.sleep(0.05)
+
+
+WEATHER = 'How is it in {"city": "Rome"}?'
+"""A message for which the agent `weather` calls the tool `get_weather`."""
+
+SUNNY = "Rome: sunny"
+"""The result of that tool, which is the answer of the agent then."""
+
+
+def get_weather(city: str) -> str:
+    """Return the weather of a city.
+
+    Args:
+        city: name of the city
+    """
+    return f"{city}: sunny"
+
+
+async def expect_cancel(work: Callable[[], Any], component_id: str = "trickle") -> None:
+    """Cancel work of a program, in which a component answers without end; its run must end."""
+    task = asyncio.ensure_future(work())
+    try:
+        session_id = await asyncio.to_thread(wait_for_live_run, component_id)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await asyncio.to_thread(wait_for_status, session_id, "CANCELLED")
