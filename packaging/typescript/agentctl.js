@@ -213,7 +213,8 @@ class Connection {
     }
     /** Send a request and yield the events of its stream, each with its number. */
     async *read(sent) {
-        const [exchange, response] = await this.open({ accept: "text/event-stream", ...sent });
+        const timeout = this.idleTimeout;
+        const [exchange, response] = await this.open({ accept: "text/event-stream", ...sent, timeout });
         const reader = response.body?.getReader();
         try {
             if (!/^text\/event-stream/i.test(response.headers.get("content-type") ?? "") || !reader) {

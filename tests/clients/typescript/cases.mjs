@@ -382,7 +382,9 @@ const cases = {
       streamOf(eventOf(1, "RunCompleted", member) + eventOf(2, "RunContent", { content: "x" }) + eventOf(3, "RunCompleted")),
     );
     const client = connect({ fetch, retryDelay: 1, idleTimeout: 50 });
+    const began = Date.now();
     const events = await readAll(client.agents.stream("echo", { message: "x" }));
+    equal(Date.now() - began < 20_000, true);
     equal(namesOf(events), ["RunStarted", "RunCompleted", "RunContent", "RunCompleted"]);
     equal(fetch.requests.slice(1).map(({ method, url }) => [method, new URL(url).pathname + new URL(url).search]),
       Array(4).fill(["POST", "/agents/echo/runs/r1/resume?session_id=s1&last_event_index=1"]));
