@@ -93,5 +93,5 @@ def test_generated_client_reads_runs_sessions_and_events(
         "agent": "agent echo",
         "team": "team desk",
         "workflow": "workflow line",
-        "head": "head 1",
+        "head": "head desk",
     }

@@ -40,7 +40,7 @@ async function main(url: string, token: string): Promise<Record<string, string>>
     query: { view: "summary" },
     throwOnError: true,
   });
-  if ("turn_count" in short.data) found.head = `head ${short.data.turn_count}`;
+  if ("turn_count" in short.data) found.head = `head ${short.data.team_id}`;
   return found;
 }
 

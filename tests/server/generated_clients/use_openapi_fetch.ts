@@ -43,7 +43,7 @@ async function main(url: string, token: string): Promise<Record<string, string>>
   const short = await client.GET("/sessions/{session_id}", {
     params: { path: { session_id: "mine-team" }, query: { view: "summary" } },
   });
-  if (short.data && "turn_count" in short.data) found.head = `head ${short.data.turn_count}`;
+  if (short.data && "turn_count" in short.data) found.head = `head ${short.data.team_id}`;
   return found;
 }
 

@@ -46,7 +46,7 @@ def main(url: str, token: str) -> dict[str, str]:
     found["workflow"] = f"workflow {workflow.workflow_id}"
     head = get_session_by_id.sync("mine-team", client=client, view=GetSessionByIdView.SUMMARY)
     assert isinstance(head, SessionHead)
-    found["head"] = f"head {head.turn_count}"
+    found["head"] = f"head {head.team_id}"
     return found
 
 
