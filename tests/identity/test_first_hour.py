@@ -14,7 +14,5 @@ pytestmark = [*needs_browser, needs_provider]
 
 def test_steps_are_those_of_the_page(tmp_path: Path) -> None:
     steps = walk_through(tmp_path).steps
-    text = page("docs/measurements.md").text
-    rows = [f"| {where} | {what} | " for where, what, _ in steps]
-    assert [row for row in rows if row not in text] == []
-    assert f"| | {len(rows)} steps | " in text
+    section = page("docs/measurements.md").text.partition("## The first hour")[2]
+    assert f" {len(steps)} steps" in section.partition("##")[0].replace("\n", " ")

@@ -155,11 +155,14 @@ def test_openapi_describes_the_account_operations(host: ThreadedServer) -> None:
     operation = document["paths"]["/service-accounts"]["post"]
     assert operation["tags"] == ["Service accounts"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    grants = schema["properties"]["scopes"]["items"]
-    assert (grants["required"], grants["additionalProperties"]) == (["scope"], False)
-    assert "$defs" not in schema
-    assert "token" in document["components"]["schemas"]["NewAccountRecord"]["required"]
-    assert "token" not in document["components"]["schemas"]["AccountRecord"]["properties"]
+    schemas = document["components"]["schemas"]
+    assert schema == {"$ref": "#/components/schemas/NewAccountBody"}
+    grants = schemas["NewAccountBody"]["properties"]["scopes"]["items"]
+    assert grants == {"$ref": "#/components/schemas/GrantBody"}
+    grant = schemas["GrantBody"]
+    assert (grant["required"], grant["additionalProperties"]) == (["scope"], False)
+    assert "token" in schemas["NewAccountRecord"]["required"]
+    assert "token" not in schemas["AccountRecord"]["properties"]
 
 
 @pytest.mark.slow

@@ -230,7 +230,7 @@ def test_every_caller_is_admin_without_authorization(settled: Deployment) -> Non
     with serve_in_thread(settled, create_app(off)) as host:
         me = host.client.get("/auth/me", headers={"Authorization": "Bearer nonsense"})
         who = {"principal": "anonymous", "scopes": [], "admin": True, "auth_mode": "none"}
-        who["trace_url"] = None
+        who |= {"trace_url": None, "scope_origins": []}
         found = me.json()
         assert {"get_agents", "delete_session", "get_audit"} <= set(found.pop("operations"))
         assert found == who
