@@ -36,7 +36,7 @@ TOOLS = ROOT / ".peers" / "generators" / "node_modules" / ".bin"
 NODE = shutil.which("node")
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
-STREAMS = {"node": 10_000 if LONG else 100, "page": 1_000 if LONG else 20}
+STREAMS = {"node": 10_000 if LONG else 150, "page": 1_000 if LONG else 50}
 TOGETHER = 8
 
 SCOPES = (

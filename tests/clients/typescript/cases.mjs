@@ -428,7 +428,7 @@ export async function execute(given) {
 
 /** Read streams whose connections a proxy cuts, several at once, and return their problems. */
 export async function readCutStreams({ url, token, count, prefix, together }) {
-  const client = new Client(url, { token, retries: 1_000, resumes: 1_000, retryDelay: 1 });
+  const client = new Client(url, { token, retries: 1_000, resumes: 1_000, retryDelay: 0 });
   const problems = [];
   let next = 0;
   const readNext = async () => {
