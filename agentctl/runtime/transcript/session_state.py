@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -28,7 +29,7 @@ class StateChanges:
 class SessionState:
     """The state of a session as a run and the runs of its members see it.
 
-    It is parsed on the first access, so that a run that does not use it pays nothing.
+    The start of a run parses it once, to find damage; a copy is made on the first access only.
 
     Args:
         text: the stored JSON object, None for an empty state. A run does not see one that is
@@ -39,6 +40,7 @@ class SessionState:
     def __init__(self, text: str | None, limit: int) -> None:
         self._text = text
         self._limit = limit
+        self._parsed: dict[str, Any] | None = None
         self._values: dict[str, Any] | None = None
         self._before: dict[str, bytes] = {}
 
@@ -46,17 +48,22 @@ class SessionState:
     def values(self) -> dict[str, Any]:
         """The state, which the code of users may change in place, in any thread."""
         if self._values is None:
-            stored = self._parse()
+            stored = self._parse() if self._parsed is None else self._parsed
+            # The code of users changes it: the stored values are parsed again when they are needed.
+            self._parsed = None
             self._before = {key: _dump(value) for key, value in stored.items()}
             self._values = stored
         return self._values
 
-    @property
+    @cached_property
     def damaged_bytes(self) -> int:
         """The size of a stored state that is no JSON object; 0 if it is one."""
-        if self._text is None or parse_stored(self._text, dict) is not None:
+        if self._text is None:
             return 0
-        return len(self._text.encode())
+        parsed = parse_stored(self._text, dict)
+        if self._values is None:
+            self._parsed = parsed
+        return len(self._text.encode()) if parsed is None else 0
 
     def _parse(self) -> dict[str, Any]:
         return (parse_stored(self._text, dict) if self._text is not None else None) or {}
