@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.agui.pages import CODE, CONFIG, ORIGIN, Thread
+from tests.agui.pages import Thread, serve_agents
 from tests.deployment import Deploy, deploy
 from tests.endpoint import model_endpoint
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.server.threaded_server import ThreadedServer
 
 __all__ = ["deploy", "model_endpoint"]
 
@@ -19,9 +19,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module")
 def served(deploy: Deploy) -> Iterator[ThreadedServer]:
-    files, origins = {"agui_agents.py": CODE}, f'cors_origins = ["{ORIGIN}"]'
-    deployment = deploy(CONFIG.format(url=deploy.url), files=files, server=origins)
-    with serve_in_thread(deployment) as host:
+    with serve_agents(deploy) as host:
         yield host
 
 

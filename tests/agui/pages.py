@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
 
 from tests.agui.protocol import Event, parse_stream
-from tests.server.threaded_server import ThreadedServer
+from tests.deployment import Deploy
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read")
 APPROVER = ("approvals:read", "approvals:write")
@@ -102,6 +104,17 @@ def plan(*calls: Mapping[str, Any] | str) -> str:
             {"tool_calls": [{"id": f"c{number}", "type": "function", "function": function}]}
         )
     return json.dumps(messages)
+
+
+@contextlib.contextmanager
+def serve_agents(
+    deploy: Deploy, config: str = CONFIG, origin: str = ORIGIN
+) -> Iterator[ThreadedServer]:
+    """Serve the agents of `CODE` for pages of another origin."""
+    files, origins = {"agui_agents.py": CODE}, f'cors_origins = ["{origin}"]'
+    deployment = deploy(config.format(url=deploy.url), files=files, server=origins)
+    with serve_in_thread(deployment) as host:
+        yield host
 
 
 @dataclass

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.agui.pages import CODE, ORIGIN
+from tests.agui.pages import serve_agents
 from tests.ai_sdk.chats import CONFIG, Chat
 from tests.deployment import Deploy, deploy
 from tests.endpoint import model_endpoint
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.server.threaded_server import ThreadedServer
 
 __all__ = ["deploy", "model_endpoint"]
 
@@ -20,9 +20,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def served(deploy: Deploy) -> Iterator[ThreadedServer]:
-    files, origins = {"agui_agents.py": CODE}, f'cors_origins = ["{ORIGIN}"]'
-    deployment = deploy(CONFIG.format(url=deploy.url), files=files, server=origins)
-    with serve_in_thread(deployment) as host:
+    with serve_agents(deploy, CONFIG) as host:
         yield host
 
 

@@ -19,16 +19,16 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.agui.pages import CODE, SCOPES, plan
+from tests.agui.pages import SCOPES, plan, serve_agents
 from tests.ai_sdk.chats import CONFIG
 from tests.ai_sdk.client import PACKAGES, needs_client
 from tests.conditions import wait_for
 from tests.console.browser import SECONDS, needs_browser, open_browser
-from tests.deployment import ADMIN, create_deployment
+from tests.deployment import ADMIN, Deploy
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
 from tests.process import base_environment
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.server.threaded_server import ThreadedServer
 
 pytestmark = [*needs_browser, needs_client]
 
@@ -86,14 +86,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint, site: Site
-) -> Iterator[ThreadedServer]:
-    folder, url = tmp_path_factory.mktemp("ai-page"), model_endpoint.base_url
-    (folder / "agui_agents.py").write_text(CODE)
-    origins = f'cors_origins = ["{site.url}"]'
-    deployment = create_deployment(folder, url, extra=CONFIG.format(url=url), server=origins)
-    with serve_in_thread(deployment) as host:
+def served(deploy: Deploy, site: Site) -> Iterator[ThreadedServer]:
+    with serve_agents(deploy, CONFIG, site.url) as host:
         yield host
 
 

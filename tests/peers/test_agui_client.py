@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.agui.pages import CODE, CONFIG, SCOPES, plan
+from tests.agui.pages import SCOPES, plan, serve_agents
 from tests.console.browser import CHROMIUM, SECONDS, open_browser
-from tests.deployment import create_deployment
+from tests.deployment import Deploy
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
 from tests.peers.servers import PEERS, ROOT
 from tests.process import base_environment
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.server.threaded_server import ThreadedServer
 
 PACKAGES = ROOT / ".peers" / "agui"
 
@@ -57,11 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
 def served(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint, site: tuple[Path, str]
 ) -> Iterator[ThreadedServer]:
-    folder, url = tmp_path_factory.mktemp("agui-page"), model_endpoint.base_url
-    (folder / "agui_agents.py").write_text(CODE)
-    origins = f'cors_origins = ["{site[1]}"]'
-    deployment = create_deployment(folder, url, extra=CONFIG.format(url=url), server=origins)
-    with serve_in_thread(deployment) as host:
+    with serve_agents(Deploy(tmp_path_factory, model_endpoint.base_url), origin=site[1]) as host:
         yield host
 
 
