@@ -710,9 +710,10 @@ def _audit() -> Iterator[Scenario]:
     mine = f"{path}?principal=me&limit=100"
     made = (
         '"operation":"create_agent_run"',
-        '"resource":"agent:echo,session:mine,run:{agent_run}"',
+        '"resource":"agent:echo,session:only,run:{only_run}"',
     )
-    yield Scenario(operation, f"{mine}&operation=create_agent_run", "admin", 200, made)
+    once = f"{path}?principal=once&operation=create_agent_run"
+    yield Scenario(operation, once, "admin", 200, made)
     yield Scenario(operation, mine, "auditor", 200, ('"principal":"me"',), ('"principal":"other"',))
     yield Scenario(operation, f"{path}?limit=1", "auditor", 200, ('"next_cursor":"',))
     yield Scenario(operation, f"{path}?principal=nobody", "auditor", 200, ('{"data":[],"meta":{',))

@@ -20,6 +20,7 @@ ALL = (
 CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "me": ("me", ALL),
     "other": ("other", ALL),
+    "once": ("once", ALL),
     "admin": ("boss", (ADMIN,)),
     "powerless": ("me", ()),
     "one agent": ("me", ("agents:echo:read", "agents:echo:run", "sessions:read")),
@@ -66,6 +67,7 @@ def seed(host: ThreadedServer) -> None:
         ("team_run", "/teams/desk", "mine-team", "me"),
         ("workflow_run", "/workflows/line", "mine-workflow", "me"),
         ("their_run", "/agents/echo", "theirs", "other"),
+        ("only_run", "/agents/echo", "only", "once"),
     )
     for name, path, session_id, who in runs:
         answer = start(host, path, session_id, who)
