@@ -7,11 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from agentctl.runtime.models.attempts import BOUND_SECONDS, RequestBounds
 from agentctl.runtime.models.calls import build_answer, build_result
+from agentctl.runtime.runners.pydantic_ai_fitting import RequestFitter
 from agentctl.runtime.transcript.context_window import (
     Compaction,
     ContextMessages,
@@ -238,3 +240,38 @@ def test_last_report_of_the_same_model_is_found(
     messages = [answer, {**answer, **changes}, {"role": "user", "content": ""}]
     assert find_report(messages, "m") == found
     assert find_report([], "m") == (0, 0)
+
+
+async def test_every_process_fits_the_requests_of_a_library_in_the_same_way() -> None:
+    from pydantic_ai import messages as library
+    from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
+    from pydantic_ai.models.test import TestModel
+    from pydantic_ai.usage import RequestUsage
+
+    model = TestModel(model_name="test", profile={"context_window": 3_000})
+    chance = random.Random(4)
+    messages: list[library.ModelMessage] = []
+
+    async def fit(fitter: RequestFitter) -> list[library.ModelMessage]:
+        request = ModelRequestContext(
+            model=model,
+            messages=[*messages],
+            model_settings=None,
+            model_request_parameters=ModelRequestParameters(),
+        )
+        return (await fitter.fit(None, request)).messages
+
+    first = RequestFitter(Mock())
+    for number in range(60):
+        prompt: library.ModelRequestPart = library.UserPromptPart(f"{number}")
+        if number % 20:
+            text = "r" * chance.randrange(1_500)
+            prompt = library.ToolReturnPart("look", text, tool_call_id=f"c{number - 1}")
+        messages.append(library.ModelRequest([prompt]))
+        shown = await fit(first)
+        assert shown == await fit(RequestFitter(Mock()))
+        call = library.ToolCallPart("look", {"at": "x" * chance.randrange(90)}, f"c{number}")
+        parts = [call] if (number + 1) % 20 else [library.TextPart("done")]
+        usage = RequestUsage(input_tokens=chance.randrange(500, 2_000))
+        messages.append(library.ModelResponse(parts, usage=usage, model_name="test-1"))
+    assert len(shown) < len(messages) // 2

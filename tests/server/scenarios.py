@@ -708,10 +708,7 @@ def _known_documents() -> Iterator[Scenario]:
 def _audit() -> Iterator[Scenario]:
     operation, path = "get_audit", "GET /audit"
     mine = f"{path}?principal=me&limit=100"
-    made = (
-        '"operation":"create_agent_run"',
-        '"resource":"agent:echo,session:only,run:{only_run}"',
-    )
+    made = ('"operation":"create_agent_run"', '"resource":"agent:echo,session:only,run:{only_run}"')
     once = f"{path}?principal=once&operation=create_agent_run"
     yield Scenario(operation, once, "admin", 200, made)
     yield Scenario(operation, mine, "auditor", 200, ('"principal":"me"',), ('"principal":"other"',))

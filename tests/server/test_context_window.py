@@ -140,6 +140,17 @@ def test_agent_of_a_library_is_fitted_into_the_window_of_its_model(
     assert [len(tool["result"]) for tool in run["tools"]] == [4_000, 4_000]
 
 
+def test_agent_of_a_library_is_estimated_from_the_last_count(
+    client: httpx2.Client, model_endpoint: ModelEndpoint
+) -> None:
+    """The stub counts four bytes for a token: nothing has to be left out."""
+    for message in ("y" * 3_200, "hi " * 150):
+        run = run_agent(client, "fitted", message, session_id="counted")
+    assert not any("compacted" in each for each in run["messages"])
+    sent = model_endpoint.requests("tokens:2000")[-1]["messages"]
+    assert "y" * 3_200 in [each["content"] for each in sent]
+
+
 @pytest.mark.parametrize("name", VENDORS)
 def test_vendors_say_that_the_conversation_does_not_fit(client: httpx2.Client, name: str) -> None:
     run = run_agent(client, f"of_{name}", "a long story")

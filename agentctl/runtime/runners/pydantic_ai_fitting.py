@@ -1,7 +1,8 @@
 """The requests of an agent of pydantic-ai: the messages that fit into the window of its model.
 
 The library knows the window of many models. A hook changes the messages of a request, not those of
-the run. Each request is fitted alone, so that every process sends the same.
+the run. What a request shows is a function of the messages alone, which have the tokens that the
+model has reported, so that every process sends the same.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from agentctl.runtime.transcript.context_window import (
     Message,
     cut_result,
     fit_messages,
+    keep_report,
 )
 from agentctl.runtime.transcript.events import Compacted
 
@@ -41,25 +43,45 @@ class RequestFitter:
     def __init__(self, run: HostedRun) -> None:
         self._run = run
         self._recorded: list[dict[str, Any]] = []
+        self._messages: list[ModelMessage] = []
+        self._neutral: list[Message] = []
+        self._compaction = Compaction()
 
     async def fit(self, ctx: Any, request_context: ModelRequestContext) -> ModelRequestContext:
         """Return a request with the messages that fit, a hook of the library."""
         window = request_context.model.context_window
         if not window:
             return request_context
-        settings = request_context.model_settings or {}
         messages = request_context.messages
-        neutral = [_to_neutral(at, message) for at, message in enumerate(messages)]
-        fitted = fit_messages(
-            ContextMessages(neutral, len(neutral)),
-            leave_answer(window, settings.get("max_tokens")),
-            Compaction(),
-            other_bytes=_measure_tools(request_context),
-        )
+        fitted = self._fit_next(request_context, window)
         self._record(fitted, window)
         if not fitted.omissions:
             return request_context
         return replace(request_context, messages=_select(messages, fitted))
+
+    def _fit_next(self, request: ModelRequestContext, window: int) -> FittedMessages:
+        """Fit the request of each new answer again, for its reported tokens, and the next one."""
+        messages, known = request.messages, len(self._messages)
+        if messages[:known] != self._messages:
+            # A history processor of the agent has changed them.
+            self._neutral, self._compaction, known = [], Compaction(), 0
+        self._messages = [*messages]
+        room = leave_answer(window, (request.model_settings or {}).get("max_tokens"))
+        tools_bytes = _measure_tools(request)
+
+        def fit_before(end: int) -> FittedMessages:
+            context = ContextMessages(self._neutral[:end], end)
+            return fit_messages(context, room, self._compaction, other_bytes=tools_bytes)
+
+        for at, message in enumerate(messages[known:], known):
+            if isinstance(message, ModelResponse):
+                before, tokens = fit_before(at), message.usage.input_tokens
+                # Another model counts other tokens. A token has at least one byte.
+                is_known = (message.model_name or "").startswith(request.model.model_name)
+                tokens = tokens if is_known and tokens <= before.size else 0
+                self._compaction = keep_report(before.compaction, before.size, tokens)
+            self._neutral.append(_to_neutral(at, message))
+        return fit_before(len(messages))
 
     def _record(self, fitted: FittedMessages, window: int) -> None:
         records = [omission.record() for omission in fitted.omissions]
