@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -169,6 +170,11 @@ def test_agent_that_prints_does_not_change_the_output(tmp_path: Path, agentctl: 
     [
         ("RootModel[list[int]]", "its input RootModel[list[int]] is no object"),
         ("Unusable", "its input Unusable has no JSON Schema"),
+        pytest.param(
+            "Holder",
+            "hint: import TypedDict from typing_extensions",
+            marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic takes both"),
+        ),
     ],
 )
 def test_type_without_a_schema_is_a_configuration_error(
@@ -178,6 +184,8 @@ def test_type_without_a_schema_is_a_configuration_error(
         tmp_path,
         "from dataclasses import dataclass\nfrom pydantic import RootModel\n"
         "class Thing: ...\n@dataclass\nclass Unusable:\n    thing: Thing\n"
+        "from typing import TypedDict\nclass Typed(TypedDict): ...\n"
+        "@dataclass\nclass Holder:\n    typed: Typed\n"
         f"async def act(given: {annotation}) -> str:\n    return ''\n",
     )
     ended = agentctl("config", "check", "--config", str(config))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import operator
 import os
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, NotRequired, Required
+from typing import TypedDict as PlainTypedDict
 
 import httpx
-from langchain.agents import create_agent
+from langchain.agents import AgentState, create_agent
 from langchain_core.callbacks import adispatch_custom_event
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -212,7 +213,7 @@ class Email(BaseModel):
 
 
 class EmailInput(TypedDict):
-    email_input: Email
+    email_input: Required[Email]
 
 
 class EmailState(MessagesState):
@@ -253,6 +254,62 @@ def build_profile() -> Any:
 
 
 profile: Any = build_profile()
+
+
+# A state of a tutorial: an ordinary typed dictionary of the standard library, all of whose keys are
+# annotated, though the nodes write most of them
+
+
+class Section(PlainTypedDict):
+    title: str
+    body: NotRequired[str]
+
+
+class Report(PlainTypedDict):
+    topic: str
+    sections: list[Section] | None
+    final_report: Annotated[str, "written by the last node"]
+
+
+def build_report() -> Any:
+    def plan(state: Report) -> dict[str, Any]:
+        return {"sections": [*(state.get("sections") or ()), {"title": state["topic"]}]}
+
+    def write(state: Report) -> dict[str, Any]:
+        return {"final_report": ", ".join(each["title"] for each in state["sections"] or ())}
+
+    graph = StateGraph(Report)
+    graph.add_sequence([plan, write])
+    graph.add_edge(START, "plan")
+    return graph.compile()
+
+
+report: Any = build_report()
+
+
+@entrypoint()
+async def summary(inputs: Report) -> dict[str, Any]:
+    return {"summary": inputs["topic"]}
+
+
+summarized: Any = summary
+
+
+# An agent with a separate state schema (guide "Short-term memory")
+
+
+class Preferences(AgentState[Any]):
+    user_name: str
+    preferences: dict[str, Any]
+
+
+@tool
+async def tell_name(state: Annotated[Any, InjectedState]) -> str:
+    """Return the name of the user."""
+    return f"the name is {state.get('user_name')}"
+
+
+remembering: Any = create_agent(chat("plan"), [tell_name], state_schema=Preferences)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from agentctl.errors import ValidationFailed
 from agentctl.interface.requests import RunRequest
 from tests.commands import run_command
 from tests.conformance.server import ConformanceServer, run_component, stream_component
+from tests.graphs.test_members import call
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,9 @@ async def test_object_and_message_are_both_given(graphs: ConformanceServer) -> N
         ("emails", {**EMAIL, "emial": 1}, "emial"),
         ("profile", {"language": 3}, "input.language"),
         ("profile", {"language": "de", "messages": [{"rolle": "x"}]}, "input.messages"),
-        ("jokes", {"subjects": "cats", "jokes": []}, "input.subjects"),
+        ("jokes", {"subjects": "cats"}, "input.subjects"),
+        ("report", {"sections": [{"body": "no title"}]}, "input.sections"),
+        ("remembering", {"preferences": "tea"}, "input.preferences"),
     ],
 )
 async def test_wrong_object_is_refused_before_the_run(
@@ -59,6 +62,35 @@ async def test_wrong_object_is_refused_before_the_run(
             await operations.create_run(
                 "agent", agent, RunRequest(session_id="refused", input=given)
             )
+
+
+@pytest.mark.parametrize(
+    ("agent", "given", "content"),
+    [
+        ("jokes", {"subjects": ["cats"]}, '{"subjects":["cats"],"jokes":["a joke about cats"]}'),
+        ("report", {"topic": "tea"}, '"final_report":"tea"'),
+        ("report", {"topic": "tea", "sections": [{"title": "cup"}]}, '"final_report":"cup, tea"'),
+        ("summarized", {"topic": "tea"}, '{"summary":"tea"}'),
+    ],
+)
+async def test_keys_of_a_typed_dictionary_are_optional(
+    graphs: ConformanceServer, agent: str, given: dict[str, object], content: str
+) -> None:
+    async with graphs.connect() as operations:
+        run = dict((await operations.create_run("agent", agent, RunRequest(input=given))).value)
+    assert run["status"] == "COMPLETED"
+    assert content in run["content"]
+
+
+async def test_agent_with_a_state_schema_takes_a_plain_message(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        plan = json.dumps([call("tell_name", "c1"), {"content": "done"}])
+        plain = await run_component(operations, "agent", "remembering", plan)
+        named = RunRequest(plan, input={"user_name": "Ann"})
+        run = dict((await operations.create_run("agent", "remembering", named)).value)
+    assert plain["status"] == run["status"] == "COMPLETED"
+    assert "the name is None" in json.dumps(plain["messages"])
+    assert "the name is Ann" in json.dumps(run["messages"])
 
 
 async def test_function_of_a_graph_gets_and_returns_an_object(graphs: ConformanceServer) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NotRequired
+from typing import TypedDict as PlainTypedDict
 
 from pydantic import BaseModel, field_validator
 from typing_extensions import TypedDict
@@ -22,6 +23,15 @@ class Order:
 class Place(TypedDict):
     city: str
     country: NotRequired[str]
+
+
+class Stop(PlainTypedDict, total=False):
+    place: Place
+
+
+class Route(PlainTypedDict):
+    stops: list[Stop] | None
+    name: NotRequired[str]
 
 
 class Ticket(BaseModel):
@@ -48,6 +58,10 @@ async def take_order(order: Order, context: RunContext) -> str:
 
 def take_place(place: Place, context: RunContext) -> str:
     return describe(place, context)
+
+
+async def take_route(route: Route, context: RunContext) -> str:
+    return describe(route, context)
 
 
 async def take_ticket(ticket: Ticket, context: RunContext) -> AsyncIterator[str]:

@@ -82,6 +82,7 @@ def get(host: ThreadedServer, path: str) -> Any:
     [
         ("take_order", {"number": "A-1"}, "Order Order(number='A-1', pieces=1) "),
         ("take_place", {"city": "Bern"}, "dict {'city': 'Bern'} "),
+        ("take_route", {"stops": [{}]}, "dict {'stops': [{}]} "),
         ("take_ticket", {"title": "Rain"}, "Ticket title='Rain' tags=[] "),
         ("take_either", {"number": "A-1"}, "Order Order(number='A-1', pieces=1) "),
         ("take_message", {"any": ["thing"]}, 'str {"any":["thing"]} '),
@@ -208,6 +209,8 @@ BAD = [
     ),
     ("agents/made", {"input": {"number": 1}}, 422, "input.number does not match its schema"),
     ("agents/take_numbers", {"input": {"a": "b"}}, 422, "input.a does not match its schema"),
+    ("agents/take_route", {"input": {}}, 422, '"stops" is a required property'),
+    ("agents/take_route", {"input": {"stops": [{"place": {}}]}}, 422, "input.stops"),
     ("agents/take_ticket", {"input": {"title": "rain"}}, 422, "input.title is not valid"),
     ("agents/take_either", {"input": {"pieces": 1}}, 422, '"number" is a required property'),
     (

@@ -5,7 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from agentctl.agents import RunContext
 from agentctl.runtime.imports import UnusableObject
@@ -15,6 +25,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _MAPPINGS = (dict, Mapping, MutableMapping)
+
+_OLD_TYPED_DICT = "typed-dict-version"
+"""The code of pydantic's error for a typed dictionary of `typing` before Python 3.12."""
 
 _RAISED_BY_CODE = ("value_error", "assertion_error")
 """Errors of pydantic with the text of an exception, which may contain a secret."""
@@ -45,19 +58,75 @@ def build_input_schema(annotation: Any, *, is_required: bool) -> InputSchema:
     Raises:
         UnusableObject: the type has no JSON Schema of an object.
     """
-    from pydantic import TypeAdapter
-
     name = getattr(annotation, "__name__", "the type")
     try:
-        adapter = TypeAdapter(annotation)
+        adapter = build_adapter(annotation)
         schema = adapter.json_schema()
     except Exception as error:
+        is_old = getattr(error, "code", None) == _OLD_TYPED_DICT
+        hint = "import TypedDict from typing_extensions, not from typing" if is_old else None
         raise UnusableObject(
-            f"its input {name} has no JSON Schema ({type(error).__name__})"
+            f"its input {name} has no JSON Schema ({type(error).__name__})", hint
         ) from error
     if schema.get("type", "object") != "object":
         raise UnusableObject(f"its input {name} is no object: its schema has another type")
     return InputSchema(schema, is_required=is_required, convert=_build_converter(adapter))
+
+
+def build_adapter(annotation: Any) -> TypeAdapter[Any]:
+    """Build the adapter of a type that may be, or contain, a typed dictionary of `typing`.
+
+    Before Python 3.12 pydantic takes those of typing_extensions only.
+
+    Raises:
+        Exception: the type has no schema: any exception of pydantic.
+    """
+    from pydantic import PydanticUserError, TypeAdapter
+
+    try:
+        return TypeAdapter(annotation)
+    except PydanticUserError as error:
+        if error.code != _OLD_TYPED_DICT:
+            raise
+    return TypeAdapter(_renew_typed_dicts(annotation))
+
+
+def is_typed_dict(annotation: Any) -> bool:
+    """Return True for a typed dictionary of `typing` or of typing_extensions."""
+    return hasattr(annotation, "__total__") and hasattr(annotation, "__required_keys__")
+
+
+def list_required_keys(declared: Any) -> list[str]:
+    """Return the keys of a typed dictionary that are marked with `Required`."""
+    hints = get_type_hints(declared, include_extras=True)
+    return [name for name, hint in hints.items() if _is_marked(hint)]
+
+
+def _is_marked(hint: Any) -> bool:
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return get_origin(hint) is Required
+
+
+def _renew_typed_dicts(annotation: Any) -> Any:
+    """Replace the typed dictionaries of `typing` in a type by those of typing_extensions."""
+    from typing_extensions import TypedDict
+
+    if is_typed_dict(annotation):
+        required, fields = annotation.__required_keys__, {}
+        for name, hint in get_type_hints(annotation, include_extras=True).items():
+            fields[name] = _renew_typed_dicts(hint)
+            if get_origin(hint) not in (Required, NotRequired):
+                fields[name] = (Required if name in required else NotRequired)[fields[name]]
+        return TypedDict(annotation.__name__, fields)  # type: ignore[operator]
+    given = get_args(annotation)
+    args = tuple(_renew_typed_dicts(each) for each in given)
+    if args == given:
+        return annotation
+    origin: Any = get_origin(annotation)
+    if origin is UnionType:
+        origin = Union
+    return origin[args if len(args) > 1 else args[0]]
 
 
 def _is_object_type(annotation: Any) -> bool:
@@ -68,7 +137,7 @@ def _is_object_type(annotation: Any) -> bool:
         origin in _MAPPINGS
         or dataclasses.is_dataclass(origin)
         or hasattr(origin, "model_json_schema")
-        or (issubclass(origin, dict) and hasattr(origin, "__total__"))
+        or is_typed_dict(origin)
     )
 
 

@@ -25,7 +25,12 @@ from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.input_schema import InputSchema, WrongInput
 from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Decided, Paused
-from agentctl.runtime.runners.declared_types import find_default
+from agentctl.runtime.runners.declared_types import (
+    build_adapter,
+    find_default,
+    is_typed_dict,
+    list_required_keys,
+)
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
 from agentctl.runtime.runners.langgraph_journal import (
@@ -382,22 +387,21 @@ class _Thread:
 def _read_graph_input(graph: Any) -> InputSchema:
     """Return the schema of the object that a compiled graph takes.
 
-    `messages` is not required: the server adds the message of the run. A typed dictionary that is
-    the state, too, requires nothing: nodes write most of its keys, and LangGraph demands none. An
-    object is required if other fields are, or if the graph takes no messages.
+    `messages` is not required: the server adds the message of the run. A typed dictionary requires
+    the keys that are marked with `Required`, because LangGraph demands none. An object is required
+    if other fields are, or if the graph takes no messages.
     """
     builder: Any = getattr(graph, "builder", None)
-    schema = _read_schema(graph, builder)
+    declared = graph.InputType if builder is None else builder.input_schema
+    schema = _read_schema(graph, declared)
     properties = dict(schema.get("properties") or {})
     if schema.get("type") != "object" or (builder is not None and not properties):
         raise UnusableObject(
             "the input of the graph is no object", "call it in an async function of your own"
         )
     takes_messages = _MESSAGES in properties
-    declared = getattr(builder, "input_schema", None)
-    is_state = declared is not None and declared is builder.state_schema
-    is_free = takes_messages and is_state and hasattr(declared, "__total__")
-    listed = () if is_free else schema.get("required") or ()
+    is_free = is_typed_dict(declared)
+    listed = list_required_keys(declared) if is_free else schema.get("required") or ()
     required = [name for name in listed if name != _MESSAGES]
     if takes_messages:
         properties[_MESSAGES] = _MESSAGES_SCHEMA
@@ -412,12 +416,15 @@ def _read_graph_input(graph: Any) -> InputSchema:
     return InputSchema(schema, is_required=is_required, convert=_convert)
 
 
-def _read_schema(graph: Any, builder: Any) -> dict[str, Any]:
+def _read_schema(graph: Any, declared: Any) -> dict[str, Any]:
     try:
+        if is_typed_dict(declared):
+            return build_adapter(declared).json_schema()
         return dict(graph.get_input_jsonschema())
     except Exception:
         # A type has no JSON Schema; the names of the fields are known all the same.
-        fields = {} if builder is None else builder.schemas.get(builder.input_schema, {})
+        builder: Any = getattr(graph, "builder", None)
+        fields = {} if builder is None else builder.schemas.get(declared, {})
         return {"type": "object", "properties": {name: {} for name in fields}}
 
 
