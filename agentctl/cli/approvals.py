@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from agentctl.cli.ids import choose_id
 from agentctl.cli.io import read_text_or_stdin
+from agentctl.cli.own_approvals import decide, find_reader
 from agentctl.cli.parameters import argument, complete_values, option
 from agentctl.cli.show.columns import format_distance
 from agentctl.cli.show.output import CommandOutput
@@ -100,7 +101,8 @@ async def find_approval(target: Target, text: str, db: str | None) -> ApprovalRe
     if len(text) >= MINIMUM_ID_PREFIX:
         page = Page(limit=MAXIMUM_LIMIT)
         matching = ApprovalFilter(id_prefix=text, db_id=db, page=page)
-        rows = (await target.operations.get_approvals(matching)).value["data"]
+        read = await find_reader(target) or target.operations.get_approvals
+        rows = (await read(matching)).value["data"]
     candidates = {
         row["approval_id"]: f"{row['status']}  {row['tool_name']}  {row['created_at']}"
         for row in rows
@@ -164,9 +166,7 @@ async def send_ruling(
     target: Target, approval: ApprovalRecord, ruling: Ruling, out: CommandOutput
 ) -> None:
     """Decide about an approval and report it."""
-    document = await target.operations.decide_approval(
-        approval["component_type"], approval["component_id"], approval["approval_id"], ruling
-    )
+    document = await decide(target, approval, ruling)
     decided = document.value
     if not out.is_table:
         out.show_record(document, APPROVAL, "approval_id")
@@ -227,10 +227,10 @@ async def read_pending(target: Target, run_id: str) -> list[Mapping[str, Any]] |
         run_id=run_id, status="pending", page=Page(limit=MAXIMUM_LIMIT, sort_order="asc")
     )
     try:
-        # A refused list would be an entry of the audit log.
-        if "get_approvals" not in (await target.operations.get_me()).value["operations"]:
+        read = await find_reader(target)
+        if read is None:
             return None
-        page = (await target.operations.get_approvals(matching)).value
+        page = (await read(matching)).value
     except AgentctlError:
         return None
     return [dict(row) for row in page["data"]]

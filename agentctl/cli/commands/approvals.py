@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,7 @@ from agentctl.cli.help import CommandApp
 from agentctl.cli.io import read_file_or_stdin
 from agentctl.cli.lists import ListOutput
 from agentctl.cli.options import DbId, ToFile, Yes, parse_object
+from agentctl.cli.own_approvals import find_reader, read_whole
 from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.output import (
     CommandOutput,
@@ -53,8 +55,7 @@ from agentctl.interface.requests.approvals import ApprovalFilter, build_ruling
 from agentctl.records.approvals import VALUES, Verb
 
 if TYPE_CHECKING:
-    from agentctl.records.approvals import ApprovalPage, ApprovalRecord
-    from agentctl.records.document import Document
+    from agentctl.records.approvals import ApprovalRecord
 
 app = CommandApp(
     help="List what paused runs wait for, and decide about it.",
@@ -83,8 +84,13 @@ def _command(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     ),
 )  # fmt: skip
 async def list_approvals(target: Target, out: ListOutput, filter: ApprovalFilter) -> None:
-    """List approvals, newest first."""
-    await out.show(target, target.operations.get_approvals, filter, APPROVALS, "approval_id")
+    """List approvals, newest first.
+
+    Without a scope for approvals these are what your paused runs wait for; with --run or --session
+    also what was decided.
+    """
+    read = await find_reader(target) or target.operations.get_approvals
+    await out.show(target, read, filter, APPROVALS, "approval_id")
 
 
 @_command("get APPROVAL_ID")
@@ -93,10 +99,7 @@ async def get_approval(
     target: Target, out: FieldsOutput, approval_id: ApprovalId, db: DbId = None
 ) -> None:
     """Show an approval, in a table with a line for each argument of its call."""
-    found = await find_approval(target, approval_id, db)
-    document = await target.operations.get_approval(
-        found["component_type"], found["component_id"], found["approval_id"]
-    )
+    document = await read_whole(target, await find_approval(target, approval_id, db))
     is_table = out.is_table and out.fields is None
     columns = list_fields(dict(document.value)) if is_table else APPROVAL
     out.show_record(document, columns, "approval_id")
@@ -293,9 +296,7 @@ async def watch_approvals(
     page = Page(limit=MAXIMUM_LIMIT, sort_order="desc")
     matching = replace(filter, status="pending", page=page)
 
-    async def read() -> Document[ApprovalPage]:
-        return await target.operations.get_approvals(matching)
-
+    read = partial(await find_reader(target) or target.operations.get_approvals, matching)
     seen: set[str] = set()
     if out.format == "tsv":
         write_line("\t".join(column.name for column in APPROVAL))

@@ -1,0 +1,179 @@
+"""Approvals of a caller that may not read approvals: those of its own runs.
+
+The owner of a run finds them in the record and the events of the run, and decides by continuing the
+run (docs/contract.md "Data scoping").
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from agentctl.errors import AgentctlError, NotFound, UsageError
+from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, ResumeRequest, RunFilter
+from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
+from agentctl.interface.requests.paging import Read, read_rows
+from agentctl.records.approvals import ApprovalRecord
+from agentctl.records.document import build_document
+from agentctl.records.events import EventKind, parse_event
+from agentctl.records.kinds import component_of_run, find_component
+from agentctl.records.routes import operation_ids
+
+if TYPE_CHECKING:
+    from agentctl.cli.target import Target
+    from agentctl.interface.operations import Operations
+    from agentctl.records.approvals import ApprovalPage
+    from agentctl.records.document import Document
+
+MAXIMUM_ROWS = 1_000
+"""Paused runs that a search for an approval reads."""
+
+_COMPARED = (
+    "status", "execution", "kind", "policy", "component_type", "component_id", "tool_name",
+    "session_id", "user_id",
+)  # fmt: skip
+
+
+async def find_reader(target: Target) -> Read[ApprovalFilter] | None:
+    """Return the list of approvals that the caller may read; None if it may read none."""
+    operations, allowed = target.operations, await _list_allowed(target)
+    if allowed is None or "get_approvals" in allowed:
+        return operations.get_approvals
+    return partial(_read_page, operations) if {"get_runs", "get_run"} <= allowed else None
+
+
+async def read_whole(target: Target, approval: ApprovalRecord) -> Document[ApprovalRecord]:
+    """Return the document of an approval that was found in a list."""
+    kind = approval["component_type"]
+    if await _may(target, operation_ids(kind).get_approval):
+        place = kind, approval["component_id"], approval["approval_id"]
+        return await target.operations.get_approval(*place)
+    return build_document(approval)
+
+
+async def decide(
+    target: Target, approval: ApprovalRecord, ruling: Ruling
+) -> Document[ApprovalRecord]:
+    """Decide about an approval: as an approver, else as the owner of its run."""
+    operations, kind = target.operations, approval["component_type"]
+    if await _may(target, operation_ids(kind).decide_approval):
+        place = kind, approval["component_id"], approval["approval_id"]
+        return await operations.decide_approval(*place, ruling)
+    root = (await operations.get_run(approval["root_run_id"], form=SUMMARY_VIEW)).value
+    named = replace(ruling, approval_id=approval["approval_id"])
+    request = ContinueRequest((named,), background=True)
+    run = (await operations.continue_run(*component_of_run(root), root["run_id"], request)).value
+    record: Any = dict(approval)
+    for summary in run["approvals"]:
+        if summary["approval_id"] == named.approval_id:
+            record |= summary
+    return build_document(record)
+
+
+async def _list_allowed(target: Target) -> set[str] | None:
+    """Return the operations that the caller may call; None if the server does not list them.
+
+    A refused call would be an entry of the audit log.
+    """
+    try:
+        return {*(await target.operations.get_me()).value["operations"]}
+    except AgentctlError:
+        return None
+
+
+async def _may(target: Target, operation: str) -> bool:
+    allowed = await _list_allowed(target)
+    return allowed is None or operation in allowed
+
+
+async def _read_page(operations: Operations, matching: ApprovalFilter) -> Document[ApprovalPage]:
+    """Return a page of the approvals of the caller's runs, newest first.
+
+    They are those of the run or the session of the filter, else those of its paused runs. A cursor
+    is the number of rows before the page.
+    """
+    equal = {name: getattr(matching, name) for name in _COMPARED}
+    given = {name: value for name, value in equal.items() if value is not None}
+    start = matching.page.cursor or "0"
+    if not start.isdecimal():
+        raise UsageError("--cursor is that of another list")
+
+    rows = list[Any]()
+    async for run in _list_runs(operations, matching):
+        rows += [
+            row
+            for row in await _read_approvals(operations, run)
+            if given.items() <= row.items()
+            and row["approval_id"].startswith(matching.id_prefix or "")
+            and matching.run_id in (None, row["run_id"], row["root_run_id"])
+        ]
+
+    is_descending = matching.page.sort_order == "desc"
+    rows.sort(key=lambda row: (row["created_at"], row["approval_id"]), reverse=is_descending)
+    end = int(start) + matching.page.limit
+    meta: Any = {
+        "total_count": len(rows),
+        "total_is_capped": False,
+        "next_cursor": str(end) if end < len(rows) else None,
+    }
+    return build_document({"data": rows[int(start) : end], "meta": meta})
+
+
+async def _list_runs(
+    operations: Operations, matching: ApprovalFilter
+) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the root runs that a filter selects and that have approvals."""
+    db_id = matching.db_id
+    if matching.run_id is not None:
+        with contextlib.suppress(NotFound):
+            named: str | None = matching.run_id
+            while named is not None:
+                run = (await operations.get_run(named, db_id=db_id, form=SUMMARY_VIEW)).value
+                named = run["parent_run_id"]
+            if run["approvals"]:
+                yield dict(run)
+        return
+    runs = RunFilter(
+        status="PAUSED" if matching.session_id is None else None,
+        session_id=matching.session_id,
+        db_id=db_id,
+        form=SUMMARY_VIEW,
+        page=Page(limit=MAXIMUM_LIMIT),
+    )
+    count = 0
+    async for row in read_rows(operations.get_runs, runs):
+        if row["approvals"] and row["parent_run_id"] is None:
+            yield row
+        count += 1
+        if count >= MAXIMUM_ROWS:
+            return
+
+
+async def _read_approvals(operations: Operations, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the approvals of a root run as records: their summaries, with the events of pauses."""
+    missing = {each["approval_id"] for each in run["approvals"]}
+    rows = dict[str, dict[str, Any]]()
+    place = *component_of_run(run), run["run_id"]
+    events = operations.follow_run(*place, ResumeRequest(run["session_id"]))
+    async with contextlib.aclosing(events):  # type: ignore[type-var]
+        async for event in events:
+            parsed = parse_event(event.name, event.data, event.seq)
+            if parsed.kind is EventKind.PAUSED:
+                kind, component_id = find_component(parsed.data) or place[:2]
+                where = {"component_type": kind, "component_id": component_id}
+                for asked in parsed.data.get("approvals") or ():
+                    rows[asked["approval_id"]] = {**asked, **where}
+            if missing <= rows.keys():
+                break
+    whole = dict.fromkeys(ApprovalRecord.__annotations__) | {
+        "arguments": {},
+        "root_run_id": run["run_id"],
+        "session_id": run["session_id"],
+        "user_id": run["user_id"],
+        "component_type": place[0],
+        "component_id": place[1],
+    }
+    return [whole | rows.get(summary["approval_id"], {}) | summary for summary in run["approvals"]]
