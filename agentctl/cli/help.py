@@ -68,7 +68,12 @@ class HelpGroup(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_parameters(formatter, self.get_params(ctx))
-        _write_section(formatter, "Commands", self.summarize_commands())
+        for heading, rows in self.list_sections().items():
+            _write_section(formatter, heading, rows)
+
+    def list_sections(self) -> dict[str, list[tuple[str, str]]]:
+        """Return the commands under their headings; see `summarize_commands`."""
+        return {"Commands": self.summarize_commands()}
 
     def summarize_commands(self) -> list[tuple[str, str]]:
         """Return the names of the commands with the first sentences of their help."""

@@ -25,39 +25,39 @@ _COMMANDS = {
         "console:console",
         "Print a token for the console and open the console in a browser",
     ),
+    "doctor": ("doctor:doctor", "Check the installation, or a server, and suggest fixes"),
     "login": ("login:login", "Sign in at a server through its identity provider"),
     "logout": (
         "logout:logout",
         "Sign out: revoke the tokens at the provider, and delete them here",
     ),
-    "doctor": ("doctor:doctor", "Check the installation, or a server, and suggest fixes"),
-    "token": ("token:app", "Mint, inspect and verify tokens"),
-    "keys": ("keys:app", "Generate, list, publish and rotate signing keys"),
     "agents": ("components:agents", "List and show the configured agents"),
     "teams": ("components:teams", "List and show the configured teams"),
     "workflows": ("components:workflows", "List and show the configured workflows"),
+    "runs": ("runs:app", "Start, follow, list, cancel, repeat and repair runs"),
     "sessions": (
         "sessions:app",
         "List, show, export, import, rename, summarize, hold, prune and delete sessions",
     ),
-    "runs": ("runs:app", "Start, follow, list, cancel, repeat and repair runs"),
     "approvals": ("approvals:app", "List what paused runs wait for, and decide about it"),
     "usage": (
         "usage:show_usage",
         "Show tokens and cost of the runs that ended, by day, user, component or model",
     ),
-    "memories": ("memories:app", "List, change, delete, export and import memories of users"),
-    "users": ("users:app", "Export and erase the data of a person"),
-    "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
-    "webhooks": ("webhooks:app", "List and test webhooks, and deliver their events again"),
     "budgets": ("budgets:app", "List budgets and their use"),
+    "users": ("users:app", "Export and erase the data of a person"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
-    "auth": ("auth:app", "Show your identity and explain access decisions"),
+    "memories": ("memories:app", "List, change, delete, export and import memories of users"),
     "db": ("db:app", "Inspect, migrate, check, index, back up, restore and copy databases"),
     "audit": ("audit:app", "Search, follow, export and verify the audit log"),
-    "api": ("api:call_api", "Send a request to the server and print the body of its response"),
-    "context": ("context:app", "Manage named servers and select the current one"),
+    "webhooks": ("webhooks:app", "List and test webhooks, and deliver their events again"),
+    "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
+    "keys": ("keys:app", "Generate, list, publish and rotate signing keys"),
+    "token": ("token:app", "Mint, inspect and verify tokens"),
+    "auth": ("auth:app", "Show your identity and explain access decisions"),
     "config": ("config:app", "Show and validate the configuration"),
+    "context": ("context:app", "Manage named servers and select the current one"),
+    "api": ("api:call_api", "Send a request to the server and print the body of its response"),
     "version": (
         "version:show_version",
         "Show the version of agentctl and, with --url or a context, that of the server",
@@ -66,6 +66,15 @@ _COMMANDS = {
 }
 """Commands and groups in the order of the help, each with its module and the object in it, and the
 first sentence of its help: so the help of the root imports no command. Extensions add others."""
+
+_SECTIONS = {
+    "init": "Start",
+    "agents": "Work",
+    "usage": "Money and people",
+    "db": "Operate",
+    "config": "Set up",
+}
+"""The headings of the help, each before a command."""
 
 _PACKAGE = "agentctl.cli.commands."
 
@@ -105,6 +114,13 @@ class _LazyRootGroup(RootGroup):
 
     def summarize_commands(self) -> list[tuple[str, str]]:
         return [(name, sentence) for name, (_, sentence) in _list_commands().items()]
+
+    def list_sections(self) -> dict[str, list[tuple[str, str]]]:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, sentence in self.summarize_commands():
+            heading = _SECTIONS.get(name) or next(reversed(sections))
+            sections.setdefault(heading, []).append((name, sentence))
+        return sections
 
 
 app = typer.Typer(

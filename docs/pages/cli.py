@@ -9,7 +9,7 @@ from typing import Any
 from agentctl.cli.help import common_options, describe_bounds, value_placeholder
 from pages.markdown import code, made_from, sentence, table
 
-__all__ = ["commands", "page"]
+__all__ = ["commands", "group_commands", "page"]
 
 PROGRAM = "agentctl"
 SHARED = "connection-options"
@@ -49,12 +49,28 @@ def _walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _overview(found: list[tuple[str, Any]]) -> list[str]:
-    rows = [
-        (f"[`{path}`](#{path.replace(' ', '-')})", sentence(_summary(command)))
-        for path, command in found
-        if not hasattr(command, "commands")
-    ]
-    return table(("command", "description"), rows)
+    lines = []
+    for heading, section in group_commands(found):
+        rows = [
+            (f"[`{path}`](#{path.replace(' ', '-')})", sentence(_summary(command)))
+            for path, command in section
+        ]
+        lines += ["", *table((f"**{heading}**", "description"), rows)]
+    return lines[1:]
+
+
+def group_commands(found: list[tuple[str, Any]]) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """Yield the headings of the help of the root, each with its commands, without groups."""
+    for heading, rows in found[0][1].list_sections().items():
+        names = {name for name, _ in rows}
+        yield (
+            heading,
+            [
+                (path, command)
+                for path, command in found[1:]
+                if path.split()[1] in names and not hasattr(command, "commands")
+            ],
+        )
 
 
 def _summary(command: Any) -> str:

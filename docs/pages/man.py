@@ -8,7 +8,7 @@ from typing import Any
 from agentctl import __version__
 from agentctl.cli.commands.help import ENVIRONMENT, EXIT_CODES, TOPICS
 from agentctl.cli.help import first_sentence, format_flags, format_help
-from pages.cli import PROGRAM, commands
+from pages.cli import PROGRAM, commands, group_commands
 
 __all__ = ["page"]
 
@@ -18,7 +18,7 @@ _IN_SECTIONS = ("exit-codes", "environment")
 def page() -> str:
     """Build `agentctl.1` in the macros of man(7)."""
     found = list(commands())
-    return "\n".join([*_head(found[0][1]), *_commands(found[1:]), *_topics(), ""])
+    return "\n".join([*_head(found[0][1]), *_commands(found), *_topics(), ""])
 
 
 def _head(root: Any) -> Iterator[str]:
@@ -35,23 +35,22 @@ def _head(root: Any) -> Iterator[str]:
 def _commands(found: list[tuple[str, Any]]) -> Iterator[str]:
     import typer
 
-    yield ".SH COMMANDS"
-    for path, command in found:
-        if hasattr(command, "commands"):
-            continue
-        yield f'.SS "{_escape(path)}"'
-        usage = " ".join([path, *command.collect_usage_pieces(typer.Context(command))])
-        yield _escape(usage)
-        for paragraph in (command.help or "").strip().split("\n\n"):
-            yield ".PP"
-            yield _escape(" ".join(paragraph.split()))
-        for parameter in command.params:
-            yield ".TP"
-            yield f".B {_escape(format_flags(parameter))}"
-            yield _escape(format_help(parameter)) or "\\&"
-        if command.epilog:
-            yield ".PP"
-            yield _escape(command.epilog)
+    for heading, section in group_commands(found):
+        yield f'.SH "COMMANDS: {heading.upper()}"'
+        for path, command in section:
+            yield f'.SS "{_escape(path)}"'
+            usage = " ".join([path, *command.collect_usage_pieces(typer.Context(command))])
+            yield _escape(usage)
+            for paragraph in (command.help or "").strip().split("\n\n"):
+                yield ".PP"
+                yield _escape(" ".join(paragraph.split()))
+            for parameter in command.params:
+                yield ".TP"
+                yield f".B {_escape(format_flags(parameter))}"
+                yield _escape(format_help(parameter)) or "\\&"
+            if command.epilog:
+                yield ".PP"
+                yield _escape(command.epilog)
 
 
 def _topics() -> Iterator[str]:

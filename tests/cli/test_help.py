@@ -83,3 +83,13 @@ def test_help_shows_bounds_and_target_options() -> None:
 def test_root_help_has_the_first_sentence_of_each_command() -> None:
     root: Any = typer.main.get_command(app)
     assert root.summarize_commands() == HelpGroup.summarize_commands(root)
+
+
+def test_root_help_has_every_command_under_a_heading() -> None:
+    root: Any = typer.main.get_command(app)
+    sections = root.list_sections()
+    assert [*sections] == ["Start", "Work", "Money and people", "Operate", "Set up"]
+    assert [row for rows in sections.values() for row in rows] == root.summarize_commands()
+    assert sorted(
+        {name for name, _ in sections["Work"]} & {"top", "runs", "budgets"}, reverse=True
+    ) == ["top", "runs"]
