@@ -1,7 +1,7 @@
-"""Approvals of a caller that may not read approvals: those of its own runs.
+"""Approvals for the owner of a run, who may have no scope for approvals.
 
-The owner of a run finds them in the record and the events of the run, and decides by continuing the
-run (docs/contract.md "Data scoping").
+They are in the record and the events of the run, and the owner decides by continuing the run
+(docs/contract.md "Data scoping").
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def _command(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 async def list_approvals(target: Target, out: ListOutput, filter: ApprovalFilter) -> None:
     """List approvals, newest first.
 
-    Without a scope for approvals these are what your paused runs wait for; with --run or --session
-    also what was decided.
+    Without a scope for approvals these are the approvals of your paused runs, with --run or
+    --session those of all runs there.
     """
     read = await find_reader(target) or target.operations.get_approvals
     await out.show(target, read, filter, APPROVALS, "approval_id")
