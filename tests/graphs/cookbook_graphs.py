@@ -295,6 +295,71 @@ async def summary(inputs: Report) -> dict[str, Any]:
 summarized: Any = summary
 
 
+# An extraction graph: its result is another schema than its state
+
+
+class Extraction(PlainTypedDict):
+    subject: str
+    people: list[str]
+
+
+class ExtractionState(MessagesState):
+    subject: str
+    people: list[str]
+    attempts: int
+
+
+def build_extraction() -> Any:
+    def extract(state: ExtractionState) -> dict[str, Any]:
+        people = str(state["messages"][-1].content).split()
+        return {
+            "messages": [("ai", "I look")],
+            "people": people,
+            "subject": "people",
+            "attempts": 1,
+        }
+
+    graph = StateGraph(ExtractionState, output_schema=Extraction)
+    graph.add_node("extract", extract)
+    graph.add_edge(START, "extract")
+    return graph.compile()
+
+
+extraction: Any = build_extraction()
+
+
+# Deep research: a report next to the messages, written without one
+
+
+class Decision(BaseModel):
+    classification: str
+
+
+class ResearchState(MessagesState):
+    notes: Annotated[list[str], operator.add]
+    classification_decision: Decision
+    handle: Any
+    final_report: str
+
+
+def build_research() -> Any:
+    def classify(state: ResearchState) -> dict[str, Any]:
+        return {"classification_decision": Decision(classification="respond"), "notes": ["n"]}
+
+    def write(state: ResearchState) -> dict[str, Any]:
+        report = {"final_report": "cats", "handle": object()}
+        is_said = state["messages"][-1].content == "speak"
+        return {**report, "messages": [("ai", "the report is ready")]} if is_said else report
+
+    graph = StateGraph(ResearchState)
+    graph.add_sequence([classify, write])
+    graph.add_edge(START, "classify")
+    return graph.compile()
+
+
+research: Any = build_research()
+
+
 # An agent with a separate state schema (guide "Short-term memory")
 
 

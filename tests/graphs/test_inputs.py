@@ -93,6 +93,30 @@ async def test_agent_with_a_state_schema_takes_a_plain_message(graphs: Conforman
     assert "the name is Ann" in json.dumps(run["messages"])
 
 
+RESEARCH = {
+    "notes": ["n"],
+    "classification_decision": {"classification": "respond"},
+    "final_report": "cats",
+}
+
+
+@pytest.mark.parametrize(
+    ("agent", "message", "output", "content"),
+    [
+        ("extraction", "Ann Bob", {"subject": "people", "people": ["Ann", "Bob"]}, "I look"),
+        ("research", "speak", RESEARCH, "the report is ready"),
+        ("research", "go", RESEARCH, json.dumps(RESEARCH, separators=(",", ":"))),
+        ("supervisor", '[{"content": "done"}]', None, "done"),
+    ],
+)
+async def test_output_has_the_results_besides_the_messages(
+    graphs: ConformanceServer, agent: str, message: str, output: object, content: str
+) -> None:
+    async with graphs.connect() as operations:
+        run = await run_component(operations, "agent", agent, message)
+    assert (run["status"], run["output"], run["content"]) == ("COMPLETED", output, content)
+
+
 async def test_function_of_a_graph_gets_and_returns_an_object(graphs: ConformanceServer) -> None:
     async with graphs.connect() as operations:
         request = RunRequest(input={"topic": "cats"})

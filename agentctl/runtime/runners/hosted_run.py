@@ -276,13 +276,8 @@ class HostedRun:
             ExecutionError: also if the value has no JSON form.
         """
         self.checkpoint()
-        steps = convert_in_steps(value, self.environment.limits.run_bytes - self._kept_bytes)
         try:
-            while True:
-                next(steps)
-                await self._turns.take()
-        except StopIteration as end:
-            output = end.value
+            output = await self.convert(value)
         except ValueTooLarge as error:
             raise ExecutionError("AGENT_FAILED", _TOO_LARGE) from error
         except NotSerializable as error:
@@ -292,6 +287,24 @@ class HostedRun:
         self._output = orjson.dumps(output)
         self.reserve(len(self._output))
         self.transcript.output = output
+
+    async def convert(self, value: object, spent: int = 0) -> Any:
+        """Return the JSON value of a result. Other tasks continue meanwhile.
+
+        Args:
+            spent: characters that the other parts of the result need.
+
+        Raises:
+            NotSerializable: the value has no JSON form; `ValueTooLarge` if it does not fit.
+        """
+        room = self.environment.limits.run_bytes - self._kept_bytes - spent
+        steps = convert_in_steps(value, room)
+        try:
+            while True:
+                next(steps)
+                await self._turns.take()
+        except StopIteration as end:
+            return end.value
 
     async def set_result(self, value: object) -> str:
         """Return the text of a result; set it as the structured result if it is no text.

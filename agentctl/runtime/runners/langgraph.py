@@ -173,7 +173,9 @@ class LangGraphRunner(LibraryRunner):
             approved |= find_undone(leg)
             stored = leg.state["report"]
 
-        report = GraphReport(run, model_calls, decided, self._is_public, stored)
+        outputs = self._graph.output_channels
+        outputs = None if isinstance(outputs, str) else outputs
+        report = GraphReport(run, model_calls, decided, outputs, self._is_public, stored)
         await report.restore()
         journal = self._open_journal(run, saved, control, report, approved)
         saved.config["callbacks"] = [model_calls, Effects(run, approved)]

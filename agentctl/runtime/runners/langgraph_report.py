@@ -7,7 +7,7 @@ are one member.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
@@ -36,6 +36,7 @@ class GraphReport:
 
     Args:
         decided: the calls of the pause before this leg, by their ids.
+        outputs: the keys that the graph returns; None for all of its state.
         is_public: returns True for a graph whose messages are part of the state of the root graph.
         stored: the state of the report at the pause before this leg.
 
@@ -49,13 +50,14 @@ class GraphReport:
         run: HostedRun,
         model_calls: ModelCalls,
         decided: DecidedCalls,
+        outputs: Sequence[str] | None,
         is_public: Callable[[tuple[str, ...]], bool],
         stored: Mapping[str, Any] | None,
     ) -> None:
         self.interrupts: dict[str, tuple[Any, list[Any]]] = {}
         self._model_calls = model_calls
         self._is_public = is_public
-        self._facts = GraphFacts(model_calls, decided)
+        self._facts = GraphFacts(model_calls, decided, outputs)
         self._root = GraphSpace("", run, self._facts, stored)
         self._members = LibraryMembers(run)
         self._spaces: dict[str, GraphSpace] = {"": self._root}

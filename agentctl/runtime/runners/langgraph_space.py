@@ -9,10 +9,12 @@ Answers that arrive at the same time wait for the one that is published, with al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+import orjson
 from langchain_core.messages import AIMessage, ToolMessage
 
 from agentctl.light_dataclass import dataclass
@@ -30,6 +32,8 @@ from agentctl.runtime.runners.langgraph_messages import (
 from agentctl.runtime.runners.library_runner import DecidedCalls
 from agentctl.runtime.transcript.history import build_tool_message
 
+_log = logging.getLogger("agentctl.runtime")
+
 MAXIMUM_ARGUMENTS = 2**31
 
 NO_RESULT = "no result"
@@ -42,6 +46,7 @@ class GraphFacts:
 
     Attributes:
         decided: the calls of the pause before this leg, by their ids.
+        outputs: the keys that the root graph returns; None for all of its state.
         members: the runs of the members that have made messages, by the ids of these.
         results: the published results of calls, by their ids.
         ended: the approved calls whose results have reached a state: the id, the text, and whether
@@ -50,6 +55,7 @@ class GraphFacts:
 
     model_calls: ModelCalls
     decided: DecidedCalls
+    outputs: Sequence[str] | None = None
     members: dict[str, str] = field(default_factory=dict)
     results: dict[str, str] = field(default_factory=dict)
     ended: list[tuple[str, str, bool]] = field(default_factory=list)
@@ -197,12 +203,39 @@ class GraphSpace:
             self.run.replace_answers(self._list_answers())
         state, name = self.state, "structured_response"
         result = state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
-        if result is None and not self.key and not self._has_messages:
-            result = self.state
+        if result is None and not self.key:
+            result = await self._read_results()
         if result is not None:
             await self.run.set_output(result)
             if not self.run.transcript.content:
                 self.run.add_text(self.run.output_text)
+
+    async def _read_results(self) -> Any:
+        """Return what the root graph returns, except for its messages; None if that is nothing.
+
+        Of a graph with messages, a value without a JSON form is left out, or one that is too large:
+        the messages are its main result.
+        """
+        state, names = self.state, self._facts.outputs
+        is_mapping = isinstance(state, Mapping)
+        if names is None:
+            names = [*state] if is_mapping else []
+        if not self._has_messages:
+            return {name: state[name] for name in names if name in state} if is_mapping else state
+
+        values, size = {}, 0
+        for name in names:
+            value = state.get(name) if is_mapping else getattr(state, name, None)
+            if name == "messages" or value is None:
+                continue
+            try:
+                values[name] = await self.run.convert(value, size)
+            except NotSerializable:
+                run_id = self.run.environment.spec.run_id
+                _log.warning("run %s: %s is left out of its output: no JSON of it", run_id, name)
+                continue
+            size += len(orjson.dumps({name: values[name]}))
+        return values or None
 
     @property
     def _has_messages(self) -> bool:
