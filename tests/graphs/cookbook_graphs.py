@@ -360,6 +360,56 @@ def build_research() -> Any:
 research: Any = build_research()
 
 
+# Deep research: an inner supervisor whose messages have another key
+
+
+class InnerState(TypedDict):
+    supervisor_messages: Annotated[list[Any], operator.add]
+    brief: str
+
+
+class OuterState(MessagesState):
+    supervisor_messages: Annotated[list[Any], operator.add]
+    brief: str
+
+
+def build_inner_supervisor() -> Any:
+    async def supervise(state: InnerState, config: RunnableConfig) -> dict[str, Any]:
+        model = chat("plan").bind_tools([search])
+        return {"supervisor_messages": [await model.ainvoke(state["supervisor_messages"], config)]}
+
+    async def call_tools(state: InnerState) -> dict[str, Any]:
+        (asked,) = state["supervisor_messages"][-1].tool_calls
+        found = ToolMessage("found", name="search", tool_call_id=asked["id"])
+        return {"supervisor_messages": [found]}
+
+    inner = StateGraph(InnerState)
+    inner.add_node("supervise", supervise)
+    inner.add_node("call_tools", call_tools)
+    inner.add_edge(START, "supervise")
+    inner.add_conditional_edges(
+        "supervise",
+        lambda state: "call_tools" if state["supervisor_messages"][-1].tool_calls else END,
+    )
+    inner.add_edge("call_tools", "supervise")
+
+    def brief(state: OuterState) -> dict[str, Any]:
+        text = state["messages"][-1].content
+        return {"supervisor_messages": [HumanMessage(text)], "brief": "cats"}
+
+    graph = StateGraph(OuterState)
+    graph.add_node("brief", brief)
+    graph.add_node("research_supervisor", inner.compile())
+    graph.add_node("report", lambda state: {"messages": [("ai", f"about {state['brief']}")]})
+    graph.add_edge(START, "brief")
+    graph.add_edge("brief", "research_supervisor")
+    graph.add_edge("research_supervisor", "report")
+    return graph.compile()
+
+
+deep_research: Any = build_inner_supervisor()
+
+
 # An agent with a separate state schema (guide "Short-term memory")
 
 

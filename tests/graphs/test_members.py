@@ -74,6 +74,21 @@ async def test_agents_of_a_supervisor_are_members(graphs: ConformanceServer) -> 
     assert run["tools"] in ([], None)
 
 
+async def test_calls_of_an_inner_supervisor_are_recorded(graphs: ConformanceServer) -> None:
+    plan = json.dumps([call("search", "c1", query="cats"), {"content": "cats are fine"}])
+    async with graphs.connect() as operations:
+        run = await run_component(operations, "agent", "deep_research", plan)
+        (member,) = await members_of(operations, run)
+    assert (run["status"], run["content"], run["tools"] or []) == ("COMPLETED", "about cats", [])
+    assert (member["agent_id"], member["input"]) == ("research_supervisor", plan)
+    assert member["content"] == "cats are fine"
+    assert [(tool["tool_name"], tool["result"]) for tool in member["tools"]] == [
+        ("search", "found")
+    ]
+    roles = [message["role"] for message in member["messages"]]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+
+
 async def test_tokens_of_members_count_once(graphs: ConformanceServer) -> None:
     async with graphs.connect() as operations:
         events = await stream_component(operations, "supervisor", RESEARCH)

@@ -172,13 +172,27 @@ def _keep_calls(message: AIMessage, answered: Container[str] | None) -> list[Any
     return [*calls.values()][:MAXIMUM_CALLS]
 
 
+def find_messages(state: object) -> Any:
+    """Return the messages in the state of a graph, as the state has them; None if it has none.
+
+    They are its key `messages`, or the first other key with a list of messages, such as the
+    `supervisor_messages` of an inner supervisor.
+    """
+    values = state if isinstance(state, Mapping) else getattr(state, "__dict__", {})
+    if "messages" in values:
+        return values["messages"]
+    lists = (each for each in values.values() if isinstance(each, list) and each)
+    found = (each for each in lists if isinstance(each[-1], BaseMessage))
+    return next(found, getattr(state, "messages", None))
+
+
 def read_messages(state: object) -> list[Any]:
     """Return the messages in the state of a graph.
 
     They are in every form that LangGraph takes: the reducer of `MessagesState` converts them, that
     of another state may not.
     """
-    found = state.get("messages") if isinstance(state, Mapping) else getattr(state, "messages", ())
+    found = find_messages(state)
     items = found if isinstance(found, list) else [found] if found else []
     messages: list[Any] = []
     for item in items:

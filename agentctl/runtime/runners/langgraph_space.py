@@ -25,6 +25,7 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ModelCalls
 from agentctl.runtime.runners.langgraph_messages import (
     extract_usage,
+    find_messages,
     read_messages,
     read_text,
     read_thinking,
@@ -199,7 +200,7 @@ class GraphSpace:
         for call_id in [*self.run.transcript.open_calls]:
             # The outcome of an approved call is not known: it is not stored as done.
             self.run.end_call(call_id, NO_RESULT, failed=False)
-        if self._has_messages:
+        if find_messages(self.state) is not None:
             self.run.replace_answers(self._list_answers())
         state, name = self.state, "structured_response"
         result = state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
@@ -220,7 +221,7 @@ class GraphSpace:
         is_mapping = isinstance(state, Mapping)
         if names is None:
             names = [*state] if is_mapping else []
-        if not self._has_messages:
+        if find_messages(state) is None:
             return {name: state[name] for name in names if name in state} if is_mapping else state
 
         values, size = {}, 0
@@ -236,12 +237,6 @@ class GraphSpace:
                 continue
             size += len(orjson.dumps({name: values[name]}))
         return values or None
-
-    @property
-    def _has_messages(self) -> bool:
-        if isinstance(self.state, Mapping):
-            return "messages" in self.state
-        return hasattr(self.state, "messages")
 
     def _list_answers(self) -> list[dict[str, Any]]:
         """Return the answers and results of the graph; every call has a result."""
