@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,13 +89,17 @@ def find_component(kind: str, variant: str) -> str | None:
 
 @contextlib.contextmanager
 def open_deployment(
-    extra: str = "", databases: Mapping[str, str] = SQLITE_DATABASES
+    extra: str = "", databases: Mapping[str, str] = SQLITE_DATABASES, kinds: Sequence[str] = KINDS
 ) -> Iterator[tuple[Deployment, ModelEndpoint]]:
-    """Start the endpoint and create the folder of a server with the databases."""
+    """Start the endpoint and create the folder of a server with the databases.
+
+    Args:
+        kinds: the kinds of agents; a server without those in code starts sooner.
+    """
     folder = Path(tempfile.mkdtemp(prefix="agentctl-failures-"))
     endpoint = start_endpoint("tests.failures.endpoint")
     try:
-        config = _format_config(endpoint.base_url) + extra
+        config = _format_config(endpoint.base_url, kinds) + extra
         deployment = create_deployment(folder, endpoint.base_url, extra=config, databases=databases)
         yield deployment, endpoint
     finally:
@@ -113,8 +117,8 @@ def serve_failures(
         yield FailingServer(process, endpoint, deployment)
 
 
-def _format_config(model_url: str) -> str:
-    tools = ", ".join(f'"tests.failures.hosted:{name}"' for name in _TOOLS)
+def _format_config(model_url: str, kinds: Sequence[str]) -> str:
+    tools = ", ".join(f'"tests.failures.tools:{name}"' for name in _TOOLS)
     lines = f'model = "strict"\ninstructions = "Be brief."\ntools = [{tools}, "mcp:program"]\n'
     lines += 'approve = { "pay" = "user" }\n'
     module, queue = "tests.failures.hosted", 'on_busy = "enqueue"'
@@ -123,16 +127,17 @@ def _format_config(model_url: str) -> str:
         '[[models]]\nid = "strict"\nprovider = "openai"\nmodel = "strict"\nretries = 0\n'
         f'base_url = "{model_url}"',
     ]
-    for variant, more in {"": "", "-queue": queue, "-output": f'output = "{module}:Total"'}.items():
+    output = 'output = "tests.failures.tools:Total"'
+    for variant, more in {"": "", "-queue": queue, "-output": output}.items():
         for kind in ("configured", "durable"):
             durable = f"{more}\ndurable = true" if kind == "durable" else more
             tables.append(f'[[agents]]\nid = "{kind}{variant}"\n{lines}{durable}')
         for kind in IN_CODE:
-            if variant != "-output" or kind in OUTPUTS:
+            if kind in kinds and (variant != "-output" or kind in OUTPUTS):
                 name = kind.replace("-", "_") + variant.replace("-queue", "").replace("-", "_")
                 entry = f'[[agents]]\nid = "{kind}{variant}"\nobject = "{module}:{name}"'
                 tables.append(entry if variant == "-output" else f"{entry}\n{more}")
-    for variant, more in {"": "", "-queue": queue}.items():
+    for variant, more in {"": "", "-queue": queue}.items() if "team" in kinds else ():
         tables += [
             f'[[teams]]\nid = "team{variant}"\nmode = "coordinate"\n{lines}'
             f'members = ["configured", "function"]\n{more}',

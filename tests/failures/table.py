@@ -286,13 +286,13 @@ ERRORS = (
     "runtime", "key", "timeout", "connection", "cancelled", "exit", "interrupt", "generator-exit",
     "stop", "stop-async", "memory", "recursion", "group", "base", "assertion", "unicode",
 )  # fmt: skip
-"""The errors of `tests.failures.hosted`."""
+"""The errors of `tests.failures.tools`."""
 
 RESULTS = (
     "object", "bytes", "set", "nan", "none", "empty", "huge", "rows", "surrogate", "nul", "loop",
     "deep", "number", "keys", "generator", "function", "markers",
 )  # fmt: skip
-"""The values of `tests.failures.hosted`."""
+"""The values of `tests.failures.tools`."""
 
 
 def _call(name: str, **arguments: Any) -> Reply:

@@ -87,7 +87,7 @@ def test_next_message_is_answered_after_damage_on_postgresql(postgres_url: str) 
 @pytest.mark.slow
 def test_next_message_is_answered_by_another_server() -> None:
     kinds = KINDS if LONG else ("configured", "durable")
-    with open_deployment() as (deployment, endpoint):
+    with open_deployment(kinds=kinds) as (deployment, endpoint):
         trials = run_ends_of_servers(deployment, endpoint, kinds)
     assert list_problems(trials) == []
 
