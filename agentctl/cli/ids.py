@@ -15,6 +15,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.errors import Forbidden, NotFound, UsageError
 from agentctl.interface.requests import (
     MAXIMUM_LIMIT,
+    MINIMUM_ID_PREFIX,
     Page,
     RunFilter,
     RunView,
@@ -61,6 +62,11 @@ def find_short_ids(parameters: Iterable[Parameter]) -> dict[str, Noun]:
 def is_id_prefix(text: str) -> bool:
     """Return True if the text can be the beginning of a UUID, and is not a whole one."""
     return _PREFIX.fullmatch(text) is not None
+
+
+def is_short(text: str) -> bool:
+    """Return True if the text can be the beginning of a UUID, and is too short to find it."""
+    return len(text) < MINIMUM_ID_PREFIX and set(text) <= set("0123456789abcdef")
 
 
 async def resolve_short_ids(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentctl.interface.operations import Operations
     from agentctl.records.approvals import ApprovalPage
     from agentctl.records.document import Document
+    from agentctl.records.sessions import PageMeta
 
 MAXIMUM_ROWS = 1_000
 """Paused runs that a search for an approval reads."""
@@ -97,8 +98,9 @@ async def _read_page(operations: Operations, matching: ApprovalFilter) -> Docume
     """
     equal = {name: getattr(matching, name) for name in _COMPARED}
     given = {name: value for name, value in equal.items() if value is not None}
-    start = matching.page.cursor or "0"
-    if not start.isdecimal():
+    page = matching.page
+    cursor = page.cursor or str((page.page - 1) * page.limit)
+    if not cursor.isdecimal():
         raise UsageError("--cursor is that of another list")
 
     rows = list[Any]()
@@ -111,15 +113,18 @@ async def _read_page(operations: Operations, matching: ApprovalFilter) -> Docume
             and matching.run_id in (None, row["run_id"], row["root_run_id"])
         ]
 
-    is_descending = matching.page.sort_order == "desc"
+    is_descending = page.sort_order == "desc"
     rows.sort(key=lambda row: (row["created_at"], row["approval_id"]), reverse=is_descending)
-    end = int(start) + matching.page.limit
-    meta: Any = {
+    start, end = int(cursor), int(cursor) + page.limit
+    meta: PageMeta = {
+        "page": page.page,
+        "limit": page.limit,
         "total_count": len(rows),
+        "total_pages": -(-len(rows) // page.limit),
         "total_is_capped": False,
         "next_cursor": str(end) if end < len(rows) else None,
     }
-    return build_document({"data": rows[int(start) : end], "meta": meta})
+    return build_document({"data": rows[start:end], "meta": meta})
 
 
 async def _list_runs(

@@ -32,6 +32,7 @@ _ROOT_OPTION = re.compile(r"no such option: --version\b", re.IGNORECASE)
 _WRONG_WORD = re.compile(r"no such (?:option: -+|command ')([\w-]+)", re.IGNORECASE)
 _REMOVED = {"agentctl sessions stat": "the sums of runs are in: agentctl usage --by component"}
 """Hints for commands of earlier versions."""
+_NO_TOKEN = re.compile(r"no such option: --token\b(?!-)", re.IGNORECASE)
 
 
 class Group(HelpGroup):
@@ -133,6 +134,8 @@ def _report_usage(failure: typer.TyperException) -> int:
     content = "commands" if detail.lower().startswith("no such command") else "parameters"
     hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its {content}"
     hint = _REMOVED.get(f"{command} {wrong[1]}", hint) if wrong is not None else hint
+    if _NO_TOKEN.match(detail):
+        hint = "other users can read command lines: use --token-file FILE, or AGENTCTL_TOKEN"
     if _ROOT_OPTION.match(detail):
         hint = "give it before the command, directly after agentctl"
     if command == "agentctl" and detail.lower().startswith("no such option") and not guess:

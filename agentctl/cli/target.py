@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from agentctl.cli import contexts
-from agentctl.cli.ids import find_short_ids, resolve_short_ids
+from agentctl.cli.ids import find_short_ids, is_short, resolve_short_ids
 from agentctl.cli.io import TOKEN_VARIABLE, current_io, read_token_file, resolve_token
 from agentctl.cli.options import (
     AsUser,
@@ -39,13 +39,14 @@ from agentctl.cli.show.terminal import note, note_detail
 from agentctl.errors import AgentctlError, NotFound, UsageError
 from agentctl.extensions import list_layouts
 from agentctl.interface.declarations import Order
+from agentctl.interface.requests import MINIMUM_ID_PREFIX, SUMMARY_VIEW
 from agentctl.light_dataclass import dataclass
+from agentctl.records.kinds import KINDS
 
 if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
     from agentctl.config.settings import Database, Settings
     from agentctl.interface.operations import Operations
-    from agentctl.records.kinds import ComponentKind
     from agentctl.remote.connection import TokenSource
     from agentctl.service.service import Service
 
@@ -313,31 +314,42 @@ async def _run_with_target(
 
 
 async def _explain_not_found(failure: NotFound, target: Target, values: Mapping[str, Any]) -> None:
-    noun = failure.detail.partition(" ")[0].lower()
+    noun = failure.detail.removesuffix(" not found").lower()
     if failure.cause is None:
         failure.cause = f"not found {target.place}"
-    if noun not in _LISTS or failure.hint is not None:
+    if noun not in _LISTS:
         return
-    failure.hint = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
+    names = (noun, f"{noun}_id", f"{noun}_ids", *(("component_id",) if noun in KINDS else ()))
+    given = [values[name] for name in names if values.get(name)]
+    ids = [each for value in given for each in ((value,) if isinstance(value, str) else value)]
+    if len(ids) == 1 and ids[0] not in failure.detail:
+        failure.detail = f"{failure.detail}: {ids[0]}"
+    if failure.hint is None:
+        failure.hint = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
+        with contextlib.suppress(AgentctlError):  # the error about the id is the one to report
+            failure.hint = await _find_hint(target, noun, ids, values) or failure.hint
+
+
+async def _find_hint(
+    target: Target, noun: str, ids: Sequence[str], values: Mapping[str, Any]
+) -> str | None:
+    """Return a hint about ids of which nothing was found; None if there is no better one."""
+    look = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
+    if noun not in KINDS:
+        is_cut = any(map(is_short, ids))
+        return f"give at least {MINIMUM_ID_PREFIX} characters of an id; {look}" if is_cut else None
     named = values.get("run_id") or next(iter(values.get("run_ids") or ()), None)
-    if noun in ("agent", "team") and isinstance(named, str):
-        from agentctl.interface.requests import SUMMARY_VIEW
+    if isinstance(named, str):
+        run = (await target.operations.get_run(named, form=SUMMARY_VIEW)).value
+        if parent := run["parent_run_id"]:
+            return f"it is the run of a member: name the run that started it, {parent}"
+    if not ids:
+        return None
+    from agentctl.records.text import suggest_name
 
-        with contextlib.suppress(AgentctlError):  # the error about the id is the one to report
-            run = (await target.operations.get_run(named, form=SUMMARY_VIEW)).value
-            if parent := run["parent_run_id"]:
-                failure.hint = f"it is the run of a member: name the run that started it, {parent}"
-                return
-    component_id = values.get(noun) or values.get("component_id")
-    if noun in ("agent", "team", "workflow") and isinstance(component_id, str):
-        from agentctl.records.text import suggest_name
-
-        with contextlib.suppress(AgentctlError):  # the error about the id is the one to report
-            kind = cast("ComponentKind", noun)
-            components = (await target.operations.get_components(kind)).value
-            known = [str(row[f"{noun}_id"]) for row in components]
-            if near := suggest_name(component_id, known):
-                failure.hint = f"did you mean {near}? {failure.hint}"
+    components = (await target.operations.get_components(noun)).value
+    near = suggest_name(ids[0], [str(row[f"{noun}_id"]) for row in components])
+    return f"did you mean {near}? {look}" if near else None
 
 
 def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context | None]:

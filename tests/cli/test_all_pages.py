@@ -13,7 +13,7 @@ import typer
 
 from agentctl.cli.root import app
 from agentctl.store.repositories import lists
-from tests.cli.conftest import Agentctl
+from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database
 from tests.process import base_environment, start_agentctl
@@ -212,3 +212,12 @@ def test_list_goes_on_until_the_page_is_full(
     whole = json.loads(through(*rare).stdout)
     assert [row["session_id"] for row in whole["data"]] == ["walk-007", "walk-107", "walk-207"]
     assert (whole["meta"]["total_count"], whole["meta"]["total_is_capped"]) == (3, False)
+
+
+def test_note_of_a_list_at_a_terminal_has_no_cursor(terminal: Terminal, demo: Demo) -> None:
+    for number in range(2):
+        demo.run(f"noted-{number}", "x")
+    environment = {"AGENTCTL_TOKEN": demo.token}
+    seen = terminal("sessions", "list", "--limit", "1", "--url", demo.url, env=environment)
+    assert "; --all lists all, -o json has the cursor" in seen.screen
+    assert "--cursor" not in seen.screen

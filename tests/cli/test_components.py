@@ -65,7 +65,7 @@ def test_a_missing_component_is_reported_with_the_target(through: Agentctl) -> N
     ended = through("agents", "get", "nobody")
     assert (ended.code, ended.stdout) == (5, "")
     error, cause, empty, hint = ended.stderr.splitlines()
-    assert (error, empty) == ("error: agent not found", "")
+    assert (error, empty) == ("error: agent not found: nobody", "")
     assert cause.startswith("  cause: not found ")
     assert hint.startswith("hint: list them with: agentctl agents list --")
 

@@ -299,3 +299,37 @@ def test_denial_of_an_operation_for_operators_is_explained(agentctl: Agentctl, d
     token = {"AGENTCTL_TOKEN": agentctl(*mint).stdout.strip()}
     finished = agentctl("auth", "explain", "GET", "/sessions", "--url", demo.url, env=token)
     check(finished, 4, "insufficient scopes", hint="use a token with the admin scope")
+
+
+@pytest.mark.parametrize(
+    ("command", "detail", "hint"),
+    [
+        ("agents get ekco", "agent not found: ekco", "did you mean echo? list them with: "),
+        ("runs start --agent ekco -m x", "agent not found: ekco", "did you mean echo? "),
+        ("runs get 01a2", "run not found: 01a2", "give at least 8 characters of an id; list "),
+        ("runs start --agent echo -m x --metadata foo", "KEY=VALUE", "--metadata team=cakes"),
+        ("runs list --token abc", "no such option: --token", "use --token-file FILE"),
+    ],
+)
+def test_hint_of_a_wrong_word_tells_what_to_write(
+    through: Agentctl, command: str, detail: str, hint: str
+) -> None:
+    finished = through(*command.split())
+    check(finished, 5 if "not found" in detail else 2, detail, hint=hint)
+
+
+def test_session_id_of_another_user_is_taken(agentctl: Agentctl, demo: Demo) -> None:
+    demo.run("taken", "x")
+    mint = ("token", "mint", "--sub", "you", "--scope", "user", "--config", str(demo.config))
+    token = {"AGENTCTL_TOKEN": agentctl(*mint).stdout.strip()}
+    start = ("runs", "start", "--agent", "echo", "-m", "x", "--session", "taken")
+    finished = agentctl(*start, "--url", demo.url, env=token)
+    check(finished, 5, "session not found", hint="the id is taken: choose another one with --ses")
+
+
+def test_start_in_the_background_prints_one_line_of_ids(agentctl: Agentctl, demo: Demo) -> None:
+    start = ("runs", "start", "--agent", "echo", "-m", "x", "--background", "--session", "line")
+    token = {"AGENTCTL_TOKEN": demo.token}
+    started = agentctl(*start, "-o", "tsv", "--url", demo.url, env=token)
+    names, values = (line.split("\t") for line in started.lines)
+    assert (names, values[1]) == (["run_id", "session_id", "status"], "line")

@@ -141,7 +141,10 @@ class CommandOutput:
         if "total_count" in meta:
             total = f"{meta['total_count']}{'+' if meta['total_is_capped'] else ''}"
             shown = f"showing {len(records)} of {total}"
-        note(f"{shown}; next page: --cursor {cursor}")
+        # A cursor can be longer than the line of a terminal, where no one types it.
+        is_for_people = self.is_table and current_io().err_is_terminal
+        rest = "--all lists all, -o json has the cursor of the next page"
+        note(f"{shown}; {rest if is_for_people else f'next page: --cursor {cursor}'}")
 
     def show_record(
         self, document: Document[Any] | Record, columns: Sequence[Column], id_field: str

@@ -33,12 +33,14 @@ from agentctl.cli.show.event_lines import (
 )
 from agentctl.cli.show.output import CommandOutput, write_text
 from agentctl.cli.show.progress import showing_progress
+from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import ask, may_ask, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import (
     AgentctlError,
     ConfirmationDeclined,
     Conflict,
+    NotFound,
     Unavailable,
     UsageError,
     ValidationFailed,
@@ -71,6 +73,9 @@ KeyOption = Annotated[
         "Start at most one run: a repeated command shows the run of the first",
     ),
 ]
+
+_STARTED = plain_columns("run_id", "session_id", "status")
+"""The columns of a run in the background, as tab-separated values."""
 
 _CHOICES = "Make this call? [y]es, [n]o, [e]dit the arguments, [l]ater: "
 
@@ -150,6 +155,11 @@ def _adding_hint(target: Target, session: str | None) -> Iterator[None]:
             look = target.command(f"sessions get {session}")
             conflict.hint = f"choose another session with --session NEW; this one: {look}"
         raise
+    except NotFound as missing:
+        # A run creates a session that does not exist.
+        if missing.detail == "Session not found":
+            missing.hint = "the id is taken: choose another one with --session NEW"
+        raise
 
 
 def _parse_tools(option: str, text: str | None) -> list[dict[str, Any]] | None:
@@ -179,7 +189,8 @@ def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            raise UsageError(f"{option} must be KEY=VALUE or a JSON object")
+            hint = f'write: {option} team=cakes, or: {option} \'{{"team": "cakes"}}\''
+            raise UsageError(f"{option} must be KEY=VALUE or a JSON object", hint=hint)
         if key in pairs:
             raise UsageError(f"{option} has the key {key!r} twice")
         pairs[key] = value
@@ -306,7 +317,8 @@ async def _wait_for_run(target: Target, new: RunStart, out: CommandOutput) -> No
         content = run.get("content")
         write_text(f"{content}\n" if content else "")
     else:
-        out.show_record(document, columns.RUN, "run_id")
+        is_line = out.format == "tsv"
+        out.show_record(document, _STARTED if is_line else columns.RUN, "run_id")
     if run["status"] == "PAUSED":
         raise build_waiting(target, run_id, run["approvals"])
     if not new.request.background:
