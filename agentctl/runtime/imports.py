@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -39,6 +40,11 @@ _PACKAGES = {
 _OWN_FILES = (__file__, importlib.__file__)
 
 
+_NEXT_TO_CONFIGURATION = "next to the configuration file"
+
+_INSTALLED = "site-packages"
+
+
 class UnusableObject(Exception):
     """The reason why a reference does not name a usable object, for one line of an error."""
 
@@ -48,9 +54,7 @@ class UnusableObject(Exception):
         self.hint = hint
 
 
-def load_object(
-    reference: str, folder: Path | None, where: str = "next to the configuration file"
-) -> object:
+def load_object(reference: str, folder: Path | None, where: str = _NEXT_TO_CONFIGURATION) -> object:
     """Import a module and return the object that a reference names.
 
     Args:
@@ -68,7 +72,8 @@ def load_object(
         with _first_on_path(folder):
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise _build_failure(module_name, error, folder, where) from error
+        problem = "its module cannot be imported"
+        raise build_failure(problem, module_name, error, folder, where) from error
     value: object = getattr(module, name, None)
     if value is None:
         similar = get_close_matches(name, dir(module), 1)
@@ -77,9 +82,21 @@ def load_object(
     return value
 
 
-def _build_failure(
-    name: str, error: BaseException, folder: Path | None, where: str
+def build_failure(
+    problem: str,
+    name: str,
+    error: BaseException,
+    folder: Path | None,
+    where: str = _NEXT_TO_CONFIGURATION,
 ) -> UnusableObject:
+    """Return the problem of user code that raised, with the place of the error and what to do.
+
+    Args:
+        problem: what failed: `its module cannot be imported`.
+        name: the module that was imported, or that has the function.
+        folder: folder of the configuration.
+        where: the place of the folder, for hints.
+    """
     place = find_place(error, folder)
     text = error.msg if isinstance(error, SyntaxError) and error.msg else str(error)
     reason = f"{type(error).__name__}: {text}".splitlines()[0]
@@ -87,8 +104,25 @@ def _build_failure(
         reason = f"{place}: {reason}"
     hint = _build_import_hint(name, error, where) if isinstance(error, ImportError) else None
     if hint is None:
-        hint = f"correct {place}" if place else f"correct the module {name}"
-    return UnusableObject(f"its module cannot be imported ({reason})", hint)
+        hint = f"correct {place or f'the module {name}'}"
+        if _INSTALLED in Path(place).parts:
+            hint = f"install another version of {_find_library(error)}, which raised the error"
+        elif isinstance(error, KeyError) and _is_variable(error):
+            hint = f"set the environment variable {error.args[0]}, or {hint}"
+    return UnusableObject(f"{problem} ({reason})", hint)
+
+
+def _find_library(error: BaseException) -> str:
+    """Return the installed package whose code raised an error; empty for other code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    parts = Path(frames[-1].filename).parts if frames else ()
+    return parts[parts.index(_INSTALLED) + 1].removesuffix(".py") if _INSTALLED in parts else ""
+
+
+def _is_variable(error: KeyError) -> bool:
+    """Return True if the code has read an environment variable that is not set."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename in (os.__file__, "<frozen os>")
 
 
 def find_place(error: BaseException, folder: Path | None) -> str:
@@ -107,7 +141,7 @@ def find_place(error: BaseException, folder: Path | None) -> str:
     ]
     for filename, line in reversed(frames):
         path = Path(filename)
-        if folder is not None and path.is_relative_to(folder) and "site-packages" not in path.parts:
+        if folder is not None and path.is_relative_to(folder) and _INSTALLED not in path.parts:
             return f"{path.relative_to(folder)}, line {line}"
     return f"{frames[-1][0]}, line {frames[-1][1]}" if frames else ""
 
@@ -116,8 +150,10 @@ def _build_import_hint(name: str, error: ImportError, where: str) -> str | None:
     """Return what to do about an import that fails; None if the user's own code is wrong."""
     missing = error.name or ""
     top, own = missing.partition(".")[0], name.partition(".")[0]
+    if not missing and (library := _find_library(error)):
+        return f"install what {library} needs: its message names the package"
     if not isinstance(error, ModuleNotFoundError):
-        is_installed = "site-packages" in Path(error.path or "").parts
+        is_installed = _INSTALLED in Path(error.path or "").parts
         return f"install a version of {top} that has this name" if is_installed else None
     if top in _EXTRAS and top != own:
         return f"install the library: {build_extra_command(_EXTRAS[top])}"

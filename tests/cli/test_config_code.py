@@ -94,6 +94,91 @@ def test_import_that_fails_names_its_place_and_what_to_do(
     assert "an Agent of pydantic-ai" not in shown + advice
 
 
+CLASS = "class Agent:\n    {} __call__(self, message): ...\n\nagent = Agent()\n"
+CALLED = "call it in a function: async def agent(message, context): return"
+PAGE = "for agents of other libraries see docs/other-libraries.md"
+
+
+@pytest.mark.parametrize(
+    ("files", "problem", "hint"),
+    [
+        (
+            {"code_one": "def agent():\n    import no_such_library\n"},
+            "the function failed (code_one.py, line 2: ModuleNotFoundError: No module named",
+            f"install the package: {IMPORT}; or put no_such_library.py next to the configuration",
+        ),
+        (
+            {"code_one": "import os\n\ndef agent():\n    return os.environ['NO_SUCH_KEY']\n"},
+            "the function failed (code_one.py, line 4: KeyError: 'NO_SUCH_KEY')",
+            "set the environment variable NO_SUCH_KEY, or correct code_one.py, line 4",
+        ),
+        (
+            {"code_one": "from code_two import build\ndef agent():\n    return build()\n",
+             "code_two": "def build():\n    raise RuntimeError('no connection')\n"},
+            "the function failed (code_two.py, line 2: RuntimeError: no connection)",
+            "correct code_two.py, line 2",
+        ),
+        (
+            {"code_one": "import sys\ndef agent():\n    sys.exit('usage: agent')\n"},
+            "the function failed (code_one.py, line 3: SystemExit: usage: agent)",
+            "correct code_one.py, line 3",
+        ),
+        (
+            {"code_one": "import pathlib, sys\nfolder = pathlib.Path(__file__).parent\n"
+             "sys.path.insert(0, str(folder / 'site-packages'))\nimport code_library\n",
+             "site-packages__code_library": "raise ImportError('pip install code-extra')\n"},
+            "(code_one.py, line 4: ImportError: pip install code-extra)",
+            "install what code_library needs: its message names the package",
+        ),
+        (
+            {"code_one": "async def agent(context, message):\n    return message\n"},
+            "its parameters are (context, message): the message is the first one",
+            "write (message, context), or annotate context: agentctl.RunContext",
+        ),
+        (
+            {"code_one": CLASS.format("async def")},
+            "it is an object of the type Agent, which is no kind of agent",
+            f"{CALLED} await NAME(message); {PAGE}",
+        ),
+        (
+            {"code_one": CLASS.format("def")},
+            "it is an object of the type Agent, which is no kind of agent",
+            f"{CALLED} NAME(message); {PAGE}",
+        ),
+        (
+            {"code_one": "import functools\nasync def call(message, style): ...\n"
+             "agent = functools.partial(call, style='brief')\n"},
+            "it is an object of the type partial, which is no kind of agent",
+            f"{CALLED} await NAME(message); {PAGE}",
+        ),
+        (
+            {"code_one": "from langchain_core.runnables import RunnableLambda\n"
+             "agent = RunnableLambda(str) | str\n"},
+            "it is an object of the type RunnableSequence, which is no kind of agent",
+            f"{CALLED} await NAME.ainvoke(message); {PAGE}",
+        ),
+        ({"code_one": "agent = 7\n"}, "which is no kind of agent", "an object is an Agent of"),
+    ],
+    ids=[
+        "module", "variable", "error", "exit", "library", "swapped", "asynchronous object",
+        "object", "partial", "runnable", "other",
+    ],
+)  # fmt: skip
+def test_object_that_cannot_be_an_agent_has_a_hint(
+    agentctl: Agentctl,
+    home: Path,
+    forgotten_modules: None,
+    files: dict[str, str],
+    problem: str,
+    hint: str,
+) -> None:
+    code, shown, advice = check(agentctl, home, "code_one:agent", **files)
+    assert (code, problem in shown) == (2, True), shown
+    assert advice.startswith(hint)
+    assert ("an Agent of pydantic-ai" in advice) == hint.startswith("an object is")
+    assert PAGE in advice or "other libraries" not in hint
+
+
 def test_misspelled_name_has_a_suggestion(
     agentctl: Agentctl, home: Path, forgotten_modules: None
 ) -> None:

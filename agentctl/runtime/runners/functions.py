@@ -41,6 +41,9 @@ def build_function_runner(function: Callable[..., Any]) -> Runner:
     return FunctionRunner(function, parameters, is_async=inspect.iscoroutinefunction(function))
 
 
+_CONTEXT_NAMES = ("context", "ctx", "run_context")
+
+
 class _Parameters(NamedTuple):
     """The parameters of a function: the names of the first one and of the context."""
 
@@ -67,6 +70,11 @@ def _read_parameters(function: Callable[..., Any]) -> _Parameters:
     contexts = [name for name in names if is_run_context(hints.get(name))]
     others = [name for name in names if name not in contexts]
     if not contexts and len(others) == 2:
+        if others[0] in _CONTEXT_NAMES and others[1] not in _CONTEXT_NAMES:
+            raise UnusableObject(
+                f"its parameters are ({others[0]}, {others[1]}): the message is the first one",
+                f"write ({others[1]}, {others[0]}), or annotate {others[0]}: agentctl.RunContext",
+            )
         contexts = [others.pop()]
     positional = [
         parameter.name

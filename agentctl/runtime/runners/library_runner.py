@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NamedTuple
 
@@ -52,11 +53,13 @@ class RunnerOptions(NamedTuple):
     Attributes:
         build_deps: function that makes the deps of a run; None without the key `deps`.
         approve: who approves the calls of tools, by names and patterns.
+        folder: folder of the configuration; None for none.
     """
 
     build_deps: BuildDeps | None = None
     approve: Mapping[str, ApprovalPolicy] = {}
     durable: bool = False
+    folder: Path | None = None
 
 
 class OwnerTask:

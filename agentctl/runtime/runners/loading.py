@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.approvals import ApprovalPolicy
-from agentctl.runtime.imports import UnusableObject, load_object
+from agentctl.runtime.imports import UnusableObject, build_failure, load_object
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import LibraryRunner, OwnerTask, RunnerOptions
 from agentctl.runtime.runners.runner import Runner
@@ -94,9 +95,9 @@ def _build_factory_runner(factory: Any, options: RunnerOptions) -> Runner:
         return _FactoryRunner(factory, options)
     try:
         target = factory()
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UnusableObject(f"the function failed ({reason})") from error
+    except (Exception, SystemExit) as error:
+        problem, module = "the function failed", factory.__module__ or ""
+        raise build_failure(problem, module, error, options.folder) from error
     if inspect.isawaitable(target) or hasattr(target, "__aenter__"):
         try:
             return build_runner(target, options)
@@ -158,6 +159,8 @@ def _build_function_runner(target: Any, options: RunnerOptions) -> Runner:
         raise UnusableObject(problem, "write async def, or remove the key durable")
     return build_function_runner(target)
 
+
+_OTHER_LIBRARIES = "for agents of other libraries see docs/other-libraries.md"
 
 KINDS: tuple[RunnerKind, ...] = (
     RunnerKind(
@@ -232,9 +235,9 @@ def load_runner(
         if deps and not callable(build_deps):
             raise UnusableObject(f"it is {_describe(build_deps)}, not a function")
         kinds = "; or ".join(kind.description for kind in KINDS)
-        used, hint = f"object {reference!r}", f"an object is {kinds}"
+        used, hint = f"object {reference!r}", f"an object is {kinds}; {_OTHER_LIBRARIES}"
         target = load_object(reference, folder)
-        return build_runner(target, RunnerOptions(build_deps, approve or {}, durable))
+        return build_runner(target, RunnerOptions(build_deps, approve or {}, durable, folder))
     except UnusableObject as error:
         raise InvalidConfiguration(
             f"The {owner} cannot use the {used}: {error.what}", hint=error.hint or hint
@@ -257,7 +260,20 @@ def build_runner(target: object, options: RunnerOptions) -> Runner:
                     problem = f"{key} has no effect for {kind.description}"
                     raise UnusableObject(problem, f"remove the key {key}")
             return kind.build(target, options)
-    raise NoAgentKind(f"it is {_describe(target)}, which is no kind of agent")
+    raise NoAgentKind(f"it is {_describe(target)}, which is no kind of agent", _find_remedy(target))
+
+
+def _find_remedy(target: object) -> str | None:
+    """Return what to do about an object that a function can call; None for another one."""
+    if has_base(target, "langchain_core", "Runnable"):
+        call = "await NAME.ainvoke(message)"
+    elif callable(target) and not inspect.isclass(target):
+        called = target.func if isinstance(target, functools.partial) else type(target).__call__
+        call = f"{'await ' * inspect.iscoroutinefunction(called)}NAME(message)"
+    else:
+        return None
+    function = f"async def agent(message, context): return {call}"
+    return f"call it in a function: {function}; {_OTHER_LIBRARIES}"
 
 
 def _describe(target: object) -> str:
