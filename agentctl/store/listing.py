@@ -23,9 +23,6 @@ MAXIMUM_TOTAL = 10_000
 MAXIMUM_SURPLUS = 1_000
 """Rows above `MAXIMUM_TOTAL` that are counted at most, for `ListTotals`."""
 
-MAXIMUM_COMPARED = 10_000
-"""Rows that a page is searched for with conditions that no index has (docs/decisions/0118)."""
-
 _MAXIMUM_STATEMENTS = 4_096
 """Statements that are kept, of the many combinations of filters."""
 
@@ -198,8 +195,8 @@ class Listing:
         key = None if totals is None else (counted, *sorted(whole.values.items()))
         if totals is not None and totals.has(key):
             counted = None
-        sql = _page_sql(self, *_order(conditions, page), sort_ids, counted, totals is not None)
-        rows = yield Statement(sql, {**whole.values, **_bind(conditions, page)})
+        sql = _page_sql(self, *order_page(conditions, page), sort_ids, counted, totals is not None)
+        rows = yield Statement(sql, {**whole.values, **bind_page(conditions, page)})
         if not rows:
             begins = page.after is None and not page.offset
             total = 0 if begins else (yield from self.count(whole, totals))
@@ -251,8 +248,8 @@ class Listing:
 
         The other arguments are those of `list_page`.
         """
-        sql = _page_sql(self, *_order(conditions, page), sort_ids, None, False)
-        rows = yield Statement(sql, _bind(conditions, page))
+        sql = _page_sql(self, *order_page(conditions, page), sort_ids, None, False)
+        rows = yield Statement(sql, bind_page(conditions, page))
         return self._build_page(rows, page, make, total)
 
     def _build_page(
@@ -262,65 +259,6 @@ class Listing:
         last = rows[-1] if len(found) > page.limit else None
         following = None if last is None else (getattr(last, page.sort), getattr(last, self.id))
         return RowPage(rows, min(total, MAXIMUM_TOTAL), total > MAXIMUM_TOTAL, following)
-
-    @unit
-    def read_compared(
-        self,
-        conditions: Conditions,
-        compared: Conditions,
-        page: Slice,
-        make: Callable[..., R],
-        times: Times = (None, None),
-        *,
-        maximum: int,
-        sort_ids: bool = False,
-    ) -> Steps[RowPage[R]]:
-        """Read a page of the rows that also match conditions that no index has.
-
-        The page is searched for in the next `maximum` rows of the list without these conditions. If
-        there are more rows, it can have fewer rows than its limit, or none, and a next page, which
-        begins after these rows. The total is that of the first page, and capped if that has not
-        compared all rows.
-
-        Args:
-            conditions: those that an index has.
-            compared: the other ones.
-            times: the bounds of the time of the order: inclusive and exclusive.
-            maximum: number of rows to compare, at most `MAXIMUM_TOTAL`.
-            sort_ids: see `read`.
-        """
-        end = yield from self._find_end(conditions, page, times, maximum)
-        total = page.total
-        if total is None:
-            first_end = end
-            if page.after is not None:
-                first = replace(page, after=None)
-                first_end = yield from self._find_end(conditions, first, times, maximum)
-            whole = conditions.with_all(compared).with_times(*times, page.sort)
-            count = yield from self.count(self._until(first_end, whole, page))
-            total = count, first_end is not None
-        matching, part = narrow(conditions.with_all(compared), page, *times)
-        matching = self._until(end, matching, page)
-        found = yield from self.read(matching, part, make, total[0], sort_ids=sort_ids)
-        return RowPage(found.rows, *total, found.next or end, keeps_total=True)
-
-    @unit
-    def _find_end(
-        self, conditions: Conditions, page: Slice, times: Times, maximum: int
-    ) -> Steps[Cursor | None]:
-        """Return the last row that is compared for a page, None if no row follows it."""
-        matching, part = narrow(conditions, page, *times)
-        values = {**_bind(matching, part), "limit": 2, "offset": maximum - 1}
-        sql = _rows_sql(self, f"{page.sort}, {self.id}", *_order(matching, part))
-        rows = yield Statement(sql, values)
-        return (rows[0][0], rows[0][1]) if len(rows) > 1 else None
-
-    def _until(self, end: Cursor | None, conditions: Conditions, page: Slice) -> Conditions:
-        if end is None:
-            return conditions
-        sign = "<=" if page.order == "asc" else ">="
-        bound = f"({page.sort}, {self.id}) {sign} (:end_key, :end_id)"
-        return conditions.with_condition(bound, end_key=end[0], end_id=end[1])
 
 
 def narrow(
@@ -381,12 +319,12 @@ def _removals_sql(listing: Listing) -> str:
     return f"SELECT {listing.removals} FROM removals WHERE id = 1"
 
 
-def _order(conditions: Conditions, page: Slice) -> tuple[tuple[str, ...], str, Order, bool]:
+def order_page(conditions: Conditions, page: Slice) -> tuple[tuple[str, ...], str, Order, bool]:
     """Return what determines the text of the statement of a page."""
     return conditions.texts, page.sort, page.order, page.after is not None
 
 
-def _bind(conditions: Conditions, page: Slice) -> dict[str, Value]:
+def bind_page(conditions: Conditions, page: Slice) -> dict[str, Value]:
     """Return the values of the statement of a page."""
     # One row more than the page shows whether there is another page.
     values = {**conditions.values, "limit": page.limit + 1, "offset": page.offset}
@@ -396,7 +334,7 @@ def _bind(conditions: Conditions, page: Slice) -> dict[str, Value]:
 
 
 @lru_cache(_MAXIMUM_STATEMENTS)
-def _rows_sql(
+def build_rows_sql(
     listing: Listing,
     columns: str,
     conditions: tuple[str, ...],
@@ -438,11 +376,11 @@ def _page_sql(
     if sort_ids:
         sql = (
             f"SELECT {columns} FROM {listing.table}"
-            f" WHERE {listing.id} IN ({_rows_sql(listing, listing.id, *parts)})"
+            f" WHERE {listing.id} IN ({build_rows_sql(listing, listing.id, *parts)})"
             f" ORDER BY {sort} {order}, {listing.id} {order}"
         )
     else:
-        sql = _rows_sql(listing, columns, *parts)
+        sql = build_rows_sql(listing, columns, *parts)
     if listing.joined is None:
         return Sql(sql)
     return Sql(

@@ -34,13 +34,17 @@ class Visibility:
         """Return the parameters of the condition `IS_VISIBLE`."""
         return {"everyone": int(self.everyone), "viewer": self.user_id}
 
-    def conditions(self) -> Conditions:
-        """Return the conditions of a list that contains visible rows only."""
+    def conditions(self, column: str = "user_id") -> Conditions:
+        """Return the conditions of a list that contains visible rows only.
+
+        Args:
+            column: `user_id`, or an expression for it that no index has.
+        """
         if self.everyone:
             return Conditions()
         if self.user_id is None:
-            return Conditions().with_condition("user_id IS NULL")
-        return Conditions().with_condition("user_id = :viewer", viewer=self.user_id)
+            return Conditions().with_condition(f"{column} IS NULL")
+        return Conditions().with_condition(f"{column} = :viewer", viewer=self.user_id)
 
 
 EVERYONE = Visibility(everyone=True)

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from agentctl.cli.root import app
-from agentctl.store.repositories import lists
+from agentctl.store import compared
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database
@@ -201,7 +201,7 @@ def test_list_goes_on_until_the_page_is_full(
     filled: Demo, through: Agentctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each response of the local backend has compared 20 rows."""
-    monkeypatch.setattr(lists, "MAXIMUM_COMPARED_METADATA", 20)
+    monkeypatch.setattr(compared, "MAXIMUM_READ", 20)
     rare = ("sessions", "list", *OWN, "--tag", "rare", "-o", "json")
     page: dict[str, Any] = json.loads(through(*rare, "--limit", "2").stdout)
     assert [row["session_id"] for row in page["data"]] == ["walk-007", "walk-107"]

@@ -212,7 +212,7 @@ CASES: dict[str, Case] = {
         get(f"/sessions?limit=100&{FILTERS}"),
         OK,
         (
-            "store.repositories.lists.MAXIMUM_COMPARED_METADATA",
+            "store.compared.MAXIMUM_READ",
             "store.repositories.lists.MAXIMUM_METADATA",
             "interface.requests.list_filters.MAXIMUM_PAIRS",
             "interface.requests.list_filters.MAXIMUM_TAGS",
@@ -223,7 +223,7 @@ CASES: dict[str, Case] = {
     "filter by error": Case(
         get(f"/runs?limit=100&error={'x' * 200}"),
         OK,
-        ("store.listing.MAXIMUM_COMPARED", "interface.requests.list_filters.MAXIMUM_ERROR_LENGTH"),
+        ("store.compared.MAXIMUM_COMPARED", "interface.requests.list_filters.MAXIMUM_ERROR_LENGTH"),
     ),
     "page of a list": Case(
         get("/sessions?limit=100"),

@@ -67,8 +67,12 @@ def statements_of(
         return found
 
 
-def bounded_statements_of(work: Work[Any]) -> list[Statement]:
-    """Return the statements of a list with more rows than are compared for a page."""
+def bounded_statements_of(work: Work[Any], total: int = 1) -> list[Statement]:
+    """Return the statements of a list with more rows than are compared for a page.
+
+    Args:
+        total: the number of rows that each of its counts finds.
+    """
     found: list[Statement] = []
     steps, rows = iter(work), None
     try:
@@ -76,7 +80,7 @@ def bounded_statements_of(work: Work[Any]) -> list[Statement]:
             found.append(steps.send(rows))  # type: ignore[arg-type]
             values = found[-1].parameters
             ends = [(5, "x"), (4, "x")] if values.get("limit") == 2 else []
-            rows = ends if "limit" in values else [(1,)]
+            rows = ends if "limit" in values else [(total,)]
     except StopIteration:
         return found
 
@@ -92,9 +96,16 @@ class ListCase(NamedTuple):
 
     def statements(self) -> list[Statement]:
         """Return the statements: one, or with a name the one that counts and that of the page."""
+        return statements_of(self._query(), MAXIMUM_TOTAL + 1 if self.many else 1)
+
+    def bounded_statements(self) -> list[Statement]:
+        """Return the statements if the page is searched for in a part of a longer list."""
+        by_range = self.filters.keys() & {"session_name", "finished_after"}
+        return bounded_statements_of(self._query(), MAXIMUM_TOTAL + 1 if by_range else 1)
+
+    def _query(self) -> Work[Any]:
         query = list_sessions if self.table == "sessions" else list_runs
-        work = query(self.visibility, **self.filters, **self.part)
-        return statements_of(work, MAXIMUM_TOTAL + 1 if self.many else 1)
+        return query(self.visibility, **self.filters, **self.part)
 
 
 _VISIBILITIES = (EVERYONE, Visibility(False, "ann"), Visibility(False))

@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Hashable, Iterator, Mapping, Set
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import agentctl.store
@@ -65,7 +65,11 @@ class _LongLists(ListTotals):
 
 def list_statements() -> set[Sql]:
     """Return each statement that a list can run."""
-    found = {statement.sql for case in list_cases() for statement in case.statements()}
+    found = set[Sql]()
+    for case in list_cases():
+        found |= {statement.sql for statement in case.statements()}
+        if case.part["limit"] == 100:
+            found |= {statement.sql for statement in case.bounded_statements()}
     remembering: list[Work[Any]] = [
         list_sessions(totals=ListTotals()),
         list_runs(totals=ListTotals()),
@@ -76,12 +80,13 @@ def list_statements() -> set[Sql]:
                 accounts.list_page(AccountFilter(name), Slice(order=order, after=after))
             )
     remembering += _memory_lists()
-    remembering += _lists_of_ids()
     remembering += [list_sessions(totals=_LongLists()), list_runs(totals=_LongLists())]
     for work in remembering:
         found |= {statement.sql for statement in statements_of(work, 1)}
-    for work in _compared_lists():
-        for statements in (statements_of(work, 1), bounded_statements_of(work)):
+    for work in chain(_compared_lists(), _lists_of_ids()):
+        for statements in (
+            statements_of(work, 1), *(bounded_statements_of(work, total) for total in (1, 20_000)),
+        ):  # fmt: skip
             found |= {statement.sql for statement in statements}
     return found
 
@@ -97,6 +102,7 @@ def _compared_lists() -> Iterator[Work[Any]]:
             part: dict[str, Any] = {"order": order, "after": after}
             yield list_runs(visibility, **filters, **part)
             between = {"created_after": 1, "created_before": 4}
+            yield list_runs(visibility, finished_before=4, **part)
             yield list_runs(visibility, **filters, **part, **between)
             yield list_sessions(visibility, **filters, **part, **between)
             for sort in ("created_at", "updated_at"):
@@ -116,7 +122,8 @@ def _lists_of_ids() -> Iterator[Work[Any]]:
         seen = EVERYONE if everyone else Visibility(everyone=False, user_id="ada")
         form = RunView("summary" if summary else "full")
         yield list_runs(seen, id_prefix=prefix, form=form)
-        yield list_sessions(seen, id_prefix=prefix)
+        for order, after in product(_ORDERS, (None, (3, "x"))):
+            yield list_sessions(seen, id_prefix=prefix, order=order, after=after)
 
 
 def _memory_lists() -> Iterator[Work[Any]]:

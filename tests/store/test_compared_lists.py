@@ -9,14 +9,15 @@ import pytest
 
 from agentctl.records.runs import RunRow
 from agentctl.records.sessions import SummaryRow
+from agentctl.store import compared
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories import lists, runs, sessions
+from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import Visibility
 from tests.store.conftest import Store
 from tests.store.lists import bounded_statements_of, list_runs, list_sessions, statements_of
-from tests.store.rows import START, a_run, a_session
+from tests.store.rows import START, a_run, a_session, an_end
 from tests.store.test_plans import indexes, plan_list
 
 MAXIMUM = 7
@@ -27,7 +28,7 @@ ANN = Visibility(everyone=False, user_id="ann")
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "MAXIMUM_COMPARED_METADATA", MAXIMUM)
+    monkeypatch.setattr(compared, "MAXIMUM_READ", MAXIMUM)
 
 
 @unit
@@ -117,10 +118,60 @@ def test_runs_are_compared_as_sessions_are(store: Store) -> None:
     assert all(run.status == "PENDING" for run in found)
 
 
-def test_ten_thousand_rows_are_compared_for_a_page() -> None:
-    for work in (list_runs(error="x"), list_sessions(error="x")):
+def test_more_rows_are_compared_with_the_columns_of_an_index() -> None:
+    compared_rows: list[tuple[Work[Any], int]] = [
+        (list_runs(error="x"), MAXIMUM),
+        (list_sessions(error="x"), MAXIMUM),
+        (list_runs(error_code="x"), MAXIMUM),
+        (list_runs(session_id="x", user_id="x"), MAXIMUM),
+        (list_runs(ANN, session_id="x"), MAXIMUM),
+        (list_runs(ANN, component_id="x", user_id="ann"), 10_000),
+        (list_runs(component_id="x", status="ERROR"), 10_000),
+        (list_sessions(sort="updated_at", user_id="x", type="agent"), 10_000),
+        (list_sessions(sort="updated_at", component_id="x", type="agent"), MAXIMUM),
+    ]
+    for work, maximum in compared_rows:
         ends = [each.parameters for each in bounded_statements_of(work)]
-        assert {each["offset"] for each in ends if each.get("limit") == 2} == {9_999}
+        assert {each["offset"] for each in ends if each.get("limit") == 2} == {maximum - 1}
+
+
+def test_page_goes_on_behind_runs_that_ended_later(store: Store) -> None:
+    @unit
+    def create_runs() -> Steps[None]:
+        yield from sessions.create(a_session("s1"))
+        for number in range(COUNT):
+            yield from runs.create(a_run(f"r{number:02}", created_at=START + number))
+            yield from runs.claim(f"r{number:02}", 1, "w1", START)
+            if number in MATCHING:
+                yield from runs.finish(
+                    an_end(f"r{number:02}", finished_at=START + 900, stopped_at=START + 900)
+                )
+
+    store.write(create_runs())
+    for filters in ({"finished_before": START + 901}, {"finished_after": START}):
+        found: list[str] = []
+        after, pages = None, 0
+        while pages < 30:
+            page = store.read(list_runs(order="asc", limit=2, after=after, **filters))
+            found += [row.run_id for row in page.rows]
+            pages += 1
+            if (after := page.next) is None:
+                break
+        assert found == [f"r{number:02}" for number in sorted(MATCHING)]
+        # The second filter finds few runs by their end, and sorts them.
+        assert pages == (3 if "finished_after" in filters else 7)
+
+
+def test_page_goes_on_behind_many_ids_with_the_same_beginning(store: Store) -> None:
+    store.write(create(list(range(COUNT))))
+    for prefix, numbers in (("s0", range(10)), ("s", range(COUNT)), ("x", range(0))):
+        after, found = None, list[int]()
+        while True:
+            page = store.read(list_sessions(ANN, id_prefix=prefix, order="asc", after=after))
+            found += ids_of([page])
+            if (after := page.next) is None:
+                break
+        assert found == list(numbers)
 
 
 def test_changes_neither_repeat_nor_lose_rows(store: Store) -> None:
@@ -179,4 +230,4 @@ def test_few_live_sessions_are_found_by_their_runs(sqlite: SqliteDatabase) -> No
         for statement in statements_of(list_sessions(status=status), 1):
             counted, page = plan_list(sqlite, [statement])
             found = indexes(counted or page)
-            assert found == ["sqlite_autoindex_sessions_1", index], statement.sql
+            assert set(found) == {"sqlite_autoindex_sessions_1", index}, statement.sql

@@ -55,11 +55,7 @@ def expected_index(case: ListCase) -> set[str]:
         if case.filters.get("at_work"):
             return {"runs_at_work"} | (in_session if "session_id" in case.filters else set())
         if "finished_after" in case.filters:
-            if "session_id" in case.filters:
-                return {"runs_session_created"}
-            # With bounds on both times either index has few rows.
-            bounded = case.filters.keys() & {"created_after", "created_before"}
-            return {"runs_finished"} | ({"runs_user_created"} if owned and bounded else set())
+            return {"runs_finished"}
         if "session_id" in case.filters:
             return {"runs_session_created"}
         if owned:
@@ -106,6 +102,12 @@ def plan_list(
     return counted, page
 
 
+def plan_first_count(sqlite: SqliteDatabase, case: ListCase) -> list[str]:
+    """Return the steps of the first count of a list, or of one of its filters."""
+    counting = (each for each in case.statements() if "count(*)" in each.sql)
+    return plan_list(sqlite, [next(counting)])[0]
+
+
 def indexes(steps: list[str]) -> list[str]:
     """Return the indexes of a plan that searches or scans nothing else."""
     reads = [step for step in steps if step.startswith(("SEARCH", "SCAN"))]
@@ -117,13 +119,16 @@ def test_each_page_uses_the_most_selective_index(sqlite: SqliteDatabase) -> None
     for case in list_cases():
         if case.filters.get("session_name") == UNBOUNDED_PREFIX:
             continue
-        _, steps = plan_list(sqlite, case.statements())
-        *by_id, index = indexes(steps)
-        assert index in expected_index(case), (case, steps)
-        # Only the lists that sort ids read an index that is not in the order of the list.
-        sorts = [step for step in steps if "TEMP B-TREE" in step]
-        assert len(by_id) == bool(sorts), (case, steps)
-        assert sorts or index not in SORTED, (case, steps)
+        for statement in case.statements():
+            _, steps = plan_list(sqlite, [statement])
+            if not steps:  # it counts a range
+                continue
+            *by_id, index = indexes(steps)
+            assert index in expected_index(case), (case, steps)
+            # Only the lists that sort ids read an index that is not in the order of the list.
+            sorts = [step for step in steps if "TEMP B-TREE" in step]
+            assert len(by_id) == bool(sorts), (case, steps)
+            assert sorts or index not in SORTED, (case, steps)
 
 
 def test_a_statement_is_prepared_once(sqlite: SqliteDatabase) -> None:
@@ -154,7 +159,7 @@ SORTED = (
 
 def test_each_count_searches_an_index(sqlite: SqliteDatabase) -> None:
     for case in list_cases():
-        steps, _ = plan_list(sqlite, case.statements())
+        steps = plan_first_count(sqlite, case)
         (index,) = indexes(steps)
         if case.table == "sessions" and "session_name" in case.filters:
             assert index in ("sessions_name", "sessions_user_name"), (case, steps)
@@ -198,7 +203,7 @@ def test_common_lists_are_counted_without_reading_rows(sqlite: SqliteDatabase) -
             for table, filters in COUNTED_WITHOUT_ROWS
         ]:
             found += 1
-            steps, _ = plan_list(sqlite, case.statements())
+            steps = plan_first_count(sqlite, case)
             assert any("COVERING INDEX" in step for step in steps), (case, steps)
     assert found >= len(COUNTED_WITHOUT_ROWS)
 
@@ -206,7 +211,7 @@ def test_common_lists_are_counted_without_reading_rows(sqlite: SqliteDatabase) -
 def test_runs_with_an_error_code_are_sought_among_the_failed_ones(sqlite: SqliteDatabase) -> None:
     failed = list_runs(error_code="x", finished_before=20)
     _, steps = plan_list(sqlite, statements_of(failed, 1))
-    assert indexes(steps) == ["runs_status_created"]
+    assert set(indexes(steps)) == {"runs_status_created"}
 
 
 def test_runs_behind_a_point_of_an_overview_are_sought_by_their_end(sqlite: SqliteDatabase) -> None:

@@ -1,8 +1,4 @@
-"""Lists of runs across sessions, and of sessions.
-
-No index has the metadata of a row and the error of a run: `Listing.read_compared` bounds the number
-of rows with which such a filter is compared.
-"""
+"""Lists of runs across sessions, and of sessions: their filters and indexes."""
 
 from __future__ import annotations
 
@@ -18,19 +14,9 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.runs import LastRunState, RunRow
 from agentctl.records.sessions import SummaryRow
-from agentctl.store.database import Steps, Value, Work, unit
-from agentctl.store.listing import (
-    MAXIMUM_COMPARED,
-    MAXIMUM_TOTAL,
-    Conditions,
-    Joined,
-    Listing,
-    RowPage,
-    Slice,
-    Times,
-    fold_ascii,
-    narrow,
-)
+from agentctl.store.compared import MAXIMUM_COMPARED, MAXIMUM_READ, Filtered, FilterRange, Lead
+from agentctl.store.database import Value, Work
+from agentctl.store.listing import Conditions, Joined, Listing, RowPage, Slice, Times, fold_ascii
 from agentctl.store.repositories.run_reads import (
     LAST_RUN_COLUMNS,
     RUN_COLUMNS,
@@ -49,10 +35,6 @@ _SUMMARIES = Listing(table="runs", columns=SUMMARY_COLUMNS, id="run_id", removal
 
 MAXIMUM_METADATA = 8_192
 """Bytes of the largest metadata that filters are compared with (docs/contract.md "Lists")."""
-
-MAXIMUM_COMPARED_METADATA = 2_000
-"""Rows whose metadata is compared for a page: each one is parsed for each filter. To find that of a
-run, SQLite reads the whole row."""
 
 _ERROR_TEXT = "lower(error_code || ' ' || coalesce(error_detail, ''))"
 """The text of the error of a run, NULL without one."""
@@ -73,7 +55,6 @@ SESSIONS = Listing(
 _NAME = "lower(session_name)"
 _START_LENGTH = 3
 """Characters in the index `sessions_start`."""
-
 _FEW = {"PENDING": IS_LIVE, "RUNNING": IS_LIVE, "PAUSED": "status = 'PAUSED'"}
 """Statuses of few runs: each condition is that of a partial index of runs."""
 
@@ -83,71 +64,95 @@ _LAST_ERROR = (
 )
 
 
-@unit
+def _lead(columns: str, covered: str = "") -> Lead:
+    return Lead(frozenset(columns.split()), frozenset(covered.split()))
+
+
+_RUN_LEADS = (
+    _lead("session_id"),
+    _lead("user_id", "status component_type component_id"),
+    _lead("component_id", "status component_type"),
+    _lead("status", "component_type"),
+    _lead("component_type"),
+    _lead(""),
+)
+"""The indexes `runs_*_created`."""
+
+
 def list_runs(
     filter: RunFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
-) -> Steps[RunRowPage]:
+) -> Work[RunRowPage]:
     """Read a page of the visible runs that match a filter, and their total.
 
     Args:
         page: the page, in the order of `created_at`.
     """
-    failed = filter.error_code is not None or filter.error is not None
-    conditions = (
-        visibility.conditions()
-        .with_equal(
-            # There is an index for the failed runs, which are few.
-            status=filter.status or ("ERROR" if failed else None),
-            component_type=filter.component_type,
-            component_id=filter.component_id,
-            session_id=filter.session_id,
-            user_id=filter.user_id,
-        )
-        .with_prefix("run_id", filter.id_prefix)
-    )
-    live = filter.live or filter.status in ("PENDING", "RUNNING")
-    if live:
-        conditions = conditions.with_condition(IS_LIVE)
-    if filter.at_work:
-        conditions = conditions.with_condition(IS_AT_WORK)
-    after = filter.finished_after
-    conditions = conditions.with_present("finished_at >= :finished_after", finished_after=after)
-    # A run leaves these lists without being deleted, so they are always counted.
-    changing = live or filter.at_work or filter.finished_after is not None
     listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else _RUNS
-    sort_ids = changing or filter.id_prefix is not None
-    unindexed = _match_unindexed(filter)
-    since, before = filter.created_after, filter.created_before
-    metadata = _match_metadata(filter.metadata, filter.tag)
-    if metadata.texts or filter.error is not None:
-        compared = unindexed.with_all(metadata)
-        if filter.error is not None:
-            compared = compared.with_all(_match_text(_ERROR_TEXT, filter.error))
-        maximum = MAXIMUM_COMPARED_METADATA if metadata.texts else MAXIMUM_COMPARED
-        return (
-            yield from listing.read_compared(
-                conditions, compared, page, RunRow, (since, before),
-                maximum=maximum, sort_ids=sort_ids,
-            )
-        )  # fmt: skip
-    return (
-        yield from listing.list_page(
-            conditions.with_all(unindexed), page, RunRow, None if changing else totals,
-            (since, before), sort_ids=sort_ids,
+    failed = filter.error_code is not None or filter.error is not None
+    few = Conditions()
+    if filter.live or filter.status in ("PENDING", "RUNNING"):
+        few = few.with_condition(IS_LIVE)
+    if filter.at_work:
+        few = few.with_condition(IS_AT_WORK)
+    ranges = _find_by_prefix("run_id", filter.id_prefix)
+    if (after := filter.finished_after) is not None:
+        # A run leaves these lists without being deleted, so they are always counted.
+        found = Conditions().with_condition("finished_at >= :finished_after", finished_after=after)
+        found = found.with_present(
+            "finished_at < :finished_before", finished_before=filter.finished_before
         )
-    )  # fmt: skip
+        ended = Conditions().with_condition(
+            "finished_at + 0 >= :finished_after", finished_after=after
+        )
+        ranges.append(FilterRange(found, ended, lasting=False))
+    filtered = Filtered(
+        listing,
+        _RUN_LEADS,
+        visibility,
+        {
+            "session_id": filter.session_id,
+            "user_id": filter.user_id,
+            "component_id": filter.component_id,
+            # There is an index for the failed runs, which are few.
+            "status": filter.status or ("ERROR" if failed else None),
+            "component_type": filter.component_type,
+        },
+        few,
+        _compare_run(filter),
+        ranges,
+        # No run ends before its beginning.
+        (filter.created_after, _pick(min, filter.created_before, filter.finished_before)),
+        totals,
+    )
+    return filtered.list_page(page, RunRow)
 
 
-def _match_unindexed(filter: RunFilter) -> Conditions:
+def _compare_run(filter: RunFilter) -> Conditions:
     conditions = Conditions().with_equal(
         model=filter.model, version=filter.version, error_code=filter.error_code
     )
     if filter.parent == "none":
         conditions = conditions.with_condition("parent_run_id IS NULL")
-    # Without a beginning it matches most runs: the sum keeps the index of times out of use.
-    ended = "finished_at" if filter.finished_after is not None else "finished_at + 0"
-    before = filter.finished_before
-    return conditions.with_present(f"{ended} < :finished_before", finished_before=before)
+    # The sum keeps the index of these times, which is not in the order of the list, out of use.
+    conditions = conditions.with_present(
+        "finished_at + 0 < :finished_before", finished_before=filter.finished_before
+    )
+    conditions = conditions.with_all(_match_metadata(filter.metadata, filter.tag))
+    if filter.error is not None:
+        conditions = conditions.with_all(_match_text(_ERROR_TEXT, filter.error))
+    return conditions
+
+
+def _find_by_prefix(column: str, prefix: str | None) -> list[FilterRange]:
+    """Return the filter by the beginning of an id."""
+    if prefix is None:
+        return []
+    return [
+        FilterRange(
+            Conditions().with_prefix(column, prefix),
+            Conditions().with_prefix(f"{column} || ''", prefix, column),
+        )
+    ]
 
 
 def _match_metadata(metadata: Sequence[str], tags: Sequence[str]) -> Conditions:
@@ -197,65 +202,57 @@ class ListedSession(SummaryRow):
 SessionRowPage = RowPage[ListedSession]
 
 
+_SESSION_LEADS = {
+    "created_at": (
+        _lead("user_id component_id", "session_type"),
+        _lead("user_id session_type"),
+        _lead("user_id"),
+        _lead("component_id", "session_type"),
+        _lead("session_type"),
+        _lead(""),
+    ),
+    "updated_at": (
+        _lead("user_id", "session_type component_id"),
+        _lead("component_id"),
+        _lead("session_type"),
+        _lead(""),
+    ),
+}
+"""The indexes of sessions for each order."""
+
+
 def list_sessions(
     filter: SessionFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
 ) -> Work[SessionRowPage]:
     """Read a page of the visible sessions that match a filter, and their total."""
-    conditions = _match_columns(filter, visibility)
     times, compared = _match_times(filter, page)
     compared = compared.with_all(_match_texts(filter))
-    sort_ids = filter.id_prefix is not None
-    parses = filter.metadata or filter.tag
-    maximum = MAXIMUM_COMPARED_METADATA if parses else MAXIMUM_COMPARED
+    equal, leads = _get_columns(filter), _SESSION_LEADS[page.sort]
+    ranges = _find_by_prefix("session_id", filter.id_prefix)
     if filter.session_name:
-        return _list_named(
-            filter.session_name, conditions, compared, page, times, sort_ids, totals, maximum
-        )
-    if compared.texts:
-        return SESSIONS.read_compared(
-            conditions, compared, page, _build_row, times, maximum=maximum, sort_ids=sort_ids
-        )
-    return SESSIONS.list_page(conditions, page, _build_row, totals, times, sort_ids=sort_ids)
-
-
-@unit
-def _list_named(
-    name: str,
-    conditions: Conditions,
-    compared: Conditions,
-    page: Slice,
-    times: Times,
-    sort_ids: bool,
-    totals: ListTotals | None,
-    maximum: int,
-) -> Steps[SessionRowPage]:
-    folded, prefix = fold_ascii(name), Conditions()
-    by_name = conditions.with_prefix(_NAME, folded, "name")
-    total = yield from SESSIONS.count(by_name.with_times(*times, page.sort), totals)
-    if total <= MAXIMUM_TOTAL:
-        conditions, sort_ids = by_name, True
-    else:
-        # The index of names is not in the order of the list. With more names than that, a page
-        # is found sooner by reading the list in its order than by sorting.
-        prefix = prefix.with_condition(
+        owner = visibility.conditions()
+        if visibility.everyone:
+            owner = owner.with_equal(user_id=filter.where.user_id)
+        # The index has the columns of the other filters.
+        maximum = MAXIMUM_READ if compared.texts or ranges else MAXIMUM_COMPARED
+        name = fold_ascii(filter.session_name)
+        begins = Conditions().with_condition(
             f"substr({_NAME}, 1, :name_length) = :name_prefix",
-            name_length=len(folded),
-            name_prefix=folded,
+            name_length=len(name),
+            name_prefix=name,
         )
-        if page.sort == "created_at" and len(folded) >= _START_LENGTH:
-            conditions = conditions.with_condition(
+        ranges.append(FilterRange(owner.with_prefix(_NAME, name, "name"), begins, maximum))
+        if page.sort == "created_at" and len(name) >= _START_LENGTH:
+            start = Conditions().with_condition(
                 f"substr({_NAME}, 1, {_START_LENGTH}) = :name_start",
-                name_start=folded[:_START_LENGTH],
+                name_start=name[:_START_LENGTH],
             )
-    if compared.texts:
-        return (
-            yield from SESSIONS.read_compared(
-                conditions, prefix.with_all(compared), page, _build_row, times,
-                maximum=maximum, sort_ids=sort_ids,
-            )
-        )  # fmt: skip
-    matching, page = narrow(conditions.with_all(prefix), page, *times)
-    return (yield from SESSIONS.read(matching, page, _build_row, total, sort_ids=sort_ids))
+            leads = (*(lead for lead in leads if "user_id" in lead.columns), Lead(condition=start))
+    filtered = Filtered(
+        SESSIONS, leads, visibility, equal, _match_few(filter), compared,
+        ranges, times, totals,
+    )  # fmt: skip
+    return filtered.list_page(page, _build_row)
 
 
 def _build_row(*values: Any) -> ListedSession:
@@ -267,26 +264,27 @@ def _build_row(*values: Any) -> ListedSession:
 def match_sessions(filter: SessionFilter, visibility: Visibility) -> Conditions:
     """Return the conditions of all filters on the columns of `sessions`, for rows found by id."""
     times, compared = _match_times(filter, Slice())
-    conditions = _match_columns(filter, visibility).with_times(*times)
+    conditions = visibility.conditions().with_equal(**_get_columns(filter))
+    conditions = conditions.with_prefix("session_id", filter.id_prefix)
+    conditions = conditions.with_all(_match_few(filter)).with_times(*times)
     if filter.session_name:
         conditions = conditions.with_prefix(_NAME, fold_ascii(filter.session_name), "name")
     return conditions.with_all(compared).with_all(_match_texts(filter))
 
 
-def _match_columns(filter: SessionFilter, visibility: Visibility) -> Conditions:
-    conditions = (
-        visibility.conditions()
-        .with_equal(
-            session_type=filter.where.type,
-            component_id=filter.component_id,
-            user_id=filter.where.user_id,
-        )
-        .with_prefix("session_id", filter.id_prefix)
-    )
-    if filter.status in _FEW:
-        few = f"session_id IN (SELECT runs.session_id FROM runs WHERE {_FEW[filter.status]})"
-        conditions = conditions.with_condition(few)
-    return conditions
+def _get_columns(filter: SessionFilter) -> dict[str, Value]:
+    return {
+        "session_type": filter.where.type,
+        "component_id": filter.component_id,
+        "user_id": filter.where.user_id,
+    }
+
+
+def _match_few(filter: SessionFilter) -> Conditions:
+    if filter.status not in _FEW:
+        return Conditions()
+    few = f"session_id IN (SELECT runs.session_id FROM runs WHERE {_FEW[filter.status]})"
+    return Conditions().with_condition(few)
 
 
 def _match_times(filter: SessionFilter, page: Slice) -> tuple[Times, Conditions]:
