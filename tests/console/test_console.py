@@ -43,9 +43,9 @@ PRESS = """keys => {
 }"""
 """Press keys one after the other within the time that a sequence may take."""
 
-FIRST_LIST = (12, 109_000, 37_500)
-FIRST_OVERVIEW = (13, 129_000, 44_500)
-FIRST_TRANSCRIPT = (18, 207_000, 69_500)
+FIRST_LIST = (13, 114_000, 39_500)
+FIRST_OVERVIEW = (14, 134_000, 46_500)
+FIRST_TRANSCRIPT = (20, 214_000, 72_500)
 """Requests, bytes and compressed bytes of the page and its files, at most; decision 56 has them."""
 
 TALL: Any = {"width": 1280, "height": 1000}
