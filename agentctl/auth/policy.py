@@ -109,6 +109,7 @@ POLICY: dict[str, Requirement] = {
     "get_info": Public(),
     "get_readiness": Public(),
     "get_console": Public(),
+    "get_chat": Public(),
     "get_console_asset": Public(),
     "keep_console_token": Authenticated(),
     "restore_console_token": Public(),

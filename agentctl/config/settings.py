@@ -205,9 +205,10 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """The table `[console]`: the web page at `/console`, and its sign-in at an OIDC provider.
+    """The table `[console]`: the pages `/console` and `/chat`, and their sign-in at a provider.
 
     Attributes:
+        enabled: serve the console, and the chat if `chat` is true.
         oidc_issuer: the provider; empty for a sign-in with a token only.
         oidc_client_id: the public client of the console at the provider.
         oidc_cli_client_id: the public client of `agentctl login`; empty for that of the console.
@@ -216,6 +217,7 @@ class Console:
     """
 
     enabled: bool = True
+    chat: bool = True
     oidc_issuer: BaseUrl = ""
     oidc_client_id: str = ""
     oidc_cli_client_id: str = ""

@@ -60,6 +60,7 @@ PAGE_ROUTES: dict[str, Route] = {
     "get_oauth2_redirect": Route("GET", "/docs/oauth2-redirect"),
     "get_docs_asset": Route("GET", "/docs/assets/{name}"),
     "get_console": Route("GET", "/console"),
+    "get_chat": Route("GET", "/chat"),
     "get_console_asset": Route("GET", "/console/assets/{version}/{folder}/{name}"),
     "keep_console_token": Route("POST", "/console/sign-in/token"),
     "restore_console_token": Route("GET", "/console/sign-in/token"),

@@ -32,6 +32,7 @@ CONTRACT = {
     "get_health": "-",
     "get_info": "-",
     "get_console": "-",
+    "get_chat": "-",
     "get_console_asset": "-",
     "start_console_sign_in": "-",
     "finish_console_sign_in": "-",

@@ -21,9 +21,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_serve_reports_address_and_authorization(demo: Demo) -> None:
-    first, second, *_ = demo.said.splitlines()
+    first, second, *pages = demo.said.splitlines()
     assert first.endswith(f" listens on {demo.url}, configured by {demo.config}")
     assert second == "authorization: jwt, RS256"
+    assert pages[:2] == [f"{name}: {demo.url}/{name}" for name in ("console", "chat")]
 
 
 def test_the_demo_commands_work_in_a_new_shell(demo: Demo, home: Path) -> None:

@@ -158,6 +158,7 @@ def open_console(
     token: str | None = None,
     viewport: ViewportSize = _VIEWPORT,
     fresh: bool = False,
+    name: str = "console",
 ) -> Iterator[ConsolePage]:
     """Open the console, and sign in if a token is given; check its reports at the end.
 
@@ -165,6 +166,7 @@ def open_console(
         place: the hash.
         fresh: True if the page of an earlier test must not be used, nor this one later: the cache
             matters, or the test leaves more than `_clean_page` removes.
+        name: the page: `console` or `chat`.
     """
     used = _used_pages.setdefault(browser, [])
     page = _open_page(browser) if fresh or not used else used.pop()
@@ -173,7 +175,7 @@ def open_console(
         shown = ConsolePage(page, url)
         page.set_viewport_size(viewport)
         with _reports_to(shown):
-            page.goto(f"{url}/console{place}")
+            page.goto(f"{url}/{name}{place}")
             if token is not None:
                 shown.sign_in(token)
             yield shown

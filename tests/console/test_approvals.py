@@ -196,6 +196,19 @@ def test_own_run_needs_another_person(people: People, browser: Browser) -> None:
     people.decide(people.approvals(run)[0], "reject")
 
 
+def test_a_question_is_answered_in_the_chat(people: People, browser: Browser) -> None:
+    run = people.start("ask", session_id="asked-in-chat")
+    key = people.host.deployment.token("ann", *USER)
+    place = "#/sessions/asked-in-chat"
+    with open_console(browser, people.host.url, place, token=key, name="chat") as shown:
+        form = shown.page.locator("[data-waits]")
+        expect(form).to_contain_text("Which way?")
+        form.locator("select[name=answer-]").select_option(label="left")
+        form.locator("button[type=submit]").click()
+        expect(shown.page.locator(".turn")).to_contain_text("Results: left")
+    assert people.wait_for_end(run)["content"] == "Results: left"
+
+
 def test_answers_results_and_outcomes(people: People, browser: Browser) -> None:
     ask, form, opened, lost = (people.start(word) for word in ("ask", "form", "open", "lost"))
     with open_as(people, browser, "eve", place_of(people, ask)) as shown:

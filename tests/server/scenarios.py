@@ -83,7 +83,9 @@ def _system() -> Iterator[Scenario]:
         for who in ("nobody", "bad", "me"):
             yield Scenario(operation, f"GET {path}", who, 200, (text,), ("://cdn.",))
     for who in ("nobody", "bad", "me"):
-        yield Scenario("get_console", "GET /console", who, 200, ("console/assets/",), ("://",))
+        for page in ("console", "chat"):
+            shown = ("console/assets/", f"<title>agentctl {page}</title>")
+            yield Scenario(f"get_{page}", f"GET /{page}", who, 200, shown, ("://",))
         asset = "GET {console_assets}/app/main.js"
         yield Scenario("get_console_asset", asset, who, 200, ("import ",), ("://",))
     for place in ("{console_assets}/app/nothing.js", "/console/assets/0/app/main.js"):

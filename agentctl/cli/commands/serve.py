@@ -169,6 +169,8 @@ def _announce(
         note("authorization: none, every caller is an administrator")
     if settings.console.enabled:
         note(f"console: {url}/console")
+        if settings.console.chat:
+            note(f"chat: {url}/chat")
     if settings.server.workers > 1:
         note(f"workers: {settings.server.workers} processes")
     if reload and settings.path is not None:

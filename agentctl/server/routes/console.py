@@ -1,4 +1,4 @@
-"""The console: a web page at `/console`, and the files that it loads.
+"""The web pages `/console` and `/chat`, and the files that they load.
 
 The files are in `agentctl/server/console` and are sent unchanged; there is no build. Their URLs
 contain a hash of all of them, so that a browser keeps them, and a page never mixes two versions.
@@ -63,6 +63,8 @@ _CONTENT_TYPES = {
 _FOLDERS = ("app", "pages", "vendor")
 _PLACE = b"{assets}"
 _ISSUER = b"{issuer}"
+_NAME = b"{name}"
+_MAIN = b"{main}"
 
 _PAGE_HEADERS = {
     **content_security_policy(
@@ -135,9 +137,27 @@ class _Console(NamedTuple):
 
 async def get_console(call: Call) -> Response:
     """Show the console."""
+    return _show(call, b"console", b"app/main.js")
+
+
+async def get_chat(call: Call) -> Response:
+    """Show the chat for the people who use the agents."""
+    if not call.caller.app_state.settings.console.chat:
+        raise NotFound("Not found")
+    return _show(call, b"chat", b"pages/chat.js")
+
+
+def _show(call: Call, name: bytes, main: bytes) -> Response:
+    """Return a page by its name and its main module."""
     _require_console(call)
     issuer = call.caller.app_state.settings.console.oidc_issuer
-    page = _load_console().page.replace(_ISSUER, escape(urlsplit(issuer).netloc).encode())
+    page = _load_console().page
+    for place, value in (
+        (_NAME, name),
+        (_MAIN, main),
+        (_ISSUER, escape(urlsplit(issuer).netloc).encode()),
+    ):
+        page = page.replace(place, value)
     return _compressible(call, page, b"text/html; charset=utf-8", _PAGE_HEADERS)
 
 
@@ -426,6 +446,7 @@ def build_operations() -> list[Operation]:
     """Return the operations of the console, which the OpenAPI document does not contain."""
     bodies: dict[Endpoint, RequestBody | None] = {
         get_console: None,
+        get_chat: None,
         get_console_asset: None,
         keep_console_token: None,
         restore_console_token: None,

@@ -161,7 +161,7 @@ const search = new URLSearchParams(location.search);
 let returned = search.has("state") ? search : null;
 if (returned) history.replaceState(null, "", location.pathname + location.hash);
 
-const pageUrl = () => new URL("console", document.baseURI).href;
+const pageUrl = () => location.origin + location.pathname;
 
 /** Leave the page for the provider. Its response returns to this page and this place. */
 export async function startSignIn() {

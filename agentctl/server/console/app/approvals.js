@@ -277,28 +277,40 @@ export function Asked({ approval }) {
     <p class="dim">hash <code title=${hash}>${printable(hash).slice(0, 19)}</code></p></div>`;
 }
 
-export function DecideDialog({ summary, run, db, onClose, onDecided }) {
+/** The form of an approval that the summary of a run names; `onLoaded` gets its record. */
+export function Pending({ summary, run, db, onDecided, onLoaded }) {
   const [found, set] = useState({ data: undefined, error: null, retryAt: 0 });
   const gone = useRef(false);
+  const show = (data) => {
+    if (gone.current) return;
+    set({ data, error: null, retryAt: 0 });
+    onLoaded?.(data);
+  };
   const load = () => loadApproval(summary, run, db).then(
-    (data) => gone.current || set({ data, error: null, retryAt: 0 }),
+    show,
     (error) => gone.current || set({ data: undefined, error, retryAt: 0 }),
   );
   useEffect(() => {
+    gone.current = false;
     load();
     return () => (gone.current = true);
   }, [summary.status]);
-  const leave = () => {
+  return html`<${Loaded} resource=${{ ...found, reload: load }} rows=${3}>
+    ${(approval) => html`<${Fragment}><${Asked} approval=${approval} />
+      <${Decision} approval=${approval} run=${run} db=${db} onDecided=${onDecided} onStale=${() => (onDecided(true), load())} /><//>`}
+  <//>`;
+}
+
+export function DecideDialog({ summary, onClose, onDecided, ...shared }) {
+  const [record, setRecord] = useState(null);
+  const decided = (stale) => {
     onDecided();
-    onClose();
+    if (!stale) onClose();
   };
   return html`<${Dialog} title=${`Waits for ${describeWait(summary)}`} onClose=${onClose} wide=${true}>
-    <${Loaded} resource=${{ ...found, reload: load }} rows=${3}>
-      ${(approval) => html`<${Fragment}><${Asked} approval=${approval} />
-        <${Decision} approval=${approval} run=${run} db=${db} onDecided=${leave} onStale=${() => (onDecided(), load())} /><//>`}
-    <//>
+    <${Pending} summary=${summary} onDecided=${decided} onLoaded=${setRecord} ...${shared} />
     <div class="buttons">
-      ${canList("approvals") && found.data?.component_id ? html`<a href=${toHash(["approvals", found.data.component_type, found.data.component_id, summary.approval_id])}
+      ${canList("approvals") && record?.component_id ? html`<a href=${toHash(["approvals", record.component_type, record.component_id, summary.approval_id])}
         onClick=${onClose}>Approval ${shortId(summary.approval_id)}</a>` : null}
       <button type="button" onClick=${onClose}>Close</button>
     </div>

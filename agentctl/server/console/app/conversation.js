@@ -2,7 +2,7 @@
 // and the strip that shows the two facts about a cancel.
 
 import {
-  call, can, cancelRun, componentOf, isAtRest, isFinal, isPaused, kindOf, path, tokensOf,
+  ApiError, call, can, cancelRun, componentOf, isAtRest, isFinal, isPaused, kindOf, path, tokensOf,
   withQuery,
 } from "./api.js";
 import { follow } from "./stream.js";
@@ -55,7 +55,11 @@ function useRun(initial, db) {
   const [runs, setRuns] = useState(null);
   const [, render] = useState(0);
   const place = path`/sessions/${initial.session_id}/runs/${initial.run_id}`;
-  const read = (query) => call("GET", withQuery(place, { db_id: db, ...query }));
+  const read = async (query) => {
+    // A request that is refused would be a denial in the audit log.
+    if (!can("sessions", "read", initial.session_id)) throw new ApiError(403);
+    return call("GET", withQuery(place, { db_id: db, ...query }));
+  };
   const load = async (cut) => setRun(await read({ view: "items", cut }));
   const refresh = () => load(CUT);
   const live = !isFinal(run);
@@ -133,7 +137,8 @@ function formatAsked({ input, input_object: given }) {
   return `${input}\ninput: ${text}`;
 }
 
-export function Turn({ initial, names, db, current, onChange, opened }) {
+/** One run. `plain` is for the people of a chat: decisions in place, and nothing about its making. */
+export function Turn({ initial, names, db, current, onChange, opened, plain }) {
   const { run, runs, setRun, refresh, loadAll, loadRecord } = useRun(initial, db);
   const [json, setJson] = useState(false);
   const live = !isFinal(run);
@@ -150,27 +155,28 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
   return html`<article class="turn" id=${`run-${run.run_id}`} data-run=${run.run_id}
     aria-label=${`Run ${shortId(run.run_id)}`} aria-current=${current ? "true" : null}>
     <div class="asked">
-      <span class="by"><b>${printable(run.user_id ?? "anonymous")}</b> · <span title=${run.created_at}>${formatClock(run.created_at)}</span></span>
+      <span class="by">${plain ? null : html`<b>${printable(run.user_id ?? "anonymous")}</b> · `}<span title=${run.created_at}>${formatClock(run.created_at)}</span></span>
       <div class="bubble" dir="auto"><${Long} text=${formatAsked(run)} /></div>
-      ${run.origin_run_id ? html`<${OriginLine} run=${run} db=${db} />` : null}
-      ${run.version ? html`<span class="by" data-version>version ${printable(run.version)}</span>` : null}
+      ${run.origin_run_id && !plain ? html`<${OriginLine} run=${run} db=${db} />` : null}
+      ${run.version && !plain ? html`<span class="by" data-version>version ${printable(run.version)}</span>` : null}
     </div>
     <section class="answer">
       <header>
         <span class="component">${printable(name)}</span>
         <${Status} run=${run} />
         <span class="dim">${formatDuration(tookMilliseconds(run, now))}</span>
-        ${tokens ? html`<span class="dim">${formatNumber(tokens)} tokens</span>` : null}
+        ${tokens && !plain ? html`<span class="dim">${formatNumber(tokens)} tokens</span>` : null}
         <span class="tools">
-          ${live ? html`<${CancelButton} run=${run} setRun=${setRun} />` : html`<${RepeatButtons} run=${run} db=${db} />`}
-          <a href=${toHash(["runs", run.run_id, "timeline"], { db })}>Timeline</a>
-          <${TraceLink} run=${run} />
-          <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>{ }</button>
+          ${live ? html`<${CancelButton} run=${run} setRun=${setRun} plain=${plain} />` : null}
+          ${plain ? null : html`${live ? null : html`<${RepeatButtons} run=${run} db=${db} />`}
+            <a href=${toHash(["runs", run.run_id, "timeline"], { db })}>Timeline</a>
+            <${TraceLink} run=${run} />
+            <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>{ }</button>`}
         </span>
       </header>
       <${Items} items=${items} run=${run} runs=${runs} names=${names} db=${db} now=${now} opened=${opened}
         approvals=${run.approvals} onAll=${loadAll} />
-      <${Waits} run=${run} db=${db} now=${now} onDecided=${decided} />
+      <${Waits} run=${run} db=${db} now=${now} onDecided=${decided} inPlace=${plain} />
       ${live && !isPaused(run) ? html`<${Silence} run=${run} runs=${runs} idle=${!items.length} now=${now} />` : null}
       ${run.error ? html`<${Failure} run=${run} db=${db} />` : null}
       <${Facts} run=${run} />
@@ -218,7 +224,8 @@ export function Facts({ run }) {
   </div>`;
 }
 
-export function CancelButton({ run, setRun }) {
+/** The button of a cancel, which asks for a reason first; `plain` stops at once. */
+export function CancelButton({ run, setRun, plain }) {
   const [asking, setAsking] = useState(false);
   const [reason, setReason] = useState("");
   const keep = useRef(null);
@@ -232,6 +239,10 @@ export function CancelButton({ run, setRun }) {
     setRun((old) => ({ ...old, ...Object.fromEntries(given), cancel_reason: answer.reason }));
   });
   if (run.cancel_requested_at != null) return null;
+  if (plain) {
+    return html`<${ErrorText} error=${failure} />
+      <button type="button" data-cancel disabled=${!allowed} onClick=${cancel}><span aria-hidden="true">■</span> Stop</button>`;
+  }
   return html`<button type="button" data-cancel disabled=${!allowed}
       title=${allowed ? null : `needs ${kindOf(run)}s:${componentOf(run)}:run`}
       onClick=${() => setAsking(true)}>Cancel</button>

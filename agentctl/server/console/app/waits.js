@@ -69,23 +69,32 @@ export function DecidedLine({ approval }) {
     <span class="dim"> · ${describeWait(approval)}</span></p>`;
 }
 
-/** What a paused run waits for, with a button for each decision that the caller may make. */
-export function Waits({ run, db, now, onDecided }) {
+/** What a paused run waits for, with a button for each decision that the caller may make.
+ *
+ * With `inPlace` the form of the decision is shown in place of the button.
+ */
+export function Waits({ run, db, now, onDecided, inPlace = false }) {
   const [chosen, setChosen] = useState(null);
-  const [View, setView] = useState(null);
+  const [forms, setForms] = useState(null);
+  const paused = isPaused(run);
+  const wanted = chosen !== null || (inPlace && paused);
   useEffect(() => {
-    if (chosen && !View) import("./approvals.js").then((loaded) => setView(() => loaded.DecideDialog), () => setChosen(null));
-  }, [chosen]);
-  if (!isPaused(run)) return null;
+    if (wanted && !forms) import("./approvals.js").then(setForms, () => setChosen(null));
+  }, [wanted]);
+  if (!paused) return null;
   const pending = (run.approvals || []).filter((each) => each.status === "pending");
   const current = chosen && run.approvals.find((each) => each.approval_id === chosen);
-  return html`${pending.map((each) => html`<div class="strip yellow-soft waits" role="status" key=${each.approval_id} data-waits=${each.approval_id}>
+  const shared = { run, db, onDecided };
+  return html`${pending.map((each) => inPlace && forms && mayDecide(each, run)
+    ? html`<section class="strip yellow-soft" key=${each.approval_id} aria-label=${`Waits for ${describeWait(each)}`} data-waits=${each.approval_id}>
+        <${forms.Pending} summary=${each} ...${shared} /></section>`
+    : html`<div class="strip yellow-soft waits" role="status" key=${each.approval_id} data-waits=${each.approval_id}>
       <span><span class="yellow" aria-hidden="true">‖</span> waits ${formatSpan(waitedSeconds(each, now))} for ${describeWait(each)}</span>
       ${mayDecide(each, run)
         ? html`<button type="button" class="primary" aria-label=${`Decide: ${describeWait(each)}`} onClick=${() => setChosen(each.approval_id)}>Decide</button>`
         : html`<span class="dim">needs <code>approvals:${each.run_id === run.run_id ? componentOf(run) : "…"}:write</code></span>`}
     </div>`)}
-    ${current && View ? html`<${View} key=${chosen} summary=${current} run=${run} db=${db} onDecided=${onDecided} onClose=${() => setChosen(null)} />` : null}`;
+    ${current && forms ? html`<${forms.DecideDialog} key=${chosen} summary=${current} ...${shared} onClose=${() => setChosen(null)} />` : null}`;
 }
 
 function mayDecide(approval, run) {

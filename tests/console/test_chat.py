@@ -1,0 +1,149 @@
+"""The chat at `/chat`: own conversations of a caller, with a stop, decisions and reloads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from agentctl.config.settings import Console
+from agentctl.server import create_app
+from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.deployed import READS, start, token, wait_for_status
+from tests.console.test_widths import SMALL_TARGETS, check_layout
+from tests.deployment import ADMIN
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+pytestmark = needs_browser
+
+MARKUP = "<img src=x onerror=alert(1)>"
+
+PHONE = 390
+
+
+def open_chat(browser: Browser, server: ThreadedServer, key: str, place: str = "") -> Any:
+    """Open the chat with a token."""
+    return open_console(browser, server.url, place, token=key, name="chat")
+
+
+def test_a_message_is_answered_and_its_chat_is_listed(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    with open_chat(browser, server, token(server)) as shown:
+        page = shown.page
+        page.get_by_label("Who answers").select_option(label="Echo")
+        page.fill("[data-message]", f"first **bold** {MARKUP}")
+        page.keyboard.press("Enter")
+        expect(page.locator(".turn strong")).to_have_text("bold")
+        expect(page.locator(".turn .status")).to_contain_text("completed")
+        expect(page.locator(".threads a[aria-current]")).to_contain_text("first **bold**")
+        expect(page.locator("[data-message]")).to_be_focused()
+        page.keyboard.type("second")
+        page.keyboard.press("Enter")
+        expect(page.locator(".turn .status")).to_have_text(["✓ completed"] * 2)
+        assert shown.evaluate("document.querySelectorAll('#app img').length") == 0
+        check_accessibility(shown)
+        page.click("text=New chat")
+        expect(page.locator("h1")).to_have_text("New chat")
+        page.keyboard.press("Escape")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        expect(page.locator(".turn")).to_have_count(2)
+
+
+def test_a_stream_goes_on_after_a_reload_and_is_stopped(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    with open_chat(browser, server, token(server), "#/?with=agent:trickle") as shown:
+        shown.page.fill("[data-message]", "count")
+        shown.page.keyboard.press("Enter")
+        text = shown.page.locator(".markdown")
+        expect(text).to_contain_text("w5")
+        shown.page.reload()
+        expect(text).to_contain_text("w20")
+        words = text.inner_text().split()
+        assert words == [f"w{number}" for number in range(len(words))]
+        shown.page.click(".compose .danger")
+        expect(shown.page.locator(".turn .status")).to_have_text("■ stopped")
+        expect(shown.page.locator("[data-facts]")).to_contain_text("Cancel requested")
+        expect(shown.page.locator(".compose .danger")).to_have_count(0)
+        run = shown.page.locator("[data-run]").get_attribute("data-run")
+        session = shown.evaluate("location.hash").removeprefix("#/sessions/")
+    record = server.client.get(
+        f"/sessions/{session}/runs/{run}", headers=server.bearer("me", *READS)
+    ).json()
+    assert record["status"] == "CANCELLED"
+    assert record["stopped_at"] is not None
+
+
+def test_a_stop_says_that_a_tool_goes_on(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/hold", "chat-held", '{"name": "chat"}', background=True)
+    with open_chat(browser, server, token(server), "#/sessions/chat-held") as shown:
+        shown.see('hold(name="chat")')
+        shown.page.keyboard.press("Escape")
+        shown.page.keyboard.press("x")
+        shown.see("■ stopped", "! work goes on", "tool hold has not returned")
+        (server.deployment.folder / "chat").touch()
+        expect(shown.page.locator("[data-facts]")).to_contain_text("a late result was dropped")
+
+
+def test_a_call_is_approved_in_place_on_a_phone(server: ThreadedServer, browser: Browser) -> None:
+    run = start(server, "agents/refunds", "chat-refund", '{"order": "A", "amount": 3}').json()
+    with open_chat(browser, server, token(server), "#/sessions/chat-refund") as shown:
+        shown.page.set_viewport_size({"width": PHONE, "height": 844})
+        form = shown.page.locator("[data-waits]")
+        expect(form).to_contain_text("amount3")
+        check_layout(shown)
+        assert shown.evaluate(SMALL_TARGETS) == []
+        check_accessibility(shown)
+        form.locator("button[type=submit]").click()
+        expect(shown.page.locator("[data-decided]")).to_contain_text("approved")
+        expect(shown.page.locator(".turn .status").first).to_have_text("✓ completed")
+        shown.page.click(".menu")
+        expect(shown.page.locator(".threads")).to_be_visible()
+        assert shown.evaluate(SMALL_TARGETS) == []
+        check_layout(shown)
+        shown.page.click("text=New chat")
+        expect(shown.page.locator(".threads")).to_be_hidden()
+        check_layout(shown)
+    wait_for_status(server, f"/sessions/chat-refund/runs/{run['run_id']}", "COMPLETED")
+
+
+@pytest.mark.parametrize("scopes", [(ADMIN,), ("sessions:read", "agents:read", "agents:run")])
+def test_only_own_chats_are_listed(
+    server: ThreadedServer, browser: Browser, scopes: tuple[str, ...]
+) -> None:
+    start(server, "agents/echo", "chat-of-me", "A chat of me")
+    body = {"message": "A chat of eve", "session_id": "chat-of-eve", "stream": False}
+    headers = server.bearer("eve", "agents:run")
+    assert server.client.post("/agents/echo/runs", json=body, headers=headers).is_success
+    with open_chat(browser, server, server.deployment.token("eve", *scopes)) as shown:
+        threads = shown.page.locator(".threads [data-row]")
+        expect(threads).to_have_count(1)
+        expect(threads).to_contain_text("A chat of eve")
+
+
+def test_a_caller_that_only_runs_is_refused_nothing(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    key = server.deployment.token("runner", "agents:echo:run")
+    with open_chat(browser, server, key, "#/?with=agent:echo") as shown:
+        for number in range(2):
+            shown.page.fill("[data-message]", f"message *{number}*")
+            shown.page.keyboard.press("Enter")
+            expect(shown.page.locator(".turn em").nth(number)).to_have_text(str(number))
+        expect(shown.page.locator(".turn .status")).to_have_text(["✓ completed"] * 2)
+    query = "/audit?outcome=denied&principal=runner"
+    denied = server.client.get(query, headers=server.bearer("boss", ADMIN)).json()["data"]
+    assert [(each["operation"], each["status"]) for each in denied] == []
+
+
+def test_the_chat_is_switched_off(server: ThreadedServer) -> None:
+    assert server.client.head("/chat").status_code == 200
+    for console, status in ((Console(chat=False), 200), (Console(enabled=False), 404)):
+        off = replace(server.deployment.settings, console=console)
+        with serve_in_thread(server.deployment, create_app(off)) as host:
+            assert host.client.get("/chat").status_code == 404
+            assert host.client.get("/console").status_code == status
