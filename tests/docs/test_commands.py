@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -167,19 +167,25 @@ def empty_database(postgres_url: str) -> Iterator[str]:
     asyncio.run(execute(f"DROP DATABASE {name} WITH (FORCE)"))
 
 
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """One demo for all pages: a person tries them one after the other."""
+    with start_demo(tmp_path_factory.mktemp("pages") / "demo") as demo:
+        yield demo
+
+
 @pytest.mark.parametrize("name", DEMO_PAGES)
 def test_commands_of_a_page_work_against_the_demo(
-    name: str, tmp_path: Path, function: str, request: pytest.FixtureRequest
+    name: str, tmp_path: Path, function: str, demo: Demo, request: pytest.FixtureRequest
 ) -> None:
-    tested, postgres = page(name), POSTGRES
+    tested = page(name)
+    own: AbstractContextManager[Demo] = nullcontext(demo)
     if any(POSTGRES in command.text for command in tested.commands()):
-        postgres = request.getfixturevalue("empty_database")
+        # The demo serves nothing more after its database has moved to PostgreSQL.
+        own = start_demo(tmp_path / "demo", request.getfixturevalue("empty_database"))
     if "curl " in tested.text and shutil.which("curl") is None:
         pytest.skip("needs curl: apt install curl")
-    with (
-        start_demo(tmp_path / "demo", postgres) as demo,
-        Shell(tmp_path / "shell", {}, function) as shell,
-    ):
+    with own as demo, Shell(tmp_path / "shell", {}, function) as shell:
         if not any(command.text.startswith("export PATH=") for command in tested.commands()):
             assert shell.run(demo.export)[0] == 0
             token = "agentctl token mint --sub me --scope agent_os:admin --yes"
@@ -211,15 +217,16 @@ def test_commands_of_a_page_work_with_its_agent(tmp_path: Path) -> None:
         run_commands(tested, shell, None)
 
 
-def test_commands_of_the_guides_work_against_one_demo(tmp_path: Path, function: str) -> None:
+def test_commands_of_the_guides_work_against_one_demo(
+    tmp_path: Path, function: str, demo: Demo
+) -> None:
     variables = {"NO_COLOR": "", "COLUMNS": "90"}
-    with start_demo(tmp_path / "demo") as demo:
-        for number, name in enumerate(GUIDES):
-            with Shell(tmp_path / f"shell{number}", variables, function) as shell:
-                assert shell.run(demo.export)[0] == 0
-                token = "agentctl token mint --sub me --scope agent_os:admin --yes"
-                assert shell.run(f"export AGENTCTL_TOKEN=$({token})")[0] == 0
-                run_commands(page(name), shell, demo)
+    for number, name in enumerate(GUIDES):
+        with Shell(tmp_path / f"shell{number}", variables, function) as shell:
+            assert shell.run(demo.export)[0] == 0
+            token = "agentctl token mint --sub me --scope agent_os:admin --yes"
+            assert shell.run(f"export AGENTCTL_TOKEN=$({token})")[0] == 0
+            run_commands(page(name), shell, demo)
 
 
 @pytest.mark.parametrize("name", GUIDES)
