@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from agentctl.auth.principal import Principal
     from agentctl.config.settings import Settings
     from agentctl.interface.operations import Operations
+    from agentctl.runtime.models.access import read_tool_result
     from agentctl.runtime.models.provider import http_client
     from agentctl.work.run_scope import outside_run
 
@@ -87,6 +88,7 @@ __all__ = [
     "operations",
     "outside_run",
     "public",
+    "read_tool_result",
     "require",
     "tool",
 ]
@@ -106,6 +108,7 @@ _MODULES = dict.fromkeys(__all__, "agentctl.agents") | {
     "operations": _ACCESS,
     "outside_run": "agentctl.work.run_scope",
     "public": _ACCESS,
+    "read_tool_result": "agentctl.runtime.models.access",
     "require": _ACCESS,
 }
 """The modules of the public names."""

@@ -33,7 +33,8 @@
                         others like history
     tokens:N            refuses a request of more than N tokens, which are four bytes of texts,
                         calls and tools; for the message `work K S` it calls the tool `fetch` K
-                        times for S characters, or `read_tool_result`, then answers `done`
+                        times for S characters, or `read_tool_result`, then answers `done`; for
+                        `read ID` it reads that result, and answers with it
     drafts              parses the newest user message that is a JSON list of texts and answers with
                         the first, then with the next one, and so on
     facts               answers with JSON, in a code block, that adds the question of the last user
@@ -77,6 +78,8 @@ from typing import Any
 __all__ = ["Body"]
 
 TRICKLE_SECONDS = 0.02
+
+_LEFT_OUT = r"\[Result \d+ is left out[^]]*read_tool_result, (number|id) (\S+), offset"
 
 Body = dict[str, Any]
 """A request, a message or an answer: a JSON object."""
@@ -187,6 +190,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _work(self, body: Body) -> Body:
         names = {tool["function"]["name"] for tool in body.get("tools", ())}
+        if asked := re.search(r"read (\S+)$", _last_user_text(body)):
+            call = ("read_tool_result", json.dumps({"id": asked[1]}))
+            return _answer_with_results(body) or _build_calls(call)
         wanted = re.search(r"work (\d+) (\d+)", _last_user_text(body))
         if wanted is None or "fetch" not in names:
             return _build_message("done")
@@ -196,9 +202,10 @@ class _Handler(BaseHTTPRequestHandler):
             number = counts[wanted.string]
         if number > int(wanted[1]):
             return _build_message("done")
-        omitted = re.findall(r"\[Result (\d+) is left out", json.dumps(body["messages"]))
+        omitted = re.search(_LEFT_OUT, json.dumps(body["messages"]))
         if omitted and number % 3 == 0:
-            return _build_calls(("read_tool_result", json.dumps({"number": int(omitted[0])})))
+            value = int(omitted[2]) if omitted[1] == "number" else omitted[2]
+            return _build_calls(("read_tool_result", json.dumps({omitted[1]: value})))
         return _build_calls(("fetch", json.dumps({"size": int(wanted[2]), "mark": str(number)})))
 
     def _message(self, body: Body, message: Body, counted: Body | None = None) -> None:

@@ -276,6 +276,28 @@ class RunContext(WaitingContext):
         if self._host is not None:
             self._host.report_usage(counters)
 
+    async def read_tool_result(self, id: str, offset: int = 0) -> str:
+        """Return a part of a tool result, below a line with its place and the size of the result.
+
+        The run has the results of its calls, and those of the earlier runs in `history`.
+
+        Args:
+            id: id of the call of the tool.
+            offset: the first character. The part has at most 8,000.
+
+        Raises:
+            LookupError: the run has no result of this call.
+            TypeError, ValueError: an argument is not usable.
+        """
+        if not isinstance(id, str) or not isinstance(offset, int) or isinstance(offset, bool):
+            raise TypeError("the id must be a text, and the offset an integer")
+        if offset < 0:
+            raise ValueError("the offset must not be negative")
+        page = None if self._host is None else self._host.read_tool_result(id, offset)
+        if page is None:
+            raise LookupError(f"There is no result {id}")
+        return page
+
     @property
     def call_id(self) -> str | None:
         """Id of the current tool call or step, the same in every leg; None outside of one.

@@ -107,6 +107,10 @@ class ContextHost(Protocol):
         """Return the id of the current call; None outside of one."""
         ...
 
+    def read_tool_result(self, call_id: str, offset: int) -> str | None:
+        """Return a page of a result of a tool; None if the run has none of this call."""
+        ...
+
     def find_replayer(self, method: str) -> Replayer:
         """Return the executor of a method that waits.
 

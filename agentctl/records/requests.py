@@ -11,10 +11,16 @@ from typing import Any
 
 
 class Requests:
-    """The record of the requests of a run as JSON values, to which nothing is added."""
+    """The record of the requests of a run as JSON values, to which nothing is added.
+
+    Attributes:
+        left_out: results of tools that requests of the code of the run do not show whole, by the
+            ids of their calls: the text and the characters of a page. They are not stored.
+    """
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
         record = stored or {}
+        self.left_out: dict[str, tuple[str, int]] = {}
         self._calls: dict[str, dict[str, Any]] = dict(record.get("calls", {}))
         self._words: list[dict[str, Any]] = list(record.get("words", ()))
         self._models: dict[str, Sequence[str]] = dict(record.get("models", {}))

@@ -14,7 +14,7 @@ from agentctl.agents import RunContext
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.pauses import CallOutcome, Decided, to_text
-from agentctl.runtime.transcript.context_window import Omission
+from agentctl.runtime.transcript.context_window import PAGE_CHARACTERS, Omission, read_page
 from agentctl.runtime.transcript.events import Compacted, ProgressReported
 from agentctl.work.run_scope import current_call
 
@@ -314,6 +314,21 @@ class ContextMisuse(RuntimeError):
     """A call of a method of `RunContext` that is not possible; its text is public."""
 
 
+def find_tool_result(environment: RunEnvironment, call_id: str) -> tuple[str, int] | None:
+    """Return the newest result of a call that a run has, and the characters of a page of it.
+
+    A run has what its models were to be shown, its own results, those of members that a library
+    executes in it, and those of the earlier runs that it receives; nothing else of its session.
+    """
+    if (known := environment.transcript.requests.left_out.get(call_id)) is not None:
+        return known
+    for message in reversed([*environment.history, *environment.transcript.messages]):
+        if message["role"] == "tool" and message["tool_call_id"] == call_id:
+            return message["content"], PAGE_CHARACTERS
+    found = (find_tool_result(member, call_id) for member in reversed(environment.reported))
+    return next(filter(None, found), None)
+
+
 class RunHost:
     """The side of a `RunContext` that belongs to the server.
 
@@ -352,6 +367,11 @@ class RunHost:
         """Return the run and the id of the current tool call or step; None outside of one."""
         call = current_call.get()
         return None if call is None else format_call_id(self._environment.spec.run_id, call.id)
+
+    def read_tool_result(self, call_id: str, offset: int) -> str | None:
+        """Return a page of a result; None if the run has none of this call."""
+        found = find_tool_result(self._environment, call_id)
+        return None if found is None else read_page(found[0], offset, found[1])
 
     def find_replayer(self, method: str) -> Replayer:
         if self.replayer is None:

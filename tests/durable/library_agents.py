@@ -19,7 +19,7 @@ from langgraph.types import Command, interrupt
 from pydantic_ai import Agent, ModelRetry
 from pydantic_ai import RunContext as Run
 
-from agentctl import RunContext
+from agentctl import RunContext, read_tool_result
 from agentctl.langchain import ChatModel
 from agentctl.pydantic_ai import Model
 
@@ -77,7 +77,7 @@ def graph_note(text: str, config: RunnableConfig) -> str:
 graph_look.metadata = {"idempotent": True}
 TOOLS = [graph_cross, graph_look, graph_note]
 
-tasks: Any = create_agent(ChatModel(model="plan"), tools=TOOLS)
+tasks: Any = create_agent(ChatModel(model="plan"), tools=[*TOOLS, read_tool_result])
 """A graph in which each call is a task."""
 
 

@@ -62,6 +62,15 @@ SINGLE = [
     answer(text="done"),
 ]
 
+READING = [
+    answer(note("read")),
+    answer(look(FIRST), call("read_tool_result", "read-1", id="note-read")),
+    answer(look(SECOND), call("read_tool_result", "read-2", id="look-first")),
+    answer(call("read_tool_result", "read-3", id="look-second")),
+    answer(call("read_tool_result", "read-4", id="note-walk")),
+    answer(text="read"),
+]
+
 FROM_SERVER = json.loads(json.dumps(SINGLE).replace('"name": "', '"name": "bars_'))
 
 AT_FIRST, AT_SECOND = ("look first", "cross first"), ("look second", "cross second")
@@ -73,6 +82,7 @@ STARTS = {
     "pydantic-ai": Start("agent", "typed", SINGLE, AT_FIRST, WITH_NOTES),
     "mcp": Start("agent", "client", FROM_SERVER, AT_FIRST, WITH_NOTES, "of-the-server"),
     "langgraph": Start("agent", "tasks", SINGLE, AT_FIRST, WITH_NOTES),
+    "reading": Start("agent", "tasks", READING, ("look first",), ("look second", "note")),
     "tool node": Start("agent", "nodes", SINGLE, AT_FIRST, WITH_NOTES),
     "approvals": Start("agent", "gated", SINGLE, AT_FIRST, WITH_NOTES, asks=True),
     "approvals, tool node": Start("agent", "gated-nodes", SINGLE, AT_FIRST, WITH_NOTES, asks=True),
@@ -201,6 +211,17 @@ async def test_approved_call_is_made_again_without_another_approval(moved: Moved
     results = {tool["tool_call_id"]: tool["result"] for tool in record["tools"]}
     assert results["cross-second"] == "crossed second"
     await check_approvals(moved, "approvals, retry")
+
+
+async def test_results_before_a_move_can_be_read_after_it(moved: Moved) -> None:
+    record, _ = await finish(moved, "reading")
+    results = [tool["result"] for tool in record["tools"] if tool["tool_name"][0] == "r"]
+    assert results == [
+        "[Characters 0 to 10 of 10]\nnoted read",
+        "[Characters 0 to 12 of 12]\nlooked first",
+        "[Characters 0 to 13 of 13]\nlooked second",
+        "There is no result note-walk",  # That of another session.
+    ]
 
 
 async def test_questions_are_not_asked_again(moved: Moved) -> None:

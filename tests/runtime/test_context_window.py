@@ -82,6 +82,19 @@ def test_old_results_become_lines_first() -> None:
     assert fitted.estimated_tokens > 6_000 * 0.6 - 1_100
 
 
+def test_line_has_the_id_of_its_result_if_no_other_has_it() -> None:
+    context = build_context(turns=6, size=3_000)
+    messages = [*context.messages]
+    results = [at for at, message in enumerate(messages) if message["role"] == "tool"]
+    ids = ("call_1", "call_2", "call_2", "x" * 41, "", "last")
+    for at, call_id in zip(results, ids, strict=True):
+        messages[at] = {**messages[at], "tool_call_id": call_id}
+    fitted = fit_messages(ContextMessages(messages), 3_000, Compaction(), reading="id")
+    lines = [message["content"] for message in fitted.messages if message["role"] == "tool"][:-1]
+    assert lines[0].endswith(" Read it with read_tool_result, id call_1, offset 0.]")
+    assert [line.endswith(" 3000 characters.]") for line in lines] == [False, *[True] * 4]
+
+
 def test_oldest_runs_are_left_out_next() -> None:
     context = build_context(history=5, turns=1)
     fitted = fit(context, 2_000)

@@ -15,6 +15,7 @@ from agentctl.runtime.tools.own_tools import OwnAction, build_tool
 from agentctl.runtime.transcript.context_window import (
     BYTES_PER_TOKEN,
     FULL,
+    PAGE_CHARACTERS,
     READ_RESULT,
     Compaction,
     ContextMessages,
@@ -23,6 +24,7 @@ from agentctl.runtime.transcript.context_window import (
     Omission,
     find_report,
     keep_report,
+    read_page,
 )
 from agentctl.runtime.transcript.events import Compacted
 from agentctl.runtime.transcript.history import complete_history, format_summary
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.models.attempts import PreparedModel
     from agentctl.runtime.transcript.conversation import Conversation
-
-PAGE_CHARACTERS = 8_000
-"""Characters of a result that one call of the reading tool returns."""
 
 _READ_TOOL = build_tool(
     READ_RESULT,
@@ -52,7 +51,6 @@ class ContextFitter:
     Attributes:
         messages: the history, then the messages of this run, whole.
         own: index of the first message of this run.
-        page_characters: characters of a result that one call of the reading tool returns.
     """
 
     def __init__(self, runner: ConfiguredRunner, conversation: Conversation) -> None:
@@ -85,7 +83,7 @@ class ContextFitter:
                 self._runner.tools,
                 self._runner.counters.bounds,
                 self._compaction,
-                can_read=self._can_read,
+                reading="number" if self._can_read else None,
             )
         await self._calls.begin_call(self._runner.models)
         return self._calls
@@ -119,13 +117,12 @@ class ContextFitter:
             self._conversation.about_call = about
         return ModelCall(instructions, messages, tools, model.settings, **options)
 
-    @property
-    def page_characters(self) -> int:
-        if self._calls is None:
-            return PAGE_CHARACTERS
-        # A page that would be cut again is of no use. A character has at most four bytes.
-        bounds = (self._calls.compaction.result_bytes, *self._calls.windows.values())
-        return min([PAGE_CHARACTERS, *(bound // 4 for bound in bounds if bound)])
+    def read(self, number: int, offset: int) -> str | None:
+        """Return a page of the result at an index of the messages; None if there is none."""
+        if not 0 <= number < len(self.messages) or self.messages[number]["role"] != "tool":
+            return None
+        characters = PAGE_CHARACTERS if self._calls is None else self._calls.page_characters
+        return read_page(self.messages[number]["content"], offset, characters)
 
     def keep_report(self) -> None:
         """Take over the tokens that the model has reported with its answer."""
@@ -199,10 +196,5 @@ class _ReadResult(OwnAction):
         number, offset = arguments.get("number"), arguments.get("offset", 0)
         if type(number) is not int or type(offset) is not int or offset < 0:
             return CallOutcome("The arguments number and offset are numbers from 0", failed=True)
-        messages = self.fitter.messages
-        if not 0 <= number < len(messages) or messages[number]["role"] != "tool":
-            return CallOutcome(f"There is no result {number}", failed=True)
-        text = messages[number]["content"]
-        page = text[offset : offset + self.fitter.page_characters]
-        end = offset + len(page)
-        return CallOutcome(f"[Characters {offset} to {end} of {len(text)}]\n{page}")
+        page = self.fitter.read(number, offset)
+        return CallOutcome(page or f"There is no result {number}", failed=page is None)

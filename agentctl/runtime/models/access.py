@@ -1,4 +1,5 @@
-"""The models of the configuration for the code of agents (docs/models.md "Models in code").
+"""The models of the configuration and the results of tools for the code of agents (docs/models.md
+"Models in code", docs/agents.md "Context window").
 
 This module imports no client of a provider: most runs of agents in code call no configured model.
 """
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from agentctl.agents import tool
+from agentctl.runtime.context import build_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.attempts import Attempts, prepare_models
 
@@ -140,3 +143,20 @@ def get_access() -> ModelAccess:
             " agentctl, for example with `agentctl runs start`"
         )
     return access
+
+
+@tool(idempotent=True)
+async def read_tool_result(id: str, offset: int = 0) -> str:
+    """Read a part of an earlier tool result that is left out of the conversation.
+
+    Args:
+        id: Id of the result, as the line in its place has it.
+        offset: First character to read, from 0.
+    """
+    access = current_access.get()
+    if access is None:
+        raise RuntimeError("read_tool_result was called outside of a run")
+    try:
+        return await build_run_context(access.environment).read_tool_result(id, offset)
+    except (LookupError, TypeError, ValueError) as error:
+        return str(error)

@@ -282,9 +282,11 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
     await fitter.begin_call(models)
 
     def build_call(model: PreparedModel) -> ModelCall:
+        fitted = fitter.fit(model)
+        environment.transcript.requests.left_out |= fitter.list_left_out()
         return ModelCall(
             request.instructions,
-            fitter.fit(model),
+            fitted,
             request.tools,
             model.settings,
             request.tool_choice,

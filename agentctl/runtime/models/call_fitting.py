@@ -12,12 +12,15 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.listed_models import find_window
 from agentctl.runtime.transcript.context_window import (
     CERTAIN,
+    PAGE_CHARACTERS,
     Compaction,
     ContextMessages,
     FittedMessages,
     Message,
+    Reading,
     fit_messages,
     measure_message,
+    offers_reading,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +59,8 @@ class CallFitter:
         context: the messages, to which those of the next calls are added.
         bounds: the sizes that models have refused in this process.
         compaction: that with which the first call begins.
-        can_read: True if the model gets the tool that reads a result by its number.
+        reading: the argument of the tool that reads a result; None if the model has no such tool
+            but one of `tools`.
 
     Attributes:
         compaction: that of the last call.
@@ -72,7 +76,7 @@ class CallFitter:
         bounds: RequestBounds,
         compaction: Compaction | None = None,
         *,
-        can_read: bool = False,
+        reading: Reading | None = None,
     ) -> None:
         self.context = context
         self.compaction = compaction or Compaction()
@@ -83,7 +87,9 @@ class CallFitter:
             "the tools": len(orjson.dumps(tools)),
         }
         self._other_bytes = sum(self._parts.values())
-        self._can_read = can_read
+        if any(offers_reading(tool["name"], tool["parameters"]) for tool in tools):
+            reading = "id"
+        self._reading = reading
         self._bounds = bounds
         self._refusals, self._refused = 0, ("", 0)
 
@@ -96,6 +102,25 @@ class CallFitter:
             is_large = size > SMALLEST_WINDOW or model.source.context_tokens
             if is_large and model.id not in self.windows:
                 self.windows[model.id] = await find_window(model.source)
+
+    @property
+    def page_characters(self) -> int:
+        """Characters of a result that one call of the reading tool returns."""
+        # A page that would be cut again is of no use. A character has at most four bytes.
+        bounds = (self.compaction.result_bytes, *self.windows.values())
+        return min([PAGE_CHARACTERS, *(bound // 4 for bound in bounds if bound)])
+
+    def list_left_out(self) -> dict[str, tuple[str, int]]:
+        """Return the results that the last call does not show whole, by the ids of their calls.
+
+        Each has its text, and the characters of a page that the model can take. Empty if the model
+        does not read by ids.
+        """
+        if self._reading != "id" or not self.fitted.omissions:
+            return {}
+        cut = map(self.context.messages.__getitem__, self.context.list_cut(self.compaction))
+        page = self.page_characters
+        return {message["tool_call_id"]: (message["content"], page) for message in cut}
 
     def find_room(self, model: PreparedModel) -> int | None:
         """Return the tokens of a window without those of the answer; None if it is not known."""
@@ -120,7 +145,7 @@ class CallFitter:
 
     def _fit(self, compaction: Compaction, room: int | None) -> FittedMessages:
         return fit_messages(
-            self.context, room, compaction, other_bytes=self._other_bytes, can_read=self._can_read
+            self.context, room, compaction, other_bytes=self._other_bytes, reading=self._reading
         )
 
     def shrink(self, model: PreparedModel) -> bool:

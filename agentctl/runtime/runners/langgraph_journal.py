@@ -26,6 +26,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
+from agentctl.agents import get_tool_options
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ENDED, IDEMPOTENT, ApprovedEnd, Journal, JournaledCall
 from agentctl.runtime.json_values import NotSerializable, clean_json_value, to_json_value
@@ -315,7 +316,9 @@ class GraphJournal:
 
 def is_idempotent(tool: BaseTool) -> bool:
     """Return True if the calls of a tool may be made again with their ids."""
-    return (tool.metadata or {}).get(IDEMPOTENT) is True
+    function: Any = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
+    is_stated = (tool.metadata or {}).get(IDEMPOTENT) is True
+    return is_stated or get_tool_options(function).idempotent
 
 
 def find_undone(leg: Leg) -> dict[str, Decided]:

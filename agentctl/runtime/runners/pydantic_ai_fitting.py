@@ -7,7 +7,7 @@ model has reported, so that every process sends the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +31,10 @@ from agentctl.runtime.transcript.context_window import (
     FittedMessages,
     Message,
     cut_result,
+    find_readable,
     fit_messages,
     keep_report,
+    offers_reading,
 )
 from agentctl.runtime.transcript.events import Compacted
 
@@ -52,12 +54,11 @@ class RequestFitter:
         window = request_context.model.context_window
         if not window:
             return request_context
-        messages = request_context.messages
         fitted = self._fit_next(request_context, window)
         self._record(fitted, window)
         if not fitted.omissions:
             return request_context
-        return replace(request_context, messages=_select(messages, fitted))
+        return replace(request_context, messages=_select(request_context, fitted))
 
     def _fit_next(self, request: ModelRequestContext, window: int) -> FittedMessages:
         """Fit the request of each new answer again, for its reported tokens, and the next one."""
@@ -71,7 +72,9 @@ class RequestFitter:
 
         def fit_before(end: int) -> FittedMessages:
             context = ContextMessages(self._neutral[:end], end)
-            return fit_messages(context, room, self._compaction, other_bytes=tools_bytes)
+            return fit_messages(
+                context, room, self._compaction, other_bytes=tools_bytes, reading=None
+            )
 
         for at, message in enumerate(messages[known:], known):
             if isinstance(message, ModelResponse):
@@ -128,14 +131,23 @@ def _measure_tools(request: ModelRequestContext) -> int:
     return sum(map(len, [*texts, *instructions]))
 
 
-def _select(messages: Sequence[ModelMessage], fitted: FittedMessages) -> list[ModelMessage]:
+def _find_readable(request: ModelRequestContext) -> Collection[str]:
+    """Return the ids of the results that the model can read, if it has the tool."""
+    tools = request.model_request_parameters.function_tools
+    if not any(offers_reading(tool.name, tool.parameters_json_schema) for tool in tools):
+        return ()
+    parts = (part for message in request.messages for part in message.parts)
+    return find_readable(part.tool_call_id for part in parts if isinstance(part, ToolReturnPart))
+
+
+def _select(request: ModelRequestContext, fitted: FittedMessages) -> list[ModelMessage]:
     """Return the messages of a request, with the system prompts of those that are left out."""
     selected: list[ModelMessage] = []
-    shown = {message["at"]: message for message in fitted.messages}
+    shown, readable = {message["at"] for message in fitted.messages}, _find_readable(request)
     prompts: list[Any] = []
-    for at, message in enumerate(messages):
+    for at, message in enumerate(request.messages):
         if at in shown:
-            kept = _shorten(message, at, fitted.compaction)
+            kept = _shorten(message, at, fitted.compaction, readable)
             if prompts and isinstance(kept, ModelRequest):
                 kept, prompts = replace(kept, parts=[*prompts, *kept.parts]), []
             selected.append(kept)
@@ -144,14 +156,19 @@ def _select(messages: Sequence[ModelMessage], fitted: FittedMessages) -> list[Mo
     return selected
 
 
-def _shorten(message: ModelMessage, at: int, compaction: Compaction) -> ModelMessage:
+def _shorten(
+    message: ModelMessage, at: int, compaction: Compaction, readable: Collection[str]
+) -> ModelMessage:
     bound = 0 if at < compaction.results_before else compaction.result_bytes
     if not isinstance(message, ModelRequest) or (at >= compaction.results_before and not bound):
         return message
-    return replace(message, parts=[_shorten_part(part, at, bound) for part in message.parts])
+    parts = [_shorten_part(part, at, bound, readable) for part in message.parts]
+    return replace(message, parts=parts)
 
 
-def _shorten_part(part: ModelRequestPart, at: int, bound: int) -> ModelRequestPart:
+def _shorten_part(
+    part: ModelRequestPart, at: int, bound: int, readable: Collection[str]
+) -> ModelRequestPart:
     # The results of subclasses are those of the library's own tools.
     if type(part) is not ToolReturnPart:
         return part
@@ -159,4 +176,5 @@ def _shorten_part(part: ModelRequestPart, at: int, bound: int) -> ModelRequestPa
     if len(text) <= bound + LINE_BYTES:
         return part
     shown: ToolReturnPart[Any] = part
-    return replace(shown, content=cut_result(text, at, bound, can_read=False))
+    place = f"id {part.tool_call_id}" if part.tool_call_id in readable else None
+    return replace(shown, content=cut_result(text, at, bound, place))

@@ -17,9 +17,10 @@ at all (docs/models.md "Context window").
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -51,7 +52,16 @@ _SMALLEST_RESULT = 400
 """Bytes of a cut result."""
 
 READ_RESULT = "read_tool_result"
-"""The tool that reads a result by its number."""
+"""The tool that reads a result."""
+
+Reading = Literal["number", "id"]
+"""The argument of that tool: the index of the message, or the id of the call."""
+
+PAGE_CHARACTERS = 8_000
+"""Maximum characters of a result that one call of that tool returns."""
+
+_ID_BYTES = 40
+"""Maximum size of an id in a line: that of OpenAI, and so that a line has `LINE_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +217,11 @@ class ContextMessages:
     def measure_all_shown(self, compaction: Compaction) -> int:
         return sum(self.measure_shown(at, compaction) for at in range(len(self.sizes)))
 
+    def list_cut(self, compaction: Compaction) -> list[int]:
+        """Return the indexes of the results that a call shows as a line, or cut."""
+        shown = (self.measure_shown(at, compaction) for at in range(len(self.sizes)))
+        return [at for at, size in enumerate(shown) if 0 < size < self.sizes[at]]
+
     def list_ends(self, first: int, last: int) -> Iterator[int]:
         """Yield the indexes up to which messages can be left out, from `first` to `last`.
 
@@ -239,7 +254,7 @@ def fit_messages(
     compaction: Compaction,
     *,
     other_bytes: int = 0,
-    can_read: bool = True,
+    reading: Reading | None = "number",
 ) -> FittedMessages:
     """Return the messages that a model can take, and what they leave out.
 
@@ -249,7 +264,7 @@ def fit_messages(
         window: tokens that the model takes, without those of its answer; None if it is not known.
         compaction: that of the call before.
         other_bytes: bytes of the instructions and of the tools.
-        can_read: True if the model gets the tool that reads a result by its number.
+        reading: the argument of the tool that reads a result; None if the model has no such tool.
     """
     whole = context.measure() + other_bytes
     # A token has at least one byte.
@@ -268,7 +283,7 @@ def fit_messages(
         shown = context.measure_all_shown(compaction) + other_bytes
 
     return FittedMessages(
-        _show_messages(context, compaction, can_read=can_read),
+        _show_messages(context, compaction, reading),
         compaction,
         _list_omissions(context, compaction),
         shown,
@@ -328,42 +343,63 @@ def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Co
 
 
 def _show_messages(
-    context: ContextMessages, compaction: Compaction, *, can_read: bool
+    context: ContextMessages, compaction: Compaction, reading: Reading | None
 ) -> list[Message]:
     shown: list[Message] = []
+    cut = {*context.list_cut(compaction)}
+    ids = (each["tool_call_id"] for each in context.messages if each["role"] == "tool")
+    readable = find_readable(ids) if reading == "id" else ()
     for index, message in enumerate(context.messages):
-        size = context.measure_shown(index, compaction)
-        if size and size < context.sizes[index]:
+        if index in cut:
             bound = 0 if index < compaction.results_before else compaction.result_bytes
-            text = cut_result(message["content"], index, bound, can_read=can_read)
-            message = {**message, "content": text}
-        if size:
+            place = f"number {index}" if reading == "number" else None
+            if (call_id := message["tool_call_id"]) in readable:
+                place = f"id {call_id}"
+            message = {**message, "content": cut_result(message["content"], index, bound, place)}
+        if index in cut or context.measure_shown(index, compaction):
             shown.append(message)
     return shown
 
 
-def cut_result(text: str, number: int, bound: int, *, can_read: bool) -> str:
+def find_readable(call_ids: Iterable[str]) -> set[str]:
+    """Return the ids by which a result can be read: a line has room for them, and none is twice."""
+    counts = Counter(call_ids)
+    sizes = ((call_id, len(call_id.encode(errors="replace"))) for call_id in counts)
+    return {each for each, size in sizes if counts[each] == 1 and 0 < size <= _ID_BYTES}
+
+
+def offers_reading(name: str, parameters: Mapping[str, Any]) -> bool:
+    """Return True if a tool reads results by their ids, as `agentctl.read_tool_result`."""
+    return name == READ_RESULT and "id" in parameters.get("properties", ())
+
+
+def cut_result(text: str, number: int, bound: int, place: str | None) -> str:
     """Return the beginning of a result, and a line about the rest.
 
     Args:
-        number: its index in the messages of the run, by which the model can read it.
+        number: its index in the messages.
         bound: maximum bytes of the beginning; 0 for the line alone.
+        place: the argument with which the model can read it; None if it cannot.
     """
     head = text.encode(errors="replace")[:bound].decode(errors="ignore")
     named = f"Result {number}" if not head else f"{len(head)} characters of result {number}"
     verb = "are shown" if head else "is left out"
     line = f"[{named} {verb}: it has {len(text)} characters."
-    if can_read:
-        line += f" Read it with {READ_RESULT}, number {number}, offset {len(head)}."
+    if place is not None:
+        line += f" Read it with {READ_RESULT}, {place}, offset {len(head)}."
     return f"{head}\n{line}]" if head else f"{line}]"
+
+
+def read_page(text: str, offset: int, characters: int = PAGE_CHARACTERS) -> str:
+    """Return a part of a result, with a line about its place."""
+    page = text[offset : offset + characters]
+    return f"[Characters {offset} to {offset + len(page)} of {len(text)}]\n{page}"
 
 
 def _list_omissions(context: ContextMessages, compaction: Compaction) -> tuple[Omission, ...]:
     """Return what a compaction leaves out of the messages, one entry for each kind."""
-    shown = [context.measure_shown(at, compaction) for at in range(len(context.messages))]
-    cut = [at for at, size in enumerate(shown) if 0 < size < context.sizes[at]]
     found: list[Omission] = []
-    if cut:
+    if cut := context.list_cut(compaction):
         ids = [str(context.messages[at]["tool_call_id"]) for at in (cut[0], cut[-1])]
         size = sum(context.sizes[at] for at in cut)
         found.append(Omission("tool_result", len(cut), ids[0], ids[1], size))
