@@ -150,6 +150,7 @@ POLICY: dict[str, Requirement] = {
     "get_run_model_calls": NeedsScope("sessions", "read"),
     "get_run_model_call": NeedsScope("sessions", "read"),
     "get_run_causes": NeedsScope("runs", "debug"),
+    "get_failures": NeedsScope("runs", "debug"),
     "get_approvals": NeedsScope("approvals", "read", filters_list=True),
     "get_memories": NeedsScope("memories", "read"),
     "create_memory": NeedsScope("memories", "write"),

@@ -64,6 +64,19 @@ class RunCauses(TypedDict):
     causes: list[CauseRecord]
 
 
+class FailureRecord(TypedDict):
+    """A failed run with the exception that ended it.
+
+    `cause` is null for a failure that is none of the code of an agent or a tool, and for one of a
+    process that died. It is the last cause of the run, or of the last failed run below it.
+    """
+
+    run_id: str
+    error: RunErrorRecord
+    finished_at: Timestamp
+    cause: CauseRecord | None
+
+
 class SpanRecord(TypedDict):
     """A part of a run with its times: a model call, a tool call, a member or a step.
 
@@ -207,6 +220,13 @@ class RunPage(TypedDict):
     """A page of runs, across sessions."""
 
     data: list[RunRecord]
+    meta: PageMeta
+
+
+class FailurePage(TypedDict):
+    """A page of failed runs, across sessions."""
+
+    data: list[FailureRecord]
     meta: PageMeta
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, takewhile
 from typing import Any, Literal
 
@@ -31,9 +32,9 @@ from agentctl.interface.requests import (
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
-from agentctl.records.runs import RunCauses, RunRow, ToolCallRecord
+from agentctl.records.runs import FailurePage, RunCauses, RunRow, ToolCallRecord
 from agentctl.records.stored_json import parse_records, parse_stored, require
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.runs.follow.follow import flatten
 from agentctl.runs.log.requests import NATIVE, OWN, WORDS
 from agentctl.runtime.transcript.history import complete_history, parse_messages
@@ -42,11 +43,19 @@ from agentctl.service import documents, paging
 from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, unit
+from agentctl.store.listing import Slice
 from agentctl.store.repositories import idempotency, lists, run_reads
+from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_CAUSES = 100
 """Maximum number of causes in one response."""
+
+_FAILURES_OF_CODE = ("AGENT_FAILED", "TOOL_FAILED")
+"""Codes of failures that an exception of the user's code can cause.
+
+A run that ended for another reason may have causes, too: of calls of tools that it survived.
+"""
 
 _OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
 
@@ -108,6 +117,15 @@ class RunPartOperations(OperationFamily):
             database = self.lookups.database(db_id)
             work = read_run_causes(run_id, self.lookups.visibility)
             return Document(await database.read(work))
+
+    async def get_failures(self, filter: RunFilter) -> Document[FailurePage]:
+        async with self.audit("get_failures"):
+            database = self.lookups.database(filter.db_id)
+            failed = replace(filter, status="ERROR", form=SUMMARY_VIEW)
+            paging.check_run_filter(failed)
+            part = paging.build_slice("failures", filter.page)
+            work = read_failures(failed, self.lookups.visibility, part, database.totals)
+            return Document(await database.read(work, size="large"))
 
     async def get_run_model_calls(
         self,
@@ -206,6 +224,39 @@ def read_run_causes(run_id: str, visibility: Visibility) -> Steps[bytes]:
             found += _build_causes(*child)
         level = [child[0] for child in children]
     return orjson.dumps({"run_id": run_id, "causes": found[:MAXIMUM_CAUSES]})
+
+
+@unit
+def read_failures(
+    filter: RunFilter, visibility: Visibility, part: Slice, totals: ListTotals
+) -> Steps[bytes]:
+    """Build a page of failed runs, each with the cause that ended it."""
+    page = yield from lists.list_runs(filter, visibility, part, totals)
+    coded = [row.run_id for row in page.rows if row.error_code in _FAILURES_OF_CODE]
+    causes = dict[str, Any]()
+    roots = dict(zip(coded, coded, strict=True))
+    level = yield from run_reads.list_causes(coded)
+    for _ in range(MAXIMUM_DEPTH):
+        below = dict[str, str]()
+        for parent, run_id, kind, component_id, stored in level:
+            if found := _build_causes(run_id, kind, component_id, stored):
+                causes[roots[parent]] = found[-1]
+            else:
+                below[run_id] = roots[parent]
+        if not below:
+            break
+        roots, level = below, (yield from run_reads.list_last_failed_children([*below]))
+
+    items = [
+        orjson.dumps({
+            "run_id": row.run_id,
+            "error": {"code": row.error_code, "detail": row.error_detail},
+            "finished_at": format_optional_time(row.finished_at),
+            "cause": causes.get(row.run_id),
+        })
+        for row in page.rows
+    ]  # fmt: skip
+    return documents.build_page_document("failures", items, filter.page, page)
 
 
 def _build_causes(

@@ -414,6 +414,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/failures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List failed runs with their causes */
+        get: operations["get_failures"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/health": {
         parameters: {
             query?: never;
@@ -2228,6 +2245,24 @@ export interface components {
             error_code: string;
             runs: number;
         };
+        /** @description A page of failed runs, across sessions. */
+        FailurePage: {
+            data: components["schemas"]["FailureRecord"][];
+            meta: components["schemas"]["PageMeta"];
+        };
+        /**
+         * @description A failed run with the exception that ended it.
+         *
+         *     `cause` is null for a failure that is none of the code of an agent or a tool, and for one of a
+         *     process that died. It is the last cause of the run, or of the last failed run below it.
+         */
+        FailureRecord: {
+            cause: components["schemas"]["CauseRecord"] | null;
+            error: components["schemas"]["RunErrorRecord"];
+            /** Format: date-time */
+            finished_at: string;
+            run_id: string;
+        };
         /** @description The body of a 403: any one of `required_scopes` suffices. */
         ForbiddenBody: {
             detail: string;
@@ -4016,6 +4051,8 @@ export type ExplainRecord = components['schemas']['ExplainRecord'];
 export type ExplainStep = components['schemas']['ExplainStep'];
 export type FailedEvent = components['schemas']['FailedEvent'];
 export type FailureCount = components['schemas']['FailureCount'];
+export type FailurePage = components['schemas']['FailurePage'];
+export type FailureRecord = components['schemas']['FailureRecord'];
 export type ForbiddenBody = components['schemas']['ForbiddenBody'];
 export type ForkBody = components['schemas']['ForkBody'];
 export type GrantBody = components['schemas']['GrantBody'];
@@ -4904,6 +4941,69 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ConfigRecord"];
+                };
+            };
+        };
+    };
+    get_failures: {
+        parameters: {
+            query?: {
+                /** @description Only runs of this kind of component */
+                component_type?: components["schemas"]["SessionType"] | null;
+                /** @description Only of this agent, team or workflow */
+                component_id?: string | null;
+                /** @description Only runs of this session */
+                session_id?: string | null;
+                /** @description Only data of this user, within the data that the caller can see */
+                user_id?: string | null;
+                /** @description Id of the database; by default the first one */
+                db_id?: string | null;
+                /** @description Only runs created at or after this time */
+                created_after?: string | null;
+                /** @description Only runs created before this time */
+                created_before?: string | null;
+                /** @description Only those whose id begins with this text */
+                id_prefix?: string | null;
+                /** @description Only runs ended since then */
+                finished_after?: string | null;
+                /** @description Only runs that ended before this time */
+                finished_before?: string | null;
+                /** @description Only failed runs with this error code */
+                error_code?: string | null;
+                /** @description Only ended runs that called this model first; needs a time, or a session */
+                model?: string | null;
+                /** @description Only runs of this version of their component; needs a time, or a session */
+                version?: string | null;
+                /** @description `none` leaves out the runs of members and steps, and background work */
+                parent?: "none" | null;
+                /** @description `KEY=VALUE`: only those whose metadata has this value under this key; may be repeated */
+                metadata?: string[];
+                /** @description Only those with this text in `tags` of their metadata; may be repeated */
+                tag?: string[];
+                /** @description Only those that failed with this text in the code or the detail of the error */
+                error?: string | null;
+                /** @description Maximum number of results */
+                limit?: number;
+                /** @description Page number; after row 10,000 use `cursor` */
+                page?: number;
+                /** @description `meta.next_cursor` of the previous page; takes precedence over `page` */
+                cursor?: string | null;
+                /** @description Oldest first or newest first */
+                sort_order?: "asc" | "desc";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FailurePage"];
                 };
             };
         };

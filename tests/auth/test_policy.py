@@ -121,6 +121,7 @@ CONTRACT = {
     "get_runs": "sessions:read",
     "get_run": "sessions:read",
     "get_run_causes": "runs:debug",
+    "get_failures": "runs:debug",
     "get_run_model_calls": "sessions:read",
     "get_run_model_call": "sessions:read",
     "get_approvals": "approvals:read",

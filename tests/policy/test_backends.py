@@ -371,6 +371,11 @@ def other_rows() -> Iterator[Row]:
         lambda operations: operations.get_run_causes(ABSENT_RUN),
     )
     yield Row(
+        "get_failures",
+        "GET /failures?session_id=absent",
+        lambda operations: operations.get_failures(absent),
+    )
+    yield Row(
         "get_run_model_calls",
         f"GET /runs/{ABSENT_RUN}/model-calls",
         lambda operations: operations.get_run_model_calls(ABSENT_RUN),

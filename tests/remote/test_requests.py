@@ -180,6 +180,10 @@ READS: list[tuple[Call, str]] = [
     (lambda o: o.get_run_causes("r 1"), "/runs/r%201/causes"),
     (lambda o: o.get_run_causes("r", db_id="d"), "/runs/r/causes?db_id=d"),
     (
+        lambda o: o.get_failures(RunFilter(component_id="shop", error="no order")),
+        "/failures?component_id=shop&error=no%20order",
+    ),
+    (
         lambda o: o.get_run_model_calls("r", after="model-1", limit=7),
         "/runs/r/model-calls?after=model-1&limit=7",
     ),

@@ -820,6 +820,12 @@ def _budgets_and_causes() -> Iterator[Scenario]:
     yield Scenario(operation, f"{path}?db_id=second", "admin", 404, NOT_FOUND)
     yield Scenario(operation, path, "me", 403, ("runs:debug", *FORBIDDEN))
     yield Scenario(operation, path, "nobody", 401)
+    operation, path = "get_failures", "GET /failures"
+    yield Scenario(operation, path, "admin", 200, ('"data":[', '"total_count"'))
+    yield Scenario(operation, f"{path}?limit=0", "admin", 422, ("limit", *REFUSED))
+    yield Scenario(operation, f"{path}?db_id=nothing", "admin", 404, NOT_FOUND)
+    yield Scenario(operation, path, "me", 403, ("runs:debug", *FORBIDDEN))
+    yield Scenario(operation, path, "nobody", 401)
 
 
 def _model_calls() -> Iterator[Scenario]:

@@ -10,7 +10,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.auth.principal import Principal
-from agentctl.interface.requests import RunRequest, RunView
+from agentctl.interface.requests import RunFilter, RunRequest, RunView
 from agentctl.records.text import MASK
 from agentctl.runtime.causes import MAXIMUM_CAUSES, MESSAGE_CHARACTERS
 from agentctl.service.service import Service, ServiceOperations
@@ -141,6 +141,35 @@ async def test_failed_tools_and_steps_have_causes(shop: Deployment) -> None:
         (cause,) = await read_causes(admin(service), flow["run_id"])
         assert cause["run_id"] == flow["member_runs"][0]
         assert cause["component_id"] == "shop"
+
+
+async def test_failures_have_the_cause_that_ended_them(shop: Deployment) -> None:
+    async with open_service(shop) as service:
+        started = [
+            await start(user(service, "failing"), kind, component, message)
+            for kind, component, message in (
+                ("agent", "shop", "17"),
+                ("workflow", "order", "18"),
+                ("agent", "adder", '{"a": 1, "b": 2}'),
+                ("agent", "http-500", "19"),
+            )
+        ]
+        own = RunFilter(user_id="failing", parent="none")
+        page = (await admin(service).get_failures(own)).value
+        found = {each["run_id"]: each["cause"] for each in page["data"]}
+        shop_run, flow, survived, refused = (run["run_id"] for run in started)
+        assert page["meta"]["total_count"] == 3
+        assert page["data"][0]["error"]["code"] == "MODEL_UNAVAILABLE"
+        assert found[refused] is None
+        assert survived not in found
+        assert found[shop_run]["message"] == f"no order 17, key {MASK}"
+        assert found[flow]["message"] == f"no order 18, key {MASK}"
+        assert found[flow]["run_id"] == started[1]["member_runs"][0]
+
+        with pytest.raises(errors.Forbidden):
+            await user(service, "failing").get_failures(RunFilter())
+        others = (await debugger(service, "another").get_failures(RunFilter())).value
+        assert others["data"] == []
 
 
 async def test_causes_are_for_callers_with_the_scope_only(shop: Deployment) -> None:

@@ -35,7 +35,14 @@ from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptReco
 from agentctl.records.document import Document
 from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import CancelRecord, RunCauses, RunPage, RunRecord, ToolCallRecord
+from agentctl.records.runs import (
+    CancelRecord,
+    FailurePage,
+    RunCauses,
+    RunPage,
+    RunRecord,
+    ToolCallRecord,
+)
 
 ComponentId = Annotated[str, Path("Id of the component")]
 RunId = Annotated[str, Path("Id of the run")]
@@ -170,8 +177,19 @@ class RunDeclarations:
     ) -> Document[RunCauses]:
         """Get the causes of the failures of a run.
 
-        The exceptions of the code of its agent and tools, and of those of the runs below it. They
-        are kept for this operation only: no record, event or export has them.
+        The exceptions of the code of its agent and tools, and of those of the runs below it. No
+        record, event or export of a run has them.
+        """
+
+    @operation(
+        "GET", "/failures", tag="Runs", order=_PAGE_LAST,
+        without=("sort_by", "status", "live", "at_work", "view", "cut"),
+    )  # fmt: skip
+    async def get_failures(self, filter: RunFilter) -> Document[FailurePage]:
+        """List failed runs with their causes.
+
+        One page of the failed runs that the caller can see, across sessions, each with the
+        exception that ended it.
         """
 
     @operation("GET", "/runs/{run_id}/model-calls", tag="Runs")

@@ -60,6 +60,7 @@ class AgentOSBackend(PartialOperations):
         "get_user_rows": ("an export of the data of a person", None),
         "erase_user_data": ("an erasure of the data of a person", None),
         "get_run_causes": ("causes of failures", None),
+        "get_failures": ("causes of failures", None),
         "get_run_model_calls": ("the model calls of a run", None),
         "get_run_model_call": ("the model calls of a run", None),
         "get_usage": ("sums of usage", _SUMMED),

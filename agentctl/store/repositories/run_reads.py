@@ -156,6 +156,18 @@ _CHILDREN_CAUSES = Sql(
     f" WHERE parent_run_id IN ({ID_GROUP}) ORDER BY parent_run_id, seq"
 )
 
+_CAUSES_OF = Sql(
+    "SELECT run_id, run_id, component_type, component_id, causes FROM runs"
+    f" WHERE run_id IN ({ID_GROUP})"
+)
+
+# One run below each: a member that failed a thousand times costs as much as one that failed once.
+_LAST_FAILED_CHILDREN = Sql(
+    "SELECT parent_run_id, run_id, component_type, component_id, causes FROM runs"
+    f" WHERE parent_run_id IN ({ID_GROUP}) AND status = 'ERROR' AND seq = (SELECT max(seq)"
+    " FROM runs AS later WHERE later.parent_run_id = runs.parent_run_id AND later.status = 'ERROR')"
+)
+
 _CHILD_ROWS = Sql(
     f"SELECT {SUMMARY_COLUMNS.replace(_SUMMARY['input'], 'input')} FROM runs"
     f" WHERE parent_run_id IN ({ID_GROUP})"
@@ -271,6 +283,20 @@ def get_causes(run_id: str) -> Work[str | None]:
 def list_children_causes(run_ids: Sequence[str]) -> Work[list[tuple[str, str, str, str | None]]]:
     """Return id, kind and id of the component, and causes (JSON, or None) of children of runs."""
     return read_by_ids(_CHILDREN_CAUSES, run_ids, as_columns)
+
+
+CauseRow = tuple[str, str, str, str, str | None]
+"""A requested id; id, kind and component of a run; its causes (JSON, or None)."""
+
+
+def list_causes(run_ids: Sequence[str]) -> Work[list[CauseRow]]:
+    """Return the causes of some runs."""
+    return read_by_ids(_CAUSES_OF, run_ids, as_columns)
+
+
+def list_last_failed_children(run_ids: Sequence[str]) -> Work[list[CauseRow]]:
+    """Return the causes of the last failed run below each of some runs."""
+    return read_by_ids(_LAST_FAILED_CHILDREN, run_ids, as_columns)
 
 
 def list_in_session(
