@@ -32,8 +32,13 @@ def hold(name: str) -> str:
 def refund(order: str, amount: int) -> str:
     \"\"\"Pay an amount back.\"\"\"
     return "paid"
+
+
+def sell(message: str) -> str:
+    raise ValueError(f"the shop answered 500 to the order {message}")
 """
-"""A tool that cannot be interrupted and that a test ends, and one that needs an approval."""
+"""A tool that cannot be interrupted and that a test ends, one that needs an approval, and an agent
+that fails."""
 
 EXTRA = """
 [search]
@@ -81,6 +86,11 @@ id = "lined"
 name = "Lined"
 model = "echo"
 on_busy = "enqueue"
+
+[[agents]]
+id = "seller-of-the-department-for-gardens"
+name = "Seller of the department for gardens"
+object = "console_tools:sell"
 
 [[agents]]
 id = "hostile"

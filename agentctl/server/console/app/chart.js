@@ -9,9 +9,6 @@ const LABEL = 62;
 const MANY = 60;
 export const UNITS = { hour: 3_600_000, day: 86_400_000 };
 const STEPS = { hour: [1, 2, 3, 6, 12, 24, 48, 168], day: [1, 2, 7, 14, 28, 56, 112] };
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-
-export const formatShort = (value) => compact.format(value);
 
 // Looks: every series differs from the others without its color
 

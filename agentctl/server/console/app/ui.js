@@ -43,10 +43,15 @@ export function cut(text, length = 200) {
 
 const numbers = new Intl.NumberFormat("en");
 export const formatNumber = (value) => numbers.format(Number(value || 0));
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+export const formatShort = (value) => compact.format(Number(value || 0));
 /** Return the total of a list: `120`, `1 run`, or `10,000+ runs` if it is counted up to there. */
 export function formatTotal({ total_count: count, total_is_capped: capped }, noun = "") {
   return `${formatNumber(count)}${capped ? "+" : ""}${noun && ` ${noun}${count === 1 ? "" : "s"}`}`;
 }
+
+/** A text of at most two lines in a cell of a table; a short one needs no element. */
+export const twoLines = (text, more = null) => (more || text.length > 12 ? html`<div class="two">${text}${more}</div>` : text);
 
 export const shortId = (id) => String(id || "").slice(0, 13);
 export const formatClock = (time) => new Date(time).toISOString().slice(11, 19);
@@ -78,16 +83,16 @@ function joinUnits(large, name, small, smallName) {
   return small ? `${large} ${name} ${small} ${smallName}` : `${large} ${name}`;
 }
 
-/** Return `now`, `2 min ago`, or the day of a time that is older than a week. */
+/** Return `now`, `12 min`, `3 h`, or the month of a time that is older than 99 days. */
 export function formatAge(time, now = Date.now()) {
   const seconds = (now - Date.parse(time)) / 1000;
   if (Number.isNaN(seconds)) return "";
   if (seconds < 5) return "now";
-  if (seconds < 60) return `${Math.floor(seconds)} s ago`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
-  if (seconds < 7 * 86400) return `${Math.floor(seconds / 86400)} d ago`;
-  return new Date(time).toISOString().slice(0, 10);
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
+  if (seconds < 100 * 86400) return `${Math.floor(seconds / 86400)} d`;
+  return new Date(time).toISOString().slice(0, 7);
 }
 
 /** Return the hold of a session: `held since 2026-11-23 by ann: case 17`. */

@@ -6,7 +6,7 @@ import { readExact, writeExact } from "../app/exact.js";
 import { ApprovalStatus, describeWait, waitedSeconds } from "../app/waits.js";
 import {
   Copy, cut, Empty, Filter, formatAge, formatSpan, formatTotal, html, Loaded, LoadMore, Page, printable,
-  Search, setQuery, shortId, Space, toHash, useComponents, useKeys, useMemo, useNames, useNow, usePages,
+  Search, setQuery, shortId, Space, toHash, twoLines, useComponents, useKeys, useMemo, useNames, useNow, usePages,
   useRef, useResource, useReturn, useWindow,
 } from "../app/ui.js";
 
@@ -95,10 +95,10 @@ function Row({ row, at, now, db, names }) {
       ><span class="mono">${cut(row.tool_name, 64)}</span> <span class="sub">${cut(`${name} · ${user}`, 80)} · <span class="phone">${age} · </span>${asks}</span></a></td>
     <td class="state"><${ApprovalStatus} approval=${row} /></td>
     <td class="full">${printable(row.kind)}${row.policy === "other" ? html` <span class="chip" title=${POLICIES.other}>other</span>` : null}</td>
-    <td class="full" dir="auto">${cut(name, 60)}</td>
-    <td class="opt" dir="auto">${user}</td>
+    <td class="full" dir="auto">${twoLines(cut(name, 60))}</td>
+    <td class="opt" dir="auto">${twoLines(user)}</td>
     <td class="mid right" title=${row.created_at}>${age}</td>
-    <td class="full" dir="auto" title=${asks}>${asks}</td>
+    <td class="full" dir="auto" title=${asks}>${twoLines(asks)}</td>
   </tr>`;
 }
 

@@ -2,11 +2,11 @@
 
 import { can, path, postOnce, withQuery } from "../app/api.js";
 import { Turn } from "../app/conversation.js";
+import { RunTable, useCauses } from "../app/runs.js";
 import {
   Command, Copy, cut, Empty, formatTotal, html, Loaded, Page, printable, Problem, shortId, toHash,
   useAction, useCaller, useComponents, useNames, useResource, useState,
 } from "../app/ui.js";
-import { RunTable } from "./runs.js";
 
 const KINDS = { agents: "agent", teams: "team", workflows: "workflow" };
 
@@ -20,6 +20,7 @@ export default function ComponentPage({ parts, query }) {
   const resource = useResource(readable ? place : null);
   const [runs, live] = [{ limit: 20, view: "phase" }, { limit: 1, live: "true", view: "phase" }].map((query) =>
     useResource(readable ? withQuery(`${place}/runs`, query) : null, { every: 3000 }));
+  const causes = useCauses(runs.data?.data || [], { component_type: kind, component_id: id, db_id: resource.data?.db_id });
   if (kind === undefined) return html`<${Page} title=${plural} back=${back}><${WithoutKind} id=${plural} /><//>`;
   const record = resource.data;
   const working = live.data?.meta.total_count;
@@ -36,7 +37,7 @@ export default function ComponentPage({ parts, query }) {
     ${readable
       ? html`<section><h2 class="group">Last runs</h2>
           <${Loaded} resource=${runs} place=${`${place}/runs`} rows=${5}>
-            ${(page) => page.data.length ? html`<${RunTable} rows=${page.data} db=${record?.db_id} />` : html`<${Empty}>No runs yet.<//>`}
+            ${(page) => page.data.length ? html`<${RunTable} rows=${page.data} db=${record?.db_id} causes=${causes} alone=${true} />` : html`<${Empty}>No runs yet.<//>`}
           <//></section>`
       : null}
   <//>`;

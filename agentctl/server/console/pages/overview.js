@@ -1,9 +1,9 @@
 // The overview: sums of ended runs by hour or day, what failed and what waits, with ways to the runs.
 
 import { can, canList, withQuery } from "../app/api.js";
-import { describeSpan, endOf, Figure, formatShort, Patterns, UNITS, useBrush } from "../app/chart.js";
+import { describeSpan, endOf, Figure, Patterns, UNITS, useBrush } from "../app/chart.js";
 import {
-  cut, Empty, Filter, formatAge, formatDuration, formatNumber, html, Loaded, Page, printable, Search, setQuery, Skeleton,
+  cut, Empty, Filter, formatAge, formatDuration, formatNumber, formatShort, html, Loaded, Page, printable, Search, setQuery, Skeleton,
   toHash, useCaller, useComponents, useEffect, useMemo, useNow, useResource, useState,
 } from "../app/ui.js";
 
@@ -143,7 +143,7 @@ function Tiles({ overview, place, query }) {
       total?.cost != null && total.unpriced_tokens ? "at least" : ""],
     ["Waits for a person", waiting && (canList("approvals")
       ? link(waiting.approvals, () => toHash(["approvals"], { db: query.db })) : formatNumber(waiting.approvals)),
-      waiting?.oldest_at ? `since ${formatAge(waiting.oldest_at).replace(" ago", "")}` : ""],
+      waiting?.oldest_at ? `since ${formatAge(waiting.oldest_at)}` : ""],
   ];
   return html`<dl class="tiles">${tiles.map(([name, value, note]) => html`<div key=${name} data-tile=${name}><dt>${name}</dt>
     <dd><b>${value ?? "–"}</b> <span class="dim">${note}</span></dd></div>`)}</dl>`;

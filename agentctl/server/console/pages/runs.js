@@ -1,11 +1,11 @@
 // Runs across sessions: live ones every second, all of them by pages, and the cancel of marked ones.
 
-import { call, can, componentOf, isFinal, kindOf, tokensOf, withQuery } from "../app/api.js";
+import { call, isFinal, withQuery } from "../app/api.js";
 import { CancelDialog, useCancels } from "../app/cancel.js";
+import { RunTable, useCauses } from "../app/runs.js";
 import {
-  cut, Empty, Filter, formatAge, formatDuration, formatNumber, formatTotal, html, Loaded, LoadMore, Page,
-  phaseOf, printable, Search, setQuery, shortId, Space, Status, STATUSES, toHash, tookMilliseconds, useCaller,
-  useComponents, useEffect, useKeys, useMemo, useNames, useNow, usePages, useRef, useReturn, useState, useWindow,
+  cut, Empty, Filter, formatNumber, formatTotal, html, Loaded, LoadMore, Page, phaseOf, Search, setQuery,
+  STATUSES, useCaller, useComponents, useEffect, useKeys, useMemo, usePages, useState,
 } from "../app/ui.js";
 
 const RECENT = 5 * 60 * 1000;
@@ -49,6 +49,7 @@ export default function Runs({ query }) {
     setMarked(next);
   };
   const rows = arrange(found.rows);
+  const causes = useCauses(rows, filters);
   const chosen = rows.filter((run) => marked.has(run.run_id) && !isFinal(run));
   useKeys({
     x: () => {
@@ -85,7 +86,7 @@ export default function Runs({ query }) {
     <${Loaded} resource=${resource} place="/runs">
       ${() => html`
           ${rows.length || more.available
-            ? html`<${RunTable} rows=${rows} db=${query.db} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
+            ? html`<${RunTable} rows=${rows} db=${query.db} causes=${causes} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
             : html`<${Empty} filters=${["component", "user", "status", "older", "session", "tag", ...given.map(([name]) => name)]} query=${query} none="No runs match.">
                 ${paused ? "No run waits for a decision." : all ? "No runs yet." : "Nothing is running."}
                 <a href="#/agents">Start a run</a><//>`}
@@ -171,6 +172,7 @@ function useEnded(filters) {
 function Ended({ filters, db }) {
   const ended = useEnded(filters);
   const [rows, setRows] = useState(null);
+  const causes = useCauses(rows || [], { ...filters, finished_after: ended?.since });
   if (!ended) return null;
   const { atWork, totals, since } = ended;
   const total = totals.reduce((sum, meta) => sum + meta.total_count, 0);
@@ -185,65 +187,6 @@ function Ended({ filters, db }) {
       <button type="button" class="link" aria-expanded=${rows !== null} onClick=${toggle}>${rows ? "hide" : "show"}</button>
       ${rows && rows.length < total ? html`<span class="dim">the newest ${rows.length} of ${formatNumber(total)}</span>` : null}
     </div>
-    ${rows ? html`<${RunTable} rows=${rows} db=${db} />` : null}
+    ${rows ? html`<${RunTable} rows=${rows} db=${db} causes=${causes} />` : null}
   </section>`;
-}
-
-/** A table of runs. With `onMark`, live runs can be marked and cancelled. */
-export function RunTable({ rows, db, marked, onMark, onCancel }) {
-  const body = useRef(null);
-  const names = useNames();
-  const now = useNow(1000);
-  const { from, to, before, after } = useWindow(rows.length, body);
-  useReturn(body);
-  return html`<div class="table">
-    <table aria-rowcount=${rows.length + 1}>
-      <colgroup>
-        ${onMark ? html`<col class="mid w-mark" />` : null}
-        <col class="w-id w-name" /><col class="w-status" /><col class="full w-component" /><col class="opt w-user" />
-        <col class="far w-component" /><col class="mid w-age" /><col class="full w-number" /><col class="full" />
-        ${onMark ? html`<col class="w-action" />` : null}
-      </colgroup>
-      <thead><tr>
-        ${onMark ? html`<th class="mid"><span class="hidden">Mark</span></th>` : null}
-        <th>Run</th><th>Status</th><th class="full">Component</th><th class="opt">User</th><th class="far">Session</th>
-        <th class="mid right">Age</th><th class="full right">Tokens</th><th class="full">Detail</th>
-        ${onMark ? html`<th><span class="hidden">Cancel</span></th>` : null}
-      </tr></thead>
-      <tbody ref=${body}>
-        <${Space} height=${before} />
-        ${rows.slice(from, to).map((run, at) => html`<${Row} key=${run.run_id} run=${run} at=${from + at} now=${now} db=${db}
-          names=${names} marked=${marked?.has(run.run_id)} onMark=${onMark} onCancel=${onCancel} />`)}
-        <${Space} height=${after} />
-      </tbody>
-    </table>
-  </div>`;
-}
-
-function Row({ run, at, now, db, names, marked, onMark, onCancel }) {
-  const phase = phaseOf(run);
-  const kind = kindOf(run);
-  const name = names.get(`${kind}:${componentOf(run)}`) || componentOf(run);
-  const href = toHash(["sessions", run.session_id], { run: run.parent_run_id ? "" : run.run_id, db });
-  const live = !isFinal(run);
-  const allowed = can(`${kind}s`, "run", componentOf(run));
-  const color = phase.warning || phase.name === "paused" ? "yellow" : phase.name === "failed" ? "red" : "dim";
-  const detail = cut(phase.sentence || run.input, 140);
-  return html`<tr aria-rowindex=${at + 2} data-run=${run.run_id} class=${run.depth ? "member" : ""}>
-    ${onMark ? html`<td class="mid">${live ? html`<input type="checkbox" checked=${marked} disabled=${!allowed}
-      aria-label=${`Mark run ${shortId(run.run_id)}`} onChange=${() => onMark(run.run_id)} />` : null}</td>` : null}
-    <td class="name"><a data-row href=${href} title=${run.run_id}><span class="full mono">${run.depth ? "└ " : ""}${shortId(run.run_id)}</span>
-      <span class="compact">${run.depth ? "└ " : ""}${cut(name, 60)}</span>
-      <span class="sub"><span class=${color}>${shortId(run.run_id)} · ${detail}</span></span></a></td>
-    <td class="state"><${Status} run=${run} /></td>
-    <td class="full" dir="auto">${cut(name, 60)}${kind === "agent" ? "" : html` <span class="dim">${kind}</span>`}</td>
-    <td class="opt" dir="auto">${printable(run.user_id ?? "–")}</td>
-    <td class="far mono" title=${run.session_id}>${cut(run.session_id, 40)}</td>
-    <td class="mid right" title=${run.created_at}>${live ? formatDuration(tookMilliseconds(run, now)) : formatAge(run.finished_at, now)}</td>
-    <td class="full right">${formatNumber(tokensOf(run))}</td>
-    <td class="full" dir="auto"><span class=${color} title=${phase.sentence || null}>${detail}</span></td>
-    ${onMark ? html`<td class="right">${live && run.cancel_requested_at == null
-      ? html`<button type="button" disabled=${!allowed} title=${allowed ? null : `needs ${kind}s:${componentOf(run)}:run`}
-          aria-label=${`Cancel run ${shortId(run.run_id)}`} onClick=${() => onCancel(run)}>Cancel</button>` : null}</td>` : null}
-  </tr>`;
 }

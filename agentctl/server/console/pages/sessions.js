@@ -2,8 +2,8 @@
 
 import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
 import {
-  cut, describeHold, Dialog, Empty, Filter, formatAge, formatNumber, formatTotal, html, Loaded,
-  LoadMore, Page, printable, Search, Space, Status, STATUSES, toHash, useAction,
+  cut, describeHold, Dialog, Empty, Filter, formatAge, formatNumber, formatShort, formatTotal, html, Loaded,
+  LoadMore, Page, printable, Search, Space, Status, STATUSES, toHash, twoLines, useAction,
   useComponents, useEffect, useNow, usePages, useRef, useReturn, useState, useWindow,
 } from "../app/ui.js";
 
@@ -125,19 +125,22 @@ function Row({ row, at, now, db, marked, onMark }) {
       ${row.match ? html`<span class="found"><${Snippet} match=${row.match} /></span>` : null}
       <span class="sub">${printable(componentOf(row))}<span class="phone"> · ${formatAge(row.updated_at, now)}</span></span></a></td>
     <td class="state">${row.last_run ? html`<${Status} run=${row.last_run} />` : html`<span class="dim">no runs</span>`}</td>
-    <td class="full">${printable(componentOf(row))}${kindOf(row) === "agent" ? "" : html` <span class="dim">${kindOf(row)}</span>`}</td>
+    <td class="full">${twoLines(printable(componentOf(row)), kindOf(row) === "agent" ? null : html` <span class="dim">${kindOf(row)}</span>`)}</td>
     <td class="full right">${formatNumber(row.run_count)}</td>
-    <td class="full right">${formatNumber(row.total_tokens)}</td>
-    <td class="full" dir="auto">${printable(row.user_id ?? "–")}</td>
+    <td class="full right" title=${formatNumber(row.total_tokens)}>${formatShort(row.total_tokens)}</td>
+    <td class="full" dir="auto">${twoLines(printable(row.user_id ?? "–"))}</td>
     <td class="mid" title=${row.updated_at}>${formatAge(row.updated_at, now)}</td>
   </tr>`;
 }
 
+/** Characters before the first found word: a narrow row shows the word, too. */
+const BEFORE = 14;
+
 // The highlights are in characters, not in the units of UTF-16. The text is never parsed as HTML.
 function Snippet({ match }) {
   const letters = Array.from(match.snippet);
-  const parts = [];
-  let end = 0;
+  let end = Math.max(0, (match.highlights[0]?.[0] ?? 0) - BEFORE);
+  const parts = end ? ["…"] : [];
   for (const [from, to] of match.highlights) {
     parts.push(printable(letters.slice(end, from).join("")));
     parts.push(html`<mark>${printable(letters.slice(from, to).join(""))}</mark>`);

@@ -64,7 +64,7 @@ function Endpoint({ row }) {
       <span class="sub">${row.waiting} waiting · ${row.dead} dead</span></td>
     <td><span class=${`status ${color}`} title=${printable(late ? `events wait since ${since}` : row.reason || "")}
       ><span aria-hidden="true">${glyph}</span> ${late ? "failing" : row.state}</span></td>
-    <td class="full">${cut(row.events.join(", "), 140)}</td>
+    <td class="full"><div class="two" role="status">${cut(said || row.events.join(", "), 140)}</div></td>
     <td class="mid right">${row.waiting}</td>
     <td class="mid right">${row.dead}</td>
     <td class="right">${writes
@@ -99,7 +99,7 @@ function Delivery({ row, now }) {
     <td class="full">${printable(row.webhook_id)}</td>
     <td class="operation"><a href=${toHash(["runs", row.run_id, "timeline"])} title=${row.run_id}>${printable(row.type)} ${shortId(row.run_id)}</a>
       <span class="sub">${cut([row.webhook_id, row.last_error].filter(Boolean).join(" · "), 140)}</span></td>
-    <td class="full">${row.attempts} ${row.attempts === 1 ? "attempt" : "attempts"}${row.last_error ? `: ${cut(row.last_error, 120)}` : ""}</td>
+    <td class="full"><div class="two">${row.attempts} ${row.attempts === 1 ? "attempt" : "attempts"}${row.last_error ? `: ${cut(row.last_error, 120)}` : ""}</div></td>
     <td class="mid right">${row.state !== "waiting" && can("webhooks", "write")
       ? html`<button type="button" onClick=${again}>Redeliver</button>`
       : null} <span class="sub" role="status">${cut(said, 80)}</span></td>

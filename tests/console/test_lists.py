@@ -1,0 +1,85 @@
+"""Lists of the console show what one looks for, at the width of a laptop."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.deployed import READS, RUNS, start, token
+from tests.console.test_widths import check_layout
+from tests.deployment import ADMIN
+from tests.server.threaded_server import ThreadedServer
+
+pytestmark = needs_browser
+
+SELLER = "seller-of-the-department-for-gardens"
+USER = "ada.lovelace@department.example"
+FAILURES = 45
+
+CUT = """() => [...document.querySelectorAll(".table td, .table td *")].filter(each =>
+    each.checkVisibility() && each.getClientRects().length && !each.closest(".found")
+    && (each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 2)
+    && getComputedStyle(each).overflow === "hidden").map(each => each.outerHTML.slice(0, 200))"""
+"""Cells whose text is not whole."""
+
+FOUND = """() => [...document.querySelectorAll("tbody mark")].every(each => {
+    const [mark, cell] = [each, each.closest("td")].map(box => box.getBoundingClientRect());
+    return mark.right <= cell.right && mark.top >= cell.top && mark.bottom <= cell.bottom;
+})"""
+"""True if each found word is in view in its cell."""
+
+
+@pytest.fixture(scope="module")
+def failed(server: ThreadedServer) -> str:
+    """Fail many runs of one agent and user; return the token of an administrator."""
+    headers = server.bearer(USER, *READS, *RUNS)
+    for number in range(FAILURES):
+        body = {"message": f"{number}", "session_id": f"sold-{number}", "stream": False}
+        place = f"/agents/{SELLER}/runs"
+        assert server.client.post(place, json=body, headers=headers).is_success
+    return server.deployment.token("boss", ADMIN)
+
+
+def test_failures_show_their_exception_at_1280(
+    server: ThreadedServer, browser: Browser, failed: str
+) -> None:
+    place = f"#/runs?all=1&component={SELLER}"
+    with open_console(browser, server.url, place, token=failed) as shown:
+        row = shown.page.locator("tbody tr[data-run]", has_text="order 44")
+        expect(row).to_contain_text("ValueError: the shop answered 500 to the order 44")
+        expect(row).not_to_contain_text(" ago")
+        shown.see(f"{FAILURES} runs")
+        assert shown.evaluate(CUT) == []
+        shown.go(f"#/agents/agents/{SELLER}")
+        shown.see("ValueError: the shop answered 500 to the order 44")
+        heads = shown.page.locator("thead th")
+        assert "Component" not in heads.all_inner_texts()
+        assert shown.evaluate(CUT) == []
+        check_accessibility(shown)
+
+
+def test_causes_need_their_scope(server: ThreadedServer, browser: Browser, failed: str) -> None:
+    reader = server.deployment.token(USER, *READS)
+    place = f"#/runs?all=1&component={SELLER}"
+    with open_console(browser, server.url, place, token=reader) as shown:
+        shown.see("AGENT_FAILED: The code of the agent failed")
+        assert not any("/failures" in url for url in shown.requests)
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_found_word_is_in_view(server: ThreadedServer, browser: Browser, width: int) -> None:
+    long = "The beginning of a message that says nothing about what one looks for, and then a "
+    start(server, "agents/echo", "searched", f"{long}marzipan {long}")
+    size = {"width": width, "height": 800}
+    place = "#/sessions?search=marzipan"
+    with open_console(
+        browser,
+        server.url,
+        place,
+        token=token(server),
+        viewport=size,  # type: ignore[arg-type]
+    ) as shown:
+        expect(shown.page.locator("tbody mark").first).to_have_text("marzipan")
+        check_layout(shown)
+        assert shown.evaluate(FOUND)
