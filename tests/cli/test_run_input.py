@@ -173,7 +173,9 @@ def test_agent_that_prints_does_not_change_the_output(tmp_path: Path, agentctl: 
         pytest.param(
             "Holder",
             "hint: import TypedDict from typing_extensions",
-            marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic takes both"),
+            marks=pytest.mark.skipif(
+                sys.version_info >= (3, 12), reason="before Python 3.12: none, pydantic takes both"
+            ),
         ),
     ],
 )
