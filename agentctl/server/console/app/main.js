@@ -12,6 +12,7 @@ const PAGES = [
   ["approvals", "Approvals", "p", "M5 12l4 4 10-10M20 12v7H4V5h9"],
   ["agents", "Agents", "a", "M12 4v3M6 8h12v10H6zM9.5 12v2M14.5 12v2M3 12v3M21 12v3"],
   ["webhooks", "Webhooks", "h", "M9 8a4 4 0 1 1 5 4l3 5M8 11a4 4 0 1 0 4 5h6M18 13a4 4 0 1 1-2 7"],
+  ["operate", "Operate", "e", "M3 12h4l3-7 4 14 3-7h4"],
   ["audit", "Audit", "u", "M6 3h9l4 4v14H6zM9 11h7M9 15h7"],
   ["access", "Access", "w", "M8 15a4 4 0 1 1 3.5-2H21v4h-3v-2"],
 ];
@@ -26,6 +27,7 @@ const modules = {
   agents: () => import("../pages/agents.js"),
   component: () => import("../pages/component.js"),
   webhooks: () => import("../pages/webhooks.js"),
+  operate: () => import("../pages/operate.js"),
   audit: () => import("../pages/audit.js"),
   access: () => import("../pages/access.js"),
 };
@@ -124,7 +126,7 @@ function App() {
 }
 
 const KEYS = [
-  ["g o · g s · g r · g p · g a · g h · g u · g w", "overview, sessions, runs, approvals, agents, webhooks, audit, access"],
+  ["g o · g s · g r · g p · g a · g h · g e · g u · g w", "overview, sessions, runs, approvals, agents, webhooks, operate, audit, access"],
   ["/", "filter"],
   ["j · k · Enter", "next row, previous row, open"],
   ["Space", "mark the row"],

@@ -474,7 +474,7 @@ export function Loaded({ resource, place, rows, children }) {
   return html`${retry}<div class=${error ? "stale" : ""}>${children(data)}</div>`;
 }
 
-function describeOutage(error) {
+export function describeOutage(error) {
   if (error.status === 429) return "Too many requests";
   if (error.status === 503) return "The server is not available";
   if (error.status) return `The server reported an error (${error.status})`;

@@ -1,0 +1,167 @@
+// Is everything well? What the server reports about itself, with the verdicts of `agentctl doctor`.
+
+import { can, canList, withQuery } from "../app/api.js";
+import {
+  Command, cut, describeOutage, formatAge, formatNumber, formatSpan, formatTotal, html, Page,
+  printable, toHash, useCaller, useNow, useResource,
+} from "../app/ui.js";
+
+const EVERY = 5000;
+const ROWS = 10;
+/** Time after which a waiting event shows that its endpoint does not answer, in ms. */
+const LATE = 60_000;
+const LOOKS = { ok: ["✓", "green"], note: ["!", "yellow"], wrong: ["✗", "red"] };
+const EXPIRIES = [["expire_sessions", "sessions"], ["expire_approvals", "approvals"], ["expire_audit", "audit entries"]];
+
+/** A line of a block; the verdicts are those of `agentctl doctor`. */
+const line = (verdict, name, text, href) => ({ verdict, name, text, href });
+const count = ({ meta }, noun) => formatTotal(meta, noun);
+const many = (total, noun) => formatTotal({ total_count: total }, noun);
+
+/** The blocks of the page: who may see them, what they read, and the lines that they make of it. */
+const BLOCKS = [
+  {
+    title: "Server",
+    allowed: () => true,
+    places: () => ["/ready", "/info"],
+    lines: ([ready, info]) => [
+      ...Object.entries(ready.checks).map(([name, state]) =>
+        line(state === "ok" ? "ok" : state === "stale" ? "note" : "wrong", name, state)),
+      line(info.auth_mode === "none" ? "note" : "ok", "authorization", info.auth_mode === "none" ? "off: every caller is an administrator" : info.auth_mode),
+      line("ok", "version", `agentctl ${info.version}, interface of AgentOS ${info.interface_version}`),
+      line("ok", "serves", ["agent", "team", "workflow"].map((kind) => many(info[`${kind}_count`], kind)).join(", "), toHash(["agents"])),
+    ],
+  },
+  {
+    title: "Databases",
+    allowed: () => can("config", "read") || can("system", "read"),
+    places: () => ["/config"],
+    lines: ([config]) => config.databases.map((name) => line("ok", name, name === config.os_database ? "configured, the system database" : "configured")),
+  },
+  {
+    title: "Runs and queue",
+    allowed: () => can("sessions", "read"),
+    places: () => ["PENDING", "RUNNING", "PAUSED"].map((status) => withQuery("/runs", { status, parent: "none", limit: 1, view: "phase" })),
+    lines: ([queued, running, paused]) => [
+      line("ok", "queued", count(queued, "run"), toHash(["runs"], { status: "PENDING" })),
+      line("ok", "running", count(running, "run"), toHash(["runs"])),
+      line("ok", "paused", count(paused, "run"), toHash(["runs"], { status: "PAUSED" })),
+    ],
+  },
+  {
+    title: "Last hour",
+    allowed: () => can("usage", "read"),
+    places: (now) => [withQuery("/usage/overview", { step: "hour", since: hoursAgo(now, 1) })],
+    lines: ([{ total }]) => [
+      line("ok", "ended", many(total.runs, "run"), toHash(["overview"])),
+      ...total.failures.slice(0, ROWS).map(({ error_code: code, runs }) =>
+        line("note", code, `${formatNumber(runs)} failed`, toHash(["runs"], { all: 1, status: "ERROR" }))),
+    ],
+  },
+  {
+    title: "Approvals",
+    allowed: () => canList("approvals"),
+    places: () => ["/approvals?status=pending&limit=1"],
+    lines: ([{ meta }], now) => [line("ok", "wait", meta.total_count
+      ? `${formatTotal(meta)}${meta.oldest_at ? `, the oldest for ${formatSpan((now - Date.parse(meta.oldest_at)) / 1000)}` : ""}` : "none", toHash(["approvals"]))],
+  },
+  {
+    title: "Webhooks",
+    allowed: () => can("webhooks", "read"),
+    places: () => ["/webhooks", `/webhooks/deliveries?state=dead&limit=${ROWS}`],
+    lines: ([webhooks, dead], now) => [
+      ...webhooks.map((each) => judgeWebhook(each, now)),
+      ...dead.data.map((each) => line("wrong", each.webhook_id,
+        `${each.type}, ${formatAge(each.created_at, now)}: ${each.last_error ?? "not accepted"}`, toHash(["webhooks"], { state: "dead", webhook: each.webhook_id }))),
+    ],
+    none: "No webhooks are configured.",
+  },
+  {
+    title: "Budgets",
+    allowed: () => can("usage", "read"),
+    places: () => ["/budgets"],
+    lines: ([budgets]) => [...budgets].sort((a, b) => b.used / b.limit - a.used / a.limit).slice(0, ROWS).map((each) =>
+      line({ open: "ok", warning: "note" }[each.state] || "wrong", `${each.budget_id}${each.user_id ? ` · ${each.user_id}` : ""}`,
+        `${Math.round((100 * each.used) / each.limit)} % of ${formatNumber(each.limit)} ${each.unit} a ${each.period}`)),
+    none: "No budgets are configured.",
+  },
+  {
+    title: "Usage by user, today",
+    allowed: () => can("usage", "read"),
+    places: (now) => [withQuery("/usage", { by: "user", since: `${new Date(now).toISOString().slice(0, 10)}T00:00:00Z` })],
+    lines: ([{ data }]) => [...data].sort((a, b) => b.total_tokens - a.total_tokens).slice(0, ROWS).map((each) =>
+      line("ok", each.user_id ?? "no user", `${many(each.runs, "run")}, ${formatNumber(each.failed)} failed, ${many(each.total_tokens, "token")}${
+        each.cost ? `, ${each.cost.toFixed(2)}` : ""}`, toHash(["overview"], { user: each.user_id }))),
+    none: "No runs have ended today.",
+  },
+  {
+    title: "Retention",
+    allowed: () => can("audit", "read"),
+    places: () => EXPIRIES.map(([operation]) => withQuery("/audit", { operation, limit: 1 })),
+    lines: (pages, now) => pages.map(({ data: [last] }, at) => {
+      const [operation, noun] = EXPIRIES[at];
+      const failed = last && last.outcome !== "allowed";
+      return line(failed ? "wrong" : "ok", noun, last
+        ? `${formatNumber(last.count)} ${failed ? "not expired" : "expired"}, ${formatAge(last.at, now)}` : "none has expired", toHash(["audit"], { operation }));
+    }),
+  },
+];
+
+const hoursAgo = (now, hours) => new Date(Math.floor(now / 3_600_000 - hours) * 3_600_000).toISOString();
+
+function judgeWebhook(webhook, now) {
+  const { webhook_id: id, state, reason, waiting, dead, oldest_waiting_at: since } = webhook;
+  const late = since && now - Date.parse(since) > LATE;
+  const text = state === "disabled" ? `disabled: ${reason}`
+    : late ? `an event has waited for ${formatSpan((now - Date.parse(since)) / 1000)}` : `${waiting} waiting, ${dead} not accepted`;
+  return line(state === "disabled" || dead ? "wrong" : late ? "note" : "ok", id, text, toHash(["webhooks"], { webhook: id }));
+}
+
+export default function Operate() {
+  useCaller();
+  const now = useNow(1000);
+  const shown = BLOCKS.filter((block) => block.allowed());
+  // Each block has a fixed number of places, so the order of hooks does not change.
+  const blocks = BLOCKS.map((block) => ({ ...block, resources: useAll(block.places(now), shown.includes(block)) }));
+  const read = blocks.filter((block) => shown.some((each) => each.title === block.title)).map((block) => examine(block, now));
+  const all = read.flatMap((block) => block.lines);
+  const bad = ["wrong", "note"].map((verdict) => all.filter((each) => each.verdict === verdict));
+  const [wrong, noted] = bad.map((lines) => lines.length);
+  const words = wrong + noted ? [wrong && `${wrong} wrong`, noted && `${noted} to look at`].filter(Boolean).join(" · ") : "everything is well";
+  return html`<${Page} title="Operate" wide=${true} aside=${all.length
+    ? html`<span role="status" data-verdict><${Verdict} verdict=${wrong ? "wrong" : noted ? "note" : "ok"} /> ${words}</span>` : null}>
+    <div class="cards blocks">${read.map((block) => html`<section class="panel" key=${block.title} data-block=${block.title}>
+      <h2>${block.title}</h2>
+      ${block.lines.length || !block.isLoaded ? null : html`<p class="dim">${block.none}</p>`}
+      <ul class="findings">${block.lines.map((each, at) => html`<${Finding} key=${at} ...${each} />`)}</ul>
+    </section>`)}</div>
+    <section class="panel"><h2>On its host</h2>
+      <p>Workers, work that is late, backups, free space, files and keys are examined where the server runs:</p>
+      <${Command} text="agentctl doctor --production" /></section>
+  <//>`;
+}
+
+function useAll(places, allowed) {
+  return places.map((place) => useResource(allowed ? place : null, { every: EVERY }));
+}
+
+/** Return a block with its lines, or with the failure of what it reads. */
+function examine(block, now) {
+  const failed = block.resources.find((each) => each.error)?.error;
+  const isLoaded = block.resources.every((each) => each.data !== undefined);
+  const lines = failed
+    ? [line("wrong", "not read", failed.temporary ? describeOutage(failed) : failed.message)]
+    : isLoaded ? block.lines(block.resources.map((each) => each.data), now) : [];
+  return { ...block, isLoaded, lines };
+}
+
+function Verdict({ verdict }) {
+  const [glyph, color] = LOOKS[verdict];
+  return html`<span class=${color}><span aria-hidden="true">${glyph}</span><span class="hidden">${verdict}</span></span>`;
+}
+
+function Finding({ verdict, name, text, href }) {
+  return html`<li data-finding=${verdict}><${Verdict} verdict=${verdict} />
+    <span class="name" dir="auto">${href ? html`<a href=${href}>${printable(name)}</a>` : printable(name)}</span>
+    <span class="what" dir="auto">${cut(text, 200)}</span></li>`;
+}

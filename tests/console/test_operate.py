@@ -1,0 +1,96 @@
+"""The page Operate: what the server reports, as far as the caller may read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.console.browser import (
+    ConsolePage,
+    check_accessibility,
+    expect,
+    needs_browser,
+    open_console,
+)
+from tests.console.test_widths import SMALL_TARGETS, check_layout
+from tests.deployment import ADMIN, Deploy
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+pytestmark = needs_browser
+
+BUDGET = '[[budgets]]\nid = "few"\nper = "user"\ntokens = 1\n'
+
+BLOCKS = {
+    (ADMIN,): [
+        "Server", "Databases", "Runs and queue", "Last hour", "Approvals", "Webhooks", "Budgets",
+        "Usage by user, today", "Retention",
+    ],
+    ("sessions:read", "webhooks:read"): ["Server", "Runs and queue", "Webhooks"],
+    ("agents:run",): ["Server"],
+}  # fmt: skip
+"""The blocks that a caller with some scopes sees."""
+
+LATE = {
+    "webhook_id": "ops", "origin": "http://127.0.0.1:1", "events": ["run.failed"], "agents": [],
+    "content": False, "public_key": None, "state": "disabled", "reason": "503 for a day",
+    "disabled_at": "2026-01-01T00:00:00.000000Z", "waiting": 3, "delivered": 0, "dead": 2,
+    "oldest_waiting_at": "2026-01-01T00:00:00.000000Z",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def used(deploy: Deploy) -> Iterator[ThreadedServer]:
+    """A server with a failed run and a budget that is exceeded."""
+    with serve_in_thread(deploy(BUDGET)) as host:
+        headers = host.bearer("ada", "agents:run")
+        for agent in ("http-500", "echo"):  # the second one uses the budget up
+            body = {"message": "What does tea cost?", "stream": False}
+            host.client.post(f"/agents/{agent}/runs", json=body, headers=headers)
+        yield host
+
+
+def lines_of(shown: ConsolePage, block: str) -> list[str]:
+    """Return the lines of a block, each in one line of text."""
+    found = shown.page.locator(f"[data-block='{block}'] li")
+    expect(found.first).to_be_visible()
+    return [" ".join(text.split()) for text in found.all_inner_texts()]
+
+
+def test_page_names_what_is_wrong(used: ThreadedServer, browser: Browser) -> None:
+    admin = used.deployment.token("boss", ADMIN)
+    with open_console(browser, used.url, "#/operate", token=admin) as shown:
+        assert "✓ ok database ok" in lines_of(shown, "Server")
+        assert any("few · ada" in line and "✗" in line for line in lines_of(shown, "Budgets"))
+        assert "! note MODEL_UNAVAILABLE 1 failed" in lines_of(shown, "Last hour")
+        assert lines_of(shown, "Usage by user, today")[0].startswith("✓ ok ada 2 runs, 1 failed")
+        shown.page.route("**/webhooks", lambda route: route.fulfill(json=[LATE]))
+        expect(shown.page.locator("[data-block=Webhooks] li")).to_contain_text("disabled: 503")
+        expect(shown.page.locator("[data-verdict]")).to_contain_text("2 wrong · 1 to look at")
+        shown.page.route("**/ready", lambda route: route.fulfill(status=503, json={}))
+        expect(shown.page.locator("[data-block=Server]")).to_contain_text("is not available")
+        check_accessibility(shown)
+        for width in (360, 390, 1280, 1920):
+            shown.page.set_viewport_size({"width": width, "height": 800})
+            check_layout(shown)
+        shown.page.set_viewport_size({"width": 390, "height": 800})
+        assert shown.evaluate(SMALL_TARGETS) == []
+
+
+@pytest.mark.parametrize("scopes", BLOCKS, ids=" ".join)
+def test_no_request_is_denied(
+    used: ThreadedServer, browser: Browser, scopes: tuple[str, ...]
+) -> None:
+    name = f"reader {len(scopes)} {scopes[0]}"
+    key = used.deployment.token(name, *scopes)
+    with open_console(browser, used.url, "#/operate", token=key) as shown:
+        blocks = shown.page.locator("[data-block]")
+        expect(blocks).to_have_count(len(BLOCKS[scopes]))
+        assert blocks.locator("h2").all_inner_texts() == BLOCKS[scopes]
+        expect(shown.page.locator("[data-finding=ok]").first).to_be_visible()
+        expect(shown.page.locator(".findings:empty + *")).to_have_count(0)
+    query = {"outcome": "denied", "principal": name}
+    headers = used.bearer("boss", ADMIN)
+    denied = used.client.get("/audit", params=query, headers=headers).json()["data"]
+    assert [each["operation"] for each in denied] == []
