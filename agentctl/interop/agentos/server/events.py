@@ -11,7 +11,12 @@ from agentctl.interface.requests import StreamEvent
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
 from agentctl.interop.agentos.server.pauses import write_pause, write_workflow_pause
-from agentctl.interop.agentos.server.runs import STEP_SUMMARY, build_step_result, measure_duration
+from agentctl.interop.agentos.server.runs import (
+    STEP_SUMMARY,
+    build_step_result,
+    build_version,
+    measure_duration,
+)
 from agentctl.interop.agentos.values import write_counters
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
@@ -27,6 +32,8 @@ _IDENTITY = frozenset(
 )
 """Members of every event of a run."""
 
+_WITH_METADATA = (EventKind.STARTED, EventKind.CONTINUED, EventKind.COMPLETED)
+
 _STEP_MEMBERS = ("step_id", "step_name", "step_index")
 
 
@@ -40,6 +47,7 @@ class _Run:
         place: members that its events have inside of a workflow.
         started_at: time of its start; None if that was not seen.
         metrics, content: those of its end.
+        version: that of its component; None if it is not known.
     """
 
     kind: ComponentKind
@@ -51,6 +59,7 @@ class _Run:
     place: Event = field(default_factory=dict)
     metrics: Event = field(default_factory=dict)
     content: Any = None
+    version: str | None = None
 
 
 class EventTranslator:
@@ -122,6 +131,10 @@ class EventTranslator:
             run = self._add_run(run_id, body, started=kind is EventKind.STARTED)
         body["nested_depth"] = 0
         body |= run.place
+        # That of a run which goes on may be another one.
+        run.version = body.pop("version", run.version)
+        if run.version and kind in _WITH_METADATA:
+            body["metadata"] = build_version(run.version)
         before, after = list[str](), list[str]()
         if run.kind == "workflow":
             self._translate_workflow_event(kind, body)

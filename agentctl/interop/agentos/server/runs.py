@@ -36,6 +36,16 @@ def build_content(run: Run) -> Any:
     return run["content"]
 
 
+def build_version(version: str) -> Built:
+    """Return the member of the metadata of a run with the version of its component."""
+    return {"agentctl": {"version": version}}
+
+
+def _build_metadata(run: Run) -> Built | None:
+    version = {} if run["version"] is None else build_version(run["version"])
+    return {**(run["metadata"] or {}), **version} or None
+
+
 class RunBuilder:
     """Builds the runs of a tree or of a session.
 
@@ -80,7 +90,8 @@ class RunBuilder:
             "content": content,
             "content_type": "str" if content is None else type(content).__name__,
             "session_state": self._state,
-            **write_fields(RUN, run, "created_at", "status", "metadata", "reasoning_content"),
+            **write_fields(RUN, run, "created_at", "status", "reasoning_content"),
+            "metadata": _build_metadata(run),
         }
         if kind == "workflow":
             built |= self._build_steps(run, component_id)
@@ -203,6 +214,7 @@ class RunBuilder:
             **_build_summary(run, "run_id", id_field, "user_id", "status", "input"),
             "content": content,
             "created_at": run["created_at"],
+            "metadata": _build_metadata(run),
             "events": [] if kind == "workflow" else None,
             "reasoning_content": run["reasoning_content"] or "",
             "reasoning_steps": [],
