@@ -452,6 +452,8 @@ class Settings:
         path: the configuration file, or None.
         sources: the source of each key (`server.port`, `agents.writer.model`): `default`, the path
             of the file with the line if known, or `env NAME`.
+        left_out: the problems of the components that `serve --skip-broken` has left out, by names
+            such as `agent support`.
     """
 
     server: Server = field(default_factory=Server)
@@ -482,6 +484,7 @@ class Settings:
     added: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     sources: dict[str, str] = field(default_factory=dict, repr=False)
+    left_out: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def has_approvers(self) -> bool:

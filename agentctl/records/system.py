@@ -27,11 +27,11 @@ class ReadinessRecord(TypedDict):
     """The response of GET `/ready`: the readiness and the kind of dependency that failed.
 
     `keys` is `stale` if changed key files are invalid and the last valid keys are in force; the
-    instance is ready then.
+    instance is ready then. `components` is `degraded` if `serve --skip-broken` has left out some.
     """
 
     status: Literal["ready", "unavailable"]
-    checks: dict[str, Literal["ok", "failed", "stale"]]
+    checks: dict[str, Literal["ok", "failed", "stale", "degraded"]]
 
 
 class SignInRecord(TypedDict):
@@ -49,7 +49,8 @@ class SignInRecord(TypedDict):
 class InfoRecord(TypedDict):
     """The response of GET `/info`: `version` of the package, `interface_version` of the API.
 
-    `sign_in` is present if the configuration has a provider for the sign-in of users.
+    `sign_in` is present if the configuration has a provider for the sign-in of users,
+    `left_out_count` if `serve --skip-broken` has left out components.
     """
 
     os_id: str
@@ -60,6 +61,7 @@ class InfoRecord(TypedDict):
     team_count: int
     workflow_count: int
     auth_mode: Literal["none", "jwt"]
+    left_out_count: NotRequired[int]
     sign_in: NotRequired[SignInRecord]
 
 

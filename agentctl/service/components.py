@@ -86,10 +86,12 @@ class ComponentOperations(OperationFamily):
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
         self.require("get_readiness")
-        checks: dict[str, Literal["ok", "failed", "stale"]] = {
+        checks: dict[str, Literal["ok", "failed", "stale", "degraded"]] = {
             "database": "ok" if await self.hosting.readiness.check_databases() else "failed",
             "runs": "failed" if self.hosting.engine.draining else "ok",
         }
+        if self.hosting.settings.left_out:
+            checks["components"] = "degraded"
         status: Literal["ready", "unavailable"] = (
             "unavailable" if "failed" in checks.values() else "ready"
         )
@@ -108,6 +110,8 @@ class ComponentOperations(OperationFamily):
             workflow_count=len(settings.workflows),
             auth_mode=self._auth_mode(),
         )
+        if settings.left_out:
+            record["left_out_count"] = len(settings.left_out)
         if (console := settings.console).oidc_issuer:
             record["sign_in"] = SignInRecord(
                 issuer=console.oidc_issuer,

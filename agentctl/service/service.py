@@ -140,6 +140,8 @@ class Service:
             if database.version.is_newer:
                 _log.warning("database %s: %s", database.id, describe_newer(database.version))
         log_startup_warnings(self.settings)
+        for name, problem in self.settings.left_out.items():
+            _log.warning("%s is left out: %s", name, problem)
         prepare_components(self.hosting.catalog)
         await self.hosting.versions.store(list_all_sides(self.hosting.catalog))
         if (tracer := self.hosting.engine.tracer) is not None:

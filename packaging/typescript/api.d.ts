@@ -2358,13 +2358,15 @@ export interface components {
         /**
          * @description The response of GET `/info`: `version` of the package, `interface_version` of the API.
          *
-         *     `sign_in` is present if the configuration has a provider for the sign-in of users.
+         *     `sign_in` is present if the configuration has a provider for the sign-in of users,
+         *     `left_out_count` if `serve --skip-broken` has left out components.
          */
         InfoRecord: {
             agent_count: number;
             /** @enum {string} */
             auth_mode: "none" | "jwt";
             interface_version: string;
+            left_out_count?: number;
             name: string;
             os_id: string;
             sign_in?: components["schemas"]["SignInRecord"];
@@ -2882,11 +2884,11 @@ export interface components {
          * @description The response of GET `/ready`: the readiness and the kind of dependency that failed.
          *
          *     `keys` is `stale` if changed key files are invalid and the last valid keys are in force; the
-         *     instance is ready then.
+         *     instance is ready then. `components` is `degraded` if `serve --skip-broken` has left out some.
          */
         ReadinessRecord: {
             checks: {
-                [key: string]: "ok" | "failed" | "stale";
+                [key: string]: "ok" | "failed" | "stale" | "degraded";
             };
             /** @enum {string} */
             status: "ready" | "unavailable";

@@ -73,6 +73,7 @@ USES: dict[str, tuple[str, ...]] = {
     "one child process at a time, which is killed at its limit": (
         "cli.show.transcript.pages", "runtime.schema_checks",
     ),
+    "a process that loads code of users, and ends": ("server.processes.broken",),
     "bytes in JSON as base64": (
         "cli.show.tokens", "runtime.runners.langgraph_journal", "service.paging",
     ),

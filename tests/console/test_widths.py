@@ -108,17 +108,21 @@ def test_lists_hold_with_many_rows(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_top_holds_with_a_long_name_of_the_server(
+def test_top_and_agents_hold_with_unusual_facts_of_the_server(
     server: ThreadedServer, browser: Browser, width: int
 ) -> None:
     def rename(route: Route) -> None:
         answer = route.fetch()
-        route.fulfill(response=answer, json=answer.json() | {"name": "Agents of the Company " * 3})
+        unusual = {"name": "Agents of the Company " * 3, "left_out_count": 2}
+        route.fulfill(response=answer, json=answer.json() | unusual)
 
     with _open(browser, server, "#/access", server.deployment.token("boss", ADMIN), width) as shown:
         shown.page.route("**/info", rename)
         shown.page.reload()
         shown.see("Agents of the Company", "Who am I")
+        check_layout(shown)
+        shown.go("#/agents")
+        shown.see("Left out, because their code cannot be loaded: 2")
         check_layout(shown)
 
 

@@ -46,6 +46,9 @@ def serve(
     reload: bool = flag(
         "--reload", "Restart when the configuration or a module changes (development)"
     ),
+    skip_broken: bool = flag(
+        "--skip-broken", "Leave out agents and teams whose code cannot be loaded (development)"
+    ),
     insecure_no_auth: bool = flag(
         "--insecure-no-auth", "Disable authentication: every caller is an administrator"
     ),
@@ -65,10 +68,14 @@ def serve(
             f"--app and {'--demo' if demo else '--config'} exclude each other",
             hint="the application names its configuration: agentctl.create_app(PATH)",
         )
+    if app is not None and skip_broken:
+        raise UsageError("--app and --skip-broken exclude each other")
     file = create_demo(demo_dir or DEMO_DIRECTORY) if demo else config
     options = {"host": host, "port": port, "workers": workers}
     read = functools.partial(_read_settings, file) if app is None else _read_settings_of(app)
-    load = functools.partial(_load_settings, read, options, insecure_no_auth, reload)
+    load = functools.partial(
+        _load_settings, read, options, insecure_no_auth, reload=reload, skip_broken=skip_broken
+    )
     settings = load()
     serve_settings = _select_server(settings, load if reload else None)
     from agentctl.server.processes.listener import Announcements
@@ -124,7 +131,12 @@ def _read_settings_of(app: str) -> Callable[[], Settings]:
 
 
 def _load_settings(
-    read: Callable[[], Settings], options: Mapping[str, Any], insecure_no_auth: bool, reload: bool
+    read: Callable[[], Settings],
+    options: Mapping[str, Any],
+    insecure_no_auth: bool,
+    *,
+    reload: bool,
+    skip_broken: bool,
 ) -> Settings:
     from agentctl.config import require_verification_key
     from agentctl.records.hosts import is_loopback_host
@@ -154,6 +166,15 @@ def _load_settings(
             f"--reload has one worker process, not {server.workers}",
             hint="pass --workers 1; --reload is for development only",
         )
+    return _leave_out_broken(settings) if skip_broken else settings
+
+
+def _leave_out_broken(settings: Settings) -> Settings:
+    from agentctl.server.processes.broken import leave_out_broken
+
+    settings = leave_out_broken(settings)
+    for name, problem in settings.left_out.items():
+        _note_if_open(f"LEFT OUT: {name}: {problem}")
     return settings
 
 

@@ -36,15 +36,18 @@ def prepare_components(catalog: Catalog) -> None:
         InvalidConfiguration: a tool, a model, an output or an object is not usable; names the
             component.
     """
+    for component in [*catalog.components("agent").values(), *catalog.components("team").values()]:
+        prepare_component(catalog, component)
 
-    for kind in ("agent", "team"):
-        for component in catalog.components(kind).values():
-            if catalog.is_hosted(component):
-                catalog.hosted_runner(component)
-                continue
-            catalog.output_schema(component, None)
-            with suppress(ExecutionError):
-                catalog.runner(component)
+
+def prepare_component(catalog: Catalog, component: Component) -> None:
+    """Import and build what the runs of an agent or a team need; see `prepare_components`."""
+    if catalog.is_hosted(component):
+        catalog.hosted_runner(component)
+        return
+    catalog.output_schema(component, None)
+    with suppress(ExecutionError):
+        catalog.runner(component)
 
 
 async def execute_component(

@@ -8,7 +8,7 @@ import {
 const KINDS = [["agent", "Agents"], ["team", "Teams"], ["workflow", "Workflows"]];
 
 export default function Agents() {
-  const { me } = useCaller();
+  const { me, info } = useCaller();
   const mayListRuns = me !== null && can("sessions", "read");
   const live = useResource(mayListRuns ? "/runs?live=true&limit=100&view=summary" : null, { every: 2000 });
   // The newest 100 live runs: with more, each count is a least one.
@@ -21,6 +21,10 @@ export default function Agents() {
   const refused = lists.filter((list) => list.error?.status === 403);
   const empty = lists.every((list) => list.data?.length === 0);
   return html`<${Page} title="Agents">
+    ${info?.left_out_count
+      ? html`<p class="bar yellow" role="status">Left out, because their code cannot be loaded: ${info.left_out_count}.
+          The log of the server has the reasons.</p>`
+      : null}
     ${refused.length === lists.length
       ? html`<${Problem} error=${lists[0].error} place="/agents" />
           <${ByName} />`
