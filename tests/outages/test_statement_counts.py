@@ -33,6 +33,7 @@ LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
 SIZES = (2, 4, 8) if LONG else (2,)
 FOLLOWERS = 500 if LONG else 50
+LATE = 50
 STREAMS = 20 if LONG else 5
 WINDOW = 60.0 if LONG else 5.0
 ATTEMPTS = 3
@@ -215,11 +216,14 @@ async def _count_followers(cluster: Cluster, streams: list[str]) -> None:
         await wait_until(lambda: received[f"followers of {silent}"] == FOLLOWERS, 60)
         name = f"the second has {FOLLOWERS} silent followers"
         await cluster.check(name, STREAMING, LIVE + 5, LIVE)
-        waiting.append(asyncio.create_task(follow(client, streams[0], "t0")))
-        await wait_until(lambda: received[streams[0]] > 10, 60)
+        # They join late: each reads the stream from its first event on.
+        late = [asyncio.create_task(follow(client, streams[0], "t0")) for _ in range(LATE)]
+        waiting += late
+        await wait_until(lambda: received[f"followers of {streams[0]}"] == LATE, 60)
         before = received[streams[0]]
-        await cluster.check("one of them follows a stream", STREAMING + 11, FOLLOWING, LIVE)
-        await wait_until(lambda: received[streams[0]] - before > WINDOW * 5, 60)
+        name = f"{LATE} of them have joined a stream late"
+        await cluster.check(name, STREAMING + 11, FOLLOWING, LIVE)
+        await wait_until(lambda: received[streams[0]] - before > LATE * WINDOW * 5, 60)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

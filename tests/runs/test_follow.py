@@ -278,7 +278,7 @@ async def test_end_of_an_orphaned_run_follows_delivered_events(deployment: Deplo
 
 
 @pytest.mark.parametrize("damaged", ["RunContent [1, 2\n", "RunContent [1, 2", ""])
-@pytest.mark.parametrize("batches", [1, follow_module.BATCHES_PER_READ])
+@pytest.mark.parametrize("batches", [1, 5])
 async def test_damaged_events_do_not_stop_the_stream(
     deployment: Deployment, batches: int, damaged: str
 ) -> None:

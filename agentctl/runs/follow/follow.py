@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -30,9 +32,9 @@ from agentctl.runs.log.hub import FollowedRun
 from agentctl.runs.log.stream import Stream, limit_size
 from agentctl.runs.states import HandOver, is_settled
 from agentctl.runtime.bounds import Turns
-from agentctl.store.database import Database, ReadSize, Steps, Work, unit
-from agentctl.store.repositories import approvals, events, run_reads, sessions
-from agentctl.store.repositories.events import LAST_POSITION, EventRow
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.repositories import approvals, run_reads, sessions
+from agentctl.store.repositories.events import LAST_POSITION, EventRow, StoredPart
 from agentctl.store.visibility import EVERYONE
 from agentctl.work.tasks import RETRY_LIMIT_SECONDS, build_unread_outcome
 
@@ -40,11 +42,8 @@ T = TypeVar("T")
 
 _rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
 
-BATCHES_PER_READ = 4
-"""Maximum number of batches of one read: a slow client keeps them in memory."""
-
 PORTION_BYTES = 65_536
-"""Maximum size of the events of one portion from memory, unless a single event is larger."""
+"""Maximum size of the events of one portion, unless a single event or stored batch is larger."""
 
 ITEMS_EVENT = "ItemsChanged"
 """The name of an event with changes of items."""
@@ -143,6 +142,9 @@ class _Follower:
         self._run_id = run_id
         self._position = after
         self._followed: FollowedRun | None = None
+        self._part: StoredPart | None = None
+        self._is_fresh = False
+        self._batches = deque[EventRow]()
         self._stream: Stream | None = None
         self._has_yielded = False
         self._done = False
@@ -158,6 +160,8 @@ class _Follower:
             self._leave()
 
     def _leave(self) -> None:
+        self._part = None
+        self._batches.clear()
         if self._followed is not None:
             self._followed.close()
             self._followed = None
@@ -218,69 +222,53 @@ class _Follower:
         return news.events
 
     async def _read_database(self) -> list[StreamEvent]:
-        stored = await self._read(_load_portion(self._run_id, self._position))
-        if stored is None:
+        part = self._part
+        if part is None:
+            read, position = self._changes.stored.read, self._position
+            answer = await self._retry(partial(read, self._database, self._run_id, position))
+            part, self._is_fresh = answer
+            self._part = part
+            self._batches.extend(row for row in part.batches if row.last_seq > position)
+        if part.status is None:
             self._done = True
             if not self._has_yielded:
                 raise errors.NotFound("Run not found")
             return []
-        batches, final, has_events = stored
-        if final and not has_events:
+        is_settled_now = self._is_fresh and is_settled(part.status)
+        if is_settled_now and part.newest < 0:
             self._done = True
-            from_row = await self._read(_build_events_from_row(self._run_id), size="large")
-            return [event for event in from_row if event.seq > self._position]
-        if batches:
-            # There may be more batches after a full read, and a live run may add some. Only a
-            # short read of a run that was final before its batches were read has the last event.
-            is_short = len(batches) < BATCHES_PER_READ
-            self._done = final and is_short
-            if is_short and not final:
-                # A slow reader would never find a live run without new batches.
-                self._join_hub(batches[-1].last_seq)
-            found = [
-                event
-                for batch in batches
-                for event in decode_events(batch)
-                if event.seq > self._position
-            ]
+            row = _build_events_from_row(self._run_id)
+            built = await self._retry(partial(self._database.read, row, size="large"))
+            return [event for event in built if event.seq > self._position]
+
+        found, size = list[StreamEvent](), 0
+        while self._batches and size < PORTION_BYTES:
+            batch = self._batches.popleft()
+            events = [event for event in decode_events(batch) if event.seq > self._position]
+            size += sum(len(event.data) for event in events)
+            found += events
             # Of a damaged batch not all events can be decoded: do not read it again.
-            self._position = batches[-1].last_seq
-            return found
-        self._done = final
-        if not final:
-            self._join_hub(self._position)
-        return []
+            self._position = batch.last_seq
+        if not self._batches:
+            self._part = None
+            if self._position >= part.newest:
+                self._done = is_settled_now
+                if not self._done:
+                    self._followed = self._changes.hub.join(
+                        self._database, self._run_id, self._position
+                    )
+        return found
 
-    def _join_hub(self, position: int) -> None:
-        self._followed = self._changes.hub.join(self._database, self._run_id, position)
-
-    async def _read(self, work: Work[T], *, size: ReadSize = "small") -> T:
+    async def _retry(self, read: Callable[[], Awaitable[T]]) -> T:
         clock = asyncio.get_running_loop().time
         deadline = clock() + RETRY_LIMIT_SECONDS
         while True:
             try:
-                return await self._database.read(work, size=size)
+                return await read()
             except errors.Unavailable:
                 if self._engine.closing.is_set() or clock() >= deadline:
                     raise
             await asyncio.sleep(CHANGE_WAIT_SECONDS)
-
-
-@unit
-def _load_portion(run_id: str, position: int) -> Steps[tuple[list[EventRow], bool, bool] | None]:
-    """Return the first batches after a position, if the run is final, and if it has events.
-
-    All further events of a final run are stored. A run that is not final may still get events. None
-    if there is no such run.
-    """
-    # The status first: the events of a run that is final are complete.
-    state = yield from run_reads.get_state(run_id)
-    if state is None:
-        return None
-    final = is_settled(state.status)
-    batches = yield from events.list_after(run_id, position, BATCHES_PER_READ)
-    has_events = bool(batches) or not final or (yield from events.get_last_seq(run_id)) >= 0
-    return batches, final, has_events
 
 
 @unit

@@ -25,6 +25,7 @@ from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.log.hub import Hub
+from agentctl.runs.log.stored import StoredEvents
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.worker import Worker
 from agentctl.store.copying.state import has_moved
@@ -54,6 +55,7 @@ class DatabaseChanges:
     def __init__(self) -> None:
         self._pollers: dict[str, _Poller] = {}
         self.hub = Hub()
+        self.stored = StoredEvents()
 
     def track(
         self, database: Database, topic: str, notify: Callable[[], None] | None = None

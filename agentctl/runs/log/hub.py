@@ -91,12 +91,6 @@ class _Run:
         self.followers = 0
         self.changed = asyncio.Event()
 
-    def restart(self, position: int) -> None:
-        """Read from an earlier position on."""
-        self.position = self.floor = position
-        self.kept.clear()
-        self.size = 0
-
     def add(self, row: EventRow) -> None:
         """Keep the events of a batch after `position`."""
         added = [event for event in decode_events(row) if event.seq > self.position]
@@ -209,8 +203,6 @@ class _Reader:
         if run is None:
             version = self._database.watch(run_topic(run_id))
             run = self._runs[run_id, has_events] = _Run(run_id, version, position)
-        elif position < run.floor:
-            run.restart(position)
         # The next read begins after this moment, so it finds what the follower has not read.
         run.read_at = float("-inf")
         run.followers += 1
@@ -287,10 +279,6 @@ class _Reader:
             found[row.number].append(row)
         wanted: defaultdict[str, list[str]] = defaultdict(list)
         for number, (run, (_, before)) in enumerate(zip(runs, positions, strict=True)):
-            if run.position != before:
-                # A follower with an earlier position has joined during the read.
-                continue
-
             run.add_rows(found[number])
             first = found[number][0] if found[number] else None
             if not is_complete:

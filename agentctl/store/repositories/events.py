@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from agentctl.light_dataclass import dataclass
@@ -72,7 +73,10 @@ def _build_append(count: int) -> Sql:
 
 
 MAXIMUM_FOLLOWED_ROWS = 512
-"""Maximum number of rows of one `list_followed`."""
+"""Maximum number of rows of one `list_followed` and of one `read_part`."""
+
+PART_BYTES = 65_536
+"""Maximum size of the stored batches of one `read_part`, unless a single batch is larger."""
 
 LAST_POSITION = 2**62
 """A position after all events."""
@@ -126,16 +130,29 @@ MAXIMUM_FOLLOWED = max(_FOLLOWED)
 
 # Batches are consecutive, so of those that begin at `seq` or before only the last one can contain
 # later events: the rows that were read before are not read again.
+_FIRST_AFTER = (
+    " FROM run_events WHERE run_id = :run_id AND first_seq >= coalesce((SELECT max(first_seq)"
+    " FROM run_events WHERE run_id = :run_id AND first_seq <= :seq), :seq)"
+    " AND last_seq > :seq ORDER BY first_seq"
+)
+
 _AFTER = Sql(
     "SELECT run_id, first_seq, last_seq, events,"
-    " (SELECT session_id FROM runs WHERE runs.run_id = :run_id) FROM run_events"
-    " WHERE run_id = :run_id AND first_seq >= coalesce((SELECT max(first_seq) FROM run_events"
-    " WHERE run_id = :run_id AND first_seq <= :seq), :seq)"
-    " AND last_seq > :seq ORDER BY first_seq LIMIT :limit"
+    f" (SELECT session_id FROM runs WHERE runs.run_id = :run_id){_FIRST_AFTER} LIMIT :limit"
 )
 
 _LAST_SEQ = Sql(
     "SELECT last_seq FROM run_events WHERE run_id = :run_id ORDER BY first_seq DESC LIMIT 1"
+)
+
+# The sizes are summed over a bounded number of rows: a sum has no limit.
+_PART = Sql(
+    f"WITH found AS (SELECT first_seq, last_seq, events{_FIRST_AFTER}"
+    f" LIMIT {MAXIMUM_FOLLOWED_ROWS}), summed AS (SELECT first_seq, last_seq, events,"
+    " row_number() OVER (ORDER BY first_seq) AS number,"
+    " sum(octet_length(events)) OVER (ORDER BY first_seq) AS size FROM found)"
+    f" SELECT status, ({_LAST_SEQ}), run_id, first_seq, last_seq, events, session_id"
+    f" FROM runs LEFT JOIN summed ON number = 1 OR size <= {PART_BYTES} WHERE run_id = :run_id"
 )
 
 # The ids of runs begin with their creation time (RFC 9562 5.7). So the events of old runs come
@@ -221,6 +238,32 @@ def list_followed(positions: Sequence[tuple[str, int]]) -> Steps[list[FollowedRo
         FollowedRow(number, status, owner, None if batch[1] is None else EventRow(*batch))
         for number, status, owner, *batch in (yield Statement(_FOLLOWED[count], values))
     ]
+
+
+class StoredPart(NamedTuple):
+    """Consecutive batches of a run, in one snapshot with its state.
+
+    Attributes:
+        status: that of the run; None if it does not exist.
+        newest: number of its last stored event; -1 without events.
+        batches: those after the position of the request, in order.
+    """
+
+    status: str | None
+    newest: int
+    batches: Sequence[EventRow]
+
+
+@single_unit
+def read_part(run_id: str, seq: int) -> Steps[StoredPart]:
+    """Read as many batches with any event after number `seq` as fit into `PART_BYTES`."""
+    rows = yield Statement(_PART, {"run_id": run_id, "seq": seq})
+    if not rows:
+        return StoredPart(None, -1, ())
+    status, newest, *_ = rows[0]
+    batches = [EventRow(*batch) for _, _, *batch in rows if batch[1] is not None]
+    batches.sort(key=attrgetter("first_seq"))
+    return StoredPart(status, -1 if newest is None else newest, batches)
 
 
 @single_unit
