@@ -90,6 +90,8 @@ def test_a_stop_says_that_a_tool_goes_on(server: ThreadedServer, browser: Browse
 
 
 def test_a_call_is_approved_in_place_on_a_phone(server: ThreadedServer, browser: Browser) -> None:
+    for number in range(20):  # a list that is longer than the screen
+        start(server, "agents/echo", f"chat-{number}", "What does tea cost?")
     run = start(server, "agents/refunds", "chat-refund", '{"order": "A", "amount": 3}').json()
     with open_chat(browser, server, token(server), "#/sessions/chat-refund") as shown:
         shown.page.set_viewport_size({"width": PHONE, "height": 844})

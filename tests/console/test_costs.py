@@ -76,7 +76,7 @@ def test_timeline_of_a_live_run_reads_no_texts(server: ThreadedServer, browser: 
         (server.deployment.folder / "timeline").touch()
         shown.see("completed")
         shown.page.click("[data-span=tool]")
-        expect(shown.page.locator("dialog pre").last).to_contain_text("timeline....")
+        expect(shown.page.locator("[data-chosen] pre").last).to_contain_text("timeline....")
 
 
 def record_requests(shown: ConsolePage) -> list[Request]:

@@ -174,7 +174,7 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
             <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>{ }</button>`}
         </span>
       </header>
-      <${Items} items=${items} run=${run} runs=${runs} names=${names} db=${db} now=${now} opened=${opened}
+      <${Items} items=${items} run=${run} runs=${runs} names=${names} db=${db} now=${now} opened=${opened} plain=${plain}
         approvals=${run.approvals} onAll=${loadAll} />
       <${Waits} run=${run} db=${db} now=${now} onDecided=${decided} inPlace=${plain} />
       ${live && !isPaused(run) ? html`<${Silence} run=${run} runs=${runs} idle=${!items.length} now=${now} />` : null}
@@ -300,7 +300,7 @@ function Items({ items, opened, onAll, ...shared }) {
     if (item.type === "thinking") return html`<${Thinking} key=${at} text=${item.text} />`;
     if (item.type === "tool_call") {
       return html`<${Fragment} key=${item.tool_call_id}>
-        <${ToolLine} item=${item} run=${shared.run} now=${shared.now} opened=${opened} onAll=${onAll} />
+        <${ToolLine} item=${item} run=${shared.run} db=${shared.db} plain=${shared.plain} now=${shared.now} opened=${opened} onAll=${onAll} />
         ${lines(decided.filter((each) => each.tool_call_id === item.tool_call_id))}<//>`;
     }
     return html`<${Fragment} key=${item.run_id || at}>
@@ -347,7 +347,7 @@ function Long({ text }) {
     : null}`;
 }
 
-function ToolLine({ item, run, now, opened, onAll }) {
+function ToolLine({ item, run, db, now, opened, onAll, plain }) {
   const [open, setOpen] = useState(false);
   const [json, setJson] = useState(false);
   useEffect(() => setOpen(Boolean(opened)), [opened]);
@@ -369,7 +369,8 @@ function ToolLine({ item, run, now, opened, onAll }) {
     </button>
     ${open
       ? html`<div class="inside">
-          <p class="caption">Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>{ }</button></p>
+          <p class="caption">Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>{ }</button>
+            ${plain ? null : html` <a href=${toHash(["runs", run.run_id, "timeline"], { db, call: `${run.run_id}/${item.tool_call_id}` })}>Timeline</a>`}</p>
           <pre class="json" tabindex="0"><${Long} text=${JSON.stringify(item.tool_args ?? {}, null, 2)} /></pre>
           <p class="caption">Result ${result ? html`<${Copy} text=${result} />` : null}</p>
           <pre class="json" tabindex="0">${result ? html`<${Long} text=${result} />` : words}</pre>
@@ -384,7 +385,7 @@ function ToolLine({ item, run, now, opened, onAll }) {
 }
 
 /** The run of a member, a step or background work; its items are fetched when it is opened. */
-function MemberLine({ item, run: parent, runs, names, db, now, opened, approvals, depth = 0 }) {
+function MemberLine({ item, run: parent, runs, names, db, now, opened, approvals, plain, depth = 0 }) {
   const [stored, setStored] = useState(null);
   const [missing, setMissing] = useState(false);
   const [open, setOpen] = useState(null);
@@ -418,7 +419,7 @@ function MemberLine({ item, run: parent, runs, names, db, now, opened, approvals
           ${run.error ? html`<${Failure} run=${run} db=${db} />` : null}
           ${unread && missing ? html`<p class="dim">not available</p>` : null}
           <${Items} items=${run.items || []} run=${{ ...run, session_id: session }} runs=${runs}
-            names=${names} db=${db} now=${now} opened=${opened} approvals=${approvals} onAll=${() => load()} depth=${depth + 1} />
+            names=${names} db=${db} now=${now} opened=${opened} approvals=${approvals} plain=${plain} onAll=${() => load()} depth=${depth + 1} />
         </div>`
       : null}
   </div>`;

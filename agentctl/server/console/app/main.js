@@ -130,7 +130,7 @@ const KEYS = [
   ["/", "filter"],
   ["j · k · Enter", "next row, previous row, open"],
   ["Space", "mark the row"],
-  ["[ · ]", "run before, run after"],
+  ["[ · ]", "run before, run after; call before, call after"],
   ["o · O", "open or close all tools of a run, of all runs"],
   ["t", "timeline of the run"],
   ["f", "follow"],

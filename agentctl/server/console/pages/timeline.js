@@ -1,17 +1,17 @@
-// The timeline of a run: bars of model calls, tools, members and steps, and the marks of a cancel.
+// A run in two panes: the tree of its calls with their times, and the chosen one: the conversation of
+// a run, the messages of a model call, the arguments and the result of a tool.
 
-import { call, componentOf, isAtRest, isFinal, isPaused, kindOf, path, withQuery } from "../app/api.js";
-import { Facts, JsonDialog } from "../app/conversation.js";
+import { call, isAtRest, isFinal, isPaused, path, withQuery } from "../app/api.js";
+import { Facts, JsonDialog, Turn } from "../app/conversation.js";
 import { CUT, Sent } from "../app/sent.js";
-import { addPauses, Decided, Waits } from "../app/waits.js";
+import { nameOf, placeOf, rowsOf, scaleOf, union, useMembers } from "../app/spans.js";
+import { Decided, Waits } from "../app/waits.js";
 import {
-  cut, Dialog, Empty, formatDuration, formatNumber, html, Loaded, Page, printable, setQuery,
-  shortId, Status, toHash, useEffect, useKeys, useNames, useNow, useRef, useResource, useState,
+  cut, Empty, formatDuration, formatNumber, html, Loaded, Page, printable, setQuery, shortId, Status,
+  toHash, useEffect, useKeys, useNames, useNow, useRef, useResource, useState,
 } from "../app/ui.js";
 
-const DEPTH = 5;
-const IDLE = 0.04;
-const GLYPHS = { model: "◇", tool: "ƒ", member: "→", step: "▸", pause: "‖" };
+const GLYPHS = { run: "●", model: "◇", tool: "ƒ", member: "→", step: "▸", pause: "‖" };
 
 export default function Timeline({ parts, query }) {
   const place = placeOf(parts[1], query.db);
@@ -32,152 +32,56 @@ export default function Timeline({ parts, query }) {
   <//>`;
 }
 
-// Bars need no texts; those of one are fetched when it is opened.
-const placeOf = (run, db, cut = 1) => withQuery(path`/runs/${run}`, { db_id: db, view: "items", cut });
-
-/** Fetch the runs of members, so that their spans stand below the member. */
-function useMembers(run, db) {
-  const [members, setMembers] = useState(new Map());
-  const open = !isAtRest(run);
-  const known = useRef(new Map());
-  const stamp = JSON.stringify([run.member_runs, run.finished_at]);
-  useEffect(() => {
-    let gone = false;
-    const load = async (ids, depth) => {
-      for (const id of ids) {
-        if (gone || depth > DEPTH) return;
-        let member = known.current.get(id);
-        if (!member || !isAtRest(member)) {
-          member = await call("GET", placeOf(id, db)).catch(() => null);
-          if (member === null) continue;
-          known.current.set(id, member);
-        }
-        await load(member.member_runs || [], depth + 1);
-      }
-      if (!gone && depth === 1) setMembers(new Map(known.current));
-    };
-    load(run.member_runs || [], 1);
-    const timer = open ? setInterval(() => load(run.member_runs || [], 1), 1500) : null;
-    return () => {
-      gone = true;
-      clearInterval(timer);
-    };
-  }, [stamp, open]);
-  return members;
-}
-
-/** Return the rows of a run: spans in the order of their starts, those of members below them. */
-function rowsOf(run, members, names, now, depth = 0) {
-  const rows = [];
-  const end = isFinal(run) ? Date.parse(run.finished_at) : now;
-  const tools = new Map(run.items.map((item) => [item.tool_call_id, item]));
-  const told = new Set();
-  const spans = [...(run.spans || [])].sort((a, b) => (a.started_at < b.started_at ? -1 : 1));
-  const steps = new Set(spans.filter((span) => span.kind === "step").map((span) => span.id));
-  for (const span of spans) {
-    const tool = tools.get(span.id);
-    const member = span.kind === "member" ? members.get(span.member_run_id) : null;
-    // The call of a tool that delegates and the member have the same times.
-    if (span.kind === "tool" && span.member_run_id) continue;
-    if (span.kind === "member") told.add(span.member_run_id);
-    const below = steps.has(span.parent) ? 1 : 0;
-    rows.push({
-      key: `${run.run_id}/${span.id}`, kind: span.kind, depth: depth + below, span, tool, run: member || run,
-      name: member ? nameOf(member, names) : span.name, failed: span.status === "failed",
-      start: Date.parse(span.started_at), first: span.first_token_at ? Date.parse(span.first_token_at) : null,
-      end: span.finished_at ? Date.parse(span.finished_at) : end, open: !span.finished_at && !isFinal(run),
-    });
-    if (member && depth < DEPTH) rows.push(...rowsOf(member, members, names, now, depth + below + 1));
-  }
-  addPauses(rows, run, depth, end);
-  for (const id of run.member_runs || []) {
-    const member = members.get(id);
-    if (!member || told.has(id)) continue;
-    rows.push({
-      key: id, kind: "member", depth, run: member, name: nameOf(member, names), failed: member.status === "ERROR",
-      start: Date.parse(member.started_at || member.created_at), first: null,
-      end: member.finished_at ? Date.parse(member.finished_at) : now, open: !isFinal(member),
-    });
-    if (depth < DEPTH) rows.push(...rowsOf(member, members, names, now, depth + 1));
-  }
-  return rows;
-}
-
-const nameOf = (run, names) => names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run);
-const textOf = (run) => run.items.filter((item) => item.type === "text").map((item) => item.text).join("\n\n");
-
-/** Return merged intervals of rows, and their total length. */
-function union(rows) {
-  const merged = [];
-  for (const { start, end } of [...rows].sort((a, b) => a.start - b.start)) {
-    const last = merged.at(-1);
-    if (last && start <= last[1]) last[1] = Math.max(last[1], end);
-    else merged.push([start, end]);
-  }
-  return { merged, total: merged.reduce((sum, [start, end]) => sum + end - start, 0) };
-}
-
-/** Return a function from a time to a part of the width, with long idle times cut out if asked. */
-function scaleOf(from, to, rows, collapsed) {
-  const whole = Math.max(1, to - from);
-  if (!collapsed) return (time) => Math.min(1, Math.max(0, (time - from) / whole));
-  const busy = union(rows.filter((row) => row.kind !== "member" && row.kind !== "step")).merged;
-  const cuts = [];
-  let at = from;
-  for (const [start, end] of [...busy, [to, to]]) {
-    if (start - at > whole * IDLE) cuts.push([at, start]);
-    at = Math.max(at, end);
-  }
-  const kept = whole - cuts.reduce((sum, [start, end]) => sum + (end - start) * 0.9, 0);
-  return (time) => {
-    let moved = Math.min(to, Math.max(from, time)) - from;
-    for (const [start, end] of cuts) moved -= Math.max(0, Math.min(time, end) - start) * 0.9;
-    return Math.min(1, Math.max(0, moved / kept));
-  };
-}
-
 function Chart({ run, names, query, reload }) {
   const now = useNow(isAtRest(run) ? 0 : 500);
   const members = useMembers(run, query.db);
   const [zoom, setZoom] = useState(null);
-  const [chosen, setChosen] = useState(null);
   const [json, setJson] = useState(false);
   const collapsed = query.collapse === "1";
   const collapse = () => setQuery({ collapse: collapsed ? "" : "1" });
-  useKeys({ c: collapse, y: () => navigator.clipboard.writeText(run.run_id).catch(() => null) });
+  useKeys({ "[": () => step(-1), "]": () => step(1), c: collapse, y: () => navigator.clipboard.writeText(run.run_id).catch(() => null) });
   const start = Date.parse(run.started_at || run.created_at);
   const finish = run.finished_at ? Date.parse(run.finished_at) : now;
   const end = Math.max(finish, run.stopped_at ? Date.parse(run.stopped_at) : finish, start + 1);
   const rows = rowsOf(run, members, names, now);
+  const whole = { key: run.run_id, kind: "run", depth: 0, run, name: nameOf(run, names), start, end: finish, open: !isFinal(run), failed: run.status === "ERROR" };
+  const tree = [whole, ...rows];
+  // The texts of a live run are read when someone asks for them.
+  const chosen = tree.find((row) => row.key === query.call) || (isFinal(run) ? whole : null);
+  // Its pane is another one when the call has ended, and reads the result.
+  const paneKey = chosen && `${chosen.key} ${chosen.open}`;
+  const choose = (row) => setQuery({ call: row.key });
+  const step = (by) => choose(tree[Math.max(0, Math.min(tree.length - 1, tree.indexOf(chosen) + by))]);
   const [from, to] = zoom || [start, end];
   const scale = scaleOf(from, to, rows, collapsed && !zoom);
   const marks = [["cancel requested", run.cancel_requested_at], ["stopped", run.cancel_requested_at && run.stopped_at]].filter(([, time]) => time);
   const model = union(rows.filter((row) => row.kind === "model")).total;
   const tool = union(rows.filter((row) => row.kind === "tool")).total;
-  const whole = Math.max(1, finish - start);
-  const percent = (part) => `${Math.min(100, Math.round((100 * part) / whole))} %`;
+  const length = Math.max(1, finish - start);
+  const percent = (part) => `${Math.min(100, Math.round((100 * part) / length))} %`;
   const busy = union(rows.filter((row) => row.kind === "model" || row.kind === "tool")).total;
-  return html`<div class="panel">
+  return html`<div class="panes"><div class="panel">
     <div class="row spread">
       <b>${formatDuration(finish - start)}</b>
-      ${busy ? html`<span class="dim">model ${percent(model)} · tools ${percent(tool)} · wait ${percent(whole - busy)}</span>` : null}
+      ${busy ? html`<span class="dim">model ${percent(model)} · tools ${percent(tool)} · wait ${percent(length - busy)}</span>` : null}
       <span class="grow"></span>
       ${zoom ? html`<button type="button" onClick=${() => setZoom(null)}>Show all</button>` : null}
       <button type="button" aria-pressed=${collapsed} onClick=${collapse}>${collapsed ? "Show idle time" : "Collapse idle time"}</button>
       <button type="button" class="link" aria-label="Run as JSON" onClick=${() => setJson(true)}>{ }</button>
     </div>
-    ${rows.length
-      ? html`<div class="bars">
-          <${Ruler} from=${from} to=${to} start=${start} scale=${scale} onZoom=${setZoom} plain=${!collapsed || zoom} />
-          ${rows.map((row) => html`<${Lane} key=${row.key} row=${row} scale=${scale} marks=${marks} onChoose=${() => setChosen(row)} />`)}
-        </div>`
-      : html`<${Empty}>This run has no recorded spans. <//>`}
+    <div class="bars">
+      <${Ruler} from=${from} to=${to} start=${start} scale=${scale} onZoom=${setZoom} plain=${!collapsed || zoom} />
+      ${tree.map((row) => html`<${Lane} key=${row.key} row=${row} scale=${scale} marks=${marks} chosen=${row === chosen} onChoose=${() => choose(row)} />`)}
+    </div>
+    ${rows.length ? null : html`<${Empty}>This run has no recorded spans. <//>`}
     ${marks.length ? html`<p class="row dim">${marks.map(([label, time]) => html`<span key=${label}><span class="red">┃</span> ${label} ${printable(time).slice(11, 22)}</span>`)}</p>` : null}
-    <${Facts} run=${run} />
-    <${Waits} run=${run} db=${query.db} now=${now} onDecided=${reload} />
-    ${chosen ? html`<${Detail} row=${chosen} db=${query.db} onClose=${() => setChosen(null)} />` : null}
+    ${chosen === whole ? null : html`<${Facts} run=${run} />
+      <${Waits} run=${run} db=${query.db} now=${now} onDecided=${reload} />`}
     ${json ? html`<${JsonDialog} title=${`Run ${run.run_id}`} value=${run} onClose=${() => setJson(false)}
       load=${() => call("GET", withQuery(path`/runs/${run.run_id}`, { db_id: query.db }))} />` : null}
+    </div>
+    ${chosen ? html`<${Detail} key=${paneKey} row=${chosen} names=${names} db=${query.db} asked=${query.call} />`
+      : html`<p class="dim">Choose a call to see its messages, arguments and result.</p>`}
   </div>`;
 }
 
@@ -206,12 +110,12 @@ function Ruler({ from, to, start, scale, onZoom, plain }) {
     </span><span></span></div>`;
 }
 
-function Lane({ row, scale, marks, onChoose }) {
+function Lane({ row, scale, marks, chosen, onChoose }) {
   const bar = (start, end, kind) => html`<i class=${`${kind}${row.failed ? " failed" : ""}`}
     style=${{ left: `${scale(start) * 100}%`, width: `${(scale(end) - scale(start)) * 100}%` }}></i>`;
   const { span } = row;
   const tokens = span?.input_tokens != null ? `${formatNumber(span.input_tokens)} in ${formatNumber(span.output_tokens)} out` : "";
-  return html`<button type="button" class="lane" data-row data-span=${row.kind} onClick=${onChoose}>
+  return html`<button type="button" class="lane" data-row data-span=${row.kind} aria-current=${chosen ? "true" : null} onClick=${onChoose}>
     <span class="label" style=${{ paddingLeft: `${row.depth * 16}px` }}><span aria-hidden="true">${GLYPHS[row.kind] || "·"}</span>
       <span class="hidden">${row.kind}</span> ${cut(row.name, 60)} ${row.failed ? html`<span class="red">✗<span class="hidden"> failed</span></span>` : null}
       ${tokens ? html`<span class="dim"> ${tokens}</span>` : null}</span>
@@ -223,11 +127,17 @@ function Lane({ row, scale, marks, onChoose }) {
   </button>`;
 }
 
-function Detail({ row, db, onClose }) {
+/** What the chosen row is about. `asked` is its key if someone has chosen it. */
+function Detail({ row, names, db, asked }) {
   const { span } = row;
-  const [run, setRun] = useState(row.run);
-  useEffect(() => void call("GET", placeOf(run.run_id, db, CUT)).then(setRun, () => null), []);
-  const tool = row.tool && (run.items.find((item) => item.tool_call_id === row.tool.tool_call_id) || row.tool);
+  const pane = useRef(null);
+  const place = placeOf(row.run.run_id, db, CUT);
+  const resource = useResource(place);
+  // On a narrow page it is below the tree.
+  useEffect(() => {
+    const narrow = pane.current.getBoundingClientRect().top > innerHeight / 2;
+    if (asked && narrow) pane.current.scrollIntoView({ block: "start" });
+  }, []);
   const facts = [
     ["started", new Date(row.start).toISOString()],
     row.approval?.note && ["note", row.approval.note],
@@ -235,16 +145,21 @@ function Detail({ row, db, onClose }) {
     row.first && ["first token", `after ${formatDuration(row.first - row.start)}`],
     span?.input_tokens != null && ["tokens", `${formatNumber(span.input_tokens)} in, ${formatNumber(span.output_tokens)} out`],
     span?.status && ["status", span.status],
-    run.error && row.kind === "member" && ["error", `${run.error.code}: ${run.error.detail}`],
   ].filter(Boolean);
-  return html`<${Dialog} title=${`${row.kind} ${cut(row.name, 80)}`} onClose=${onClose} wide=${true}>
-    <dl class="facts">${facts.map(([label, value]) => html`<dt key=${label}>${label}</dt><dd>${printable(value)}</dd>`)}</dl>
+  const isRun = row.kind === "run" || row.kind === "member";
+  const label = `${row.kind} ${cut(row.name, 80)}`;
+  return html`<section class="panel chosen" ref=${pane} tabindex="0" aria-label=${label} data-chosen=${row.kind}>
+    <h2>${label}</h2>
+    ${row.kind === "run" ? null : html`<dl class="facts">${facts.map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${printable(value)}</dd>`)}</dl>`}
     ${row.approval ? html`<p><${Decided} approval=${row.approval} /></p>` : null}
-    ${tool ? html`<h3 class="caption">Arguments</h3><pre class="json" tabindex="0">${printable(JSON.stringify(tool.tool_args, null, 2)).slice(0, CUT)}</pre>
-      <h3 class="caption">Result</h3><pre class="json" tabindex="0">${printable(tool.result ?? "no result")}</pre>` : null}
-    ${row.kind === "model" ? html`<${Sent} run=${run} id=${span.id} db=${db} />` : null}
-    ${row.kind === "member" ? html`<h3 class="caption">Answer</h3><pre class="json" tabindex="0">${printable(textOf(run)).slice(0, CUT)}</pre>
-      <p><a href=${toHash(["runs", run.run_id, "timeline"], { db })} onClick=${onClose}>Its timeline</a></p>` : null}
-    <div class="buttons"><button type="button" onClick=${onClose}>Close</button></div>
-  <//>`;
+    <${Loaded} resource=${resource} place=${place} rows=${3}>${(run) => html`
+      ${row.tool ? html`<${Tool} item=${run.items.find((item) => item.tool_call_id === row.tool.tool_call_id) || row.tool} />` : null}
+      ${isRun ? html`<${Turn} key=${run.run_id} initial=${run} names=${names} db=${db} />` : null}`}<//>
+    ${row.kind === "model" ? html`<${Sent} run=${row.run} id=${span.id} db=${db} />` : null}
+  </section>`;
+}
+
+function Tool({ item }) {
+  return html`<h3 class="caption">Arguments</h3><pre class="json" tabindex="0">${printable(JSON.stringify(item.tool_args, null, 2)).slice(0, CUT)}</pre>
+    <h3 class="caption">Result</h3><pre class="json" tabindex="0">${printable(item.result ?? "no result")}</pre>`;
 }
