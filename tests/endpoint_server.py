@@ -33,7 +33,9 @@
                         others like history
     tokens:N            refuses a request of more than N tokens, which are four bytes of texts,
                         calls and tools; for the message `work K S` it calls the tool `fetch` K
-                        times for S characters, or `read_tool_result`, then answers `done`; for
+                        times for S characters, or `read_tool_result`, then answers `done`;
+                        for `work K S L` each answer has the text `step NUMBER` and L characters,
+                        and so have its arguments; without the tool it answers with the steps; for
                         `read ID` it reads that result, and answers with it
     drafts              parses the newest user message that is a JSON list of texts and answers with
                         the first, then with the next one, and so on
@@ -193,20 +195,25 @@ class _Handler(BaseHTTPRequestHandler):
         if asked := re.search(r"read (\S+)$", _last_user_text(body)):
             call = ("read_tool_result", json.dumps({"id": asked[1]}))
             return _answer_with_results(body) or _build_calls(call)
-        wanted = re.search(r"work (\d+) (\d+)", _last_user_text(body))
+        wanted = re.search(r"work (\d+) (\d+)(?: (\d+)\b)?", _last_user_text(body))
         if wanted is None or "fetch" not in names:
-            return _build_message("done")
+            steps = sorted(set(map(int, re.findall(r"step (\d+)", _last_user_text(body)))))
+            return _build_message(" ".join(f"step {number}" for number in steps) or "done")
         with self.server.state.lock:
             counts = self.server.state.counts
             counts[wanted.string] += 1
             number = counts[wanted.string]
         if number > int(wanted[1]):
             return _build_message("done")
+        mark, length = str(number), int(wanted[3] or 0)
+        text = f"step {number} {'t' * length}" if length else None
+        arguments = {"size": int(wanted[2]), "mark": f"{mark} {'m' * length}" if length else mark}
+        call = "fetch", json.dumps(arguments)
         omitted = re.search(_LEFT_OUT, json.dumps(body["messages"]))
         if omitted and number % 3 == 0:
             value = int(omitted[2]) if omitted[1] == "number" else omitted[2]
-            return _build_calls(("read_tool_result", json.dumps({omitted[1]: value})))
-        return _build_calls(("fetch", json.dumps({"size": int(wanted[2]), "mark": str(number)})))
+            call = "read_tool_result", json.dumps({omitted[1]: value})
+        return {**_build_calls(call), "content": text}
 
     def _message(self, body: Body, message: Body, counted: Body | None = None) -> None:
         if message.pop("hang", False):
@@ -507,7 +514,7 @@ _ANSWERS: dict[str, Callable[[Body, str], Body]] = {
 
 
 def _build_message(text: str) -> Body:
-    return {"role": "assistant", "content": text}
+    return {"role": "assistant", "content": text or None}
 
 
 def _build_calls(*calls: tuple[str, str]) -> Body:

@@ -99,12 +99,14 @@ class CompactedEvent(EventFields):
     """A model call leaves out messages (docs/models.md "Context window").
 
     `estimated_tokens` is null for stored data that is damaged, which no call of the run gets.
+    `summary` is that of answers of the run, with the first call that has it.
     """
 
     event: Literal["ContextCompacted", "TeamContextCompacted"]
     omissions: list[OmissionRecord]
     estimated_tokens: int | None
     window: int | None
+    summary: NotRequired[str | None]
 
 
 class StepStartedEvent(EventFields):

@@ -105,7 +105,7 @@ _TYPES: dict[str, type] = {
 
 
 OmissionKind = Literal[
-    "failed_run", "tool_result", "runs", "turns",
+    "failed_run", "tool_result", "runs", "turns", "summarized",
     "damaged_messages", "damaged_native", "damaged_state", "damaged_summary",
 ]  # fmt: skip
 
@@ -114,6 +114,7 @@ _OMITTED: dict[OmissionKind, str] = {
     "tool_result": "results of tools",
     "runs": "earlier runs",
     "turns": "earlier answers",
+    "summarized": "earlier answers, of which there is a summary",
     "damaged_messages": "earlier runs whose stored messages are damaged",
     "damaged_native": "the library's messages of earlier runs, which are damaged",
     "damaged_state": "the stored state of the session, which is damaged",

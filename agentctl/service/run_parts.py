@@ -390,7 +390,7 @@ def _build_message(sources: Sequence[Sequence[Mapping[str, Any]]], source: int, 
     if found is None:
         return {"role": "user", "content": None, "source": _SOURCES[source], "missing": "deleted"}
     message = {name: found[name] for name in _MESSAGE_FIELDS if name in found}
-    if "after" in found:
+    if "after" in found and found["content"] is not None:
         message["content"] = sources[1][found["after"]]["content"] + found["content"]
     if message["content"] is None:
         message["missing"] = "too_large"

@@ -1923,6 +1923,7 @@ export interface components {
          * @description A model call leaves out messages (docs/models.md "Context window").
          *
          *     `estimated_tokens` is null for stored data that is damaged, which no call of the run gets.
+         *     `summary` is that of answers of the run, with the first call that has it.
          */
         CompactedEvent: {
             agent_id?: string;
@@ -1940,6 +1941,7 @@ export interface components {
             parent_run_id?: string;
             run_id: string;
             session_id: string;
+            summary?: string | null;
             team_id?: string;
             team_name?: string;
             window: number | null;
@@ -2624,7 +2626,7 @@ export interface components {
             count: number;
             first: string;
             /** @enum {string} */
-            kind: "failed_run" | "tool_result" | "runs" | "turns" | "damaged_messages" | "damaged_native" | "damaged_state" | "damaged_summary";
+            kind: "failed_run" | "tool_result" | "runs" | "turns" | "summarized" | "damaged_messages" | "damaged_native" | "damaged_state" | "damaged_summary";
             last: string;
             size: number;
         };

@@ -27,8 +27,8 @@ FOLDER = Path(__file__).parent
 @tool(idempotent=True)
 def fetch(size: int, mark: str) -> str:
     """Fetch a page of some size."""
-    if mark == "8" and (FOLDER / "hold").exists():
-        (FOLDER / "held").touch()
+    if mark.split()[0] == "8" and (FOLDER / "hold").exists():
+        (FOLDER / f"held-{size}").touch()
         while (FOLDER / "hold").exists():
             time.sleep(0.01)
     return (mark + " page ") * (size // 8)
@@ -47,21 +47,34 @@ id = "long"
 durable = true
 model = "tokens"
 tools = ["fetching:fetch"]
+
+[[agents]]
+id = "stepping"
+durable = true
+model = "tokens"
+tools = ["fetching:fetch"]
+summary = {{ model = "tokens" }}
 """
 
+AGENTS = {
+    "long": ("work 14 500", ["tool_result", "turns"]),
+    "stepping": ("work 14 400 60", ["tool_result", "summarized"]),
+}
+"""The end of a message, and what the last call of its run leaves out, by agent."""
 
-async def run(site: Site, server: ServerProcess, message: str) -> str:
+
+async def run(site: Site, server: ServerProcess, agent: str, message: str) -> str:
     async with site.connect(server) as operations:
         request = RunRequest(message, background=True)
-        return str((await operations.create_run("agent", "long", request)).value["run_id"])
+        return str((await operations.create_run("agent", agent, request)).value["run_id"])
 
 
 def list_requests(endpoint: ModelEndpoint, message: str) -> list[Any]:
     """Return the requests of a run, without the ids of calls and its message."""
-    # The request for a summary of the session has no tools.
-    bodies = (body for body in endpoint.requests() if "tools" in body)
-    texts = [json.dumps([body["messages"], body["tools"]]) for body in bodies]
-    texts = [text for text in texts if message in text]
+    bodies = [[body["messages"], body.get("tools")] for body in endpoint.requests()]
+    texts = [text for text in map(json.dumps, bodies) if message in text]
+    # The request for a summary of the session has neither tools nor their calls.
+    texts = [text for text in texts if "fetch" in text]
     return [re.sub(r"call_\d+_0", "call", text.replace(message, "message")) for text in texts]
 
 
@@ -75,25 +88,32 @@ async def test_lost_run_goes_on_with_the_same_requests(
     site = create_site(
         folder, model_endpoint.base_url, extra=AGENT.format(url=model_endpoint.base_url)
     )
-    lost, other = "lost work 14 500", "kept work 14 500"
     (folder / "hold").touch()
+    first: dict[str, Any] = {}
     with site.serve("first") as server:
-        run_id = await run(site, server, lost)
-        await wait_until((folder / "held").exists)
+        for agent, (work, _) in AGENTS.items():
+            first[agent] = await run(site, server, agent, f"lost {work}")
+        for size in (500, 400):
+            await wait_until((folder / f"held-{size}").exists)
         kill(server)
     (folder / "hold").unlink()
     with site.serve("second") as server:
-        first = await site.wait_for_end(server, run_id)
-        second = await site.wait_for_end(server, await run(site, server, other))
-    assert (first["status"], second["status"]) == ("COMPLETED", "COMPLETED")
-    requests = list_requests(model_endpoint, lost)
-    assert len(requests) == 15
-    assert requests == list_requests(model_endpoint, other)
-    assert "read_tool_result" in requests[-1]
-    compacted = [
-        [each["compacted"] for each in record["messages"] if "compacted" in each]
-        for record in (first, second)
-    ]
-    kinds = [omission["kind"] for omission in compacted[0][-1]["omissions"]]
-    assert kinds == ["tool_result", "turns"]
-    assert [len(each) for each in compacted] == [len(compacted[0])] * 2
+        for agent, (work, kinds) in AGENTS.items():
+            lost = await site.wait_for_end(server, first[agent])
+            second = await run(site, server, agent, f"kept {work}")
+            kept = await site.wait_for_end(server, second)
+            assert (lost["status"], kept["status"]) == ("COMPLETED", "COMPLETED")
+            requests = list_requests(model_endpoint, f"lost {work}")
+            assert requests == list_requests(model_endpoint, f"kept {work}")
+            turns = [request for request in requests if "read_tool_result" in request]
+            assert turns[-1] == requests[-1]
+            assert len([text for text in requests if not text.endswith("null]")]) == 15
+            compacted = [
+                [each["compacted"] for each in record["messages"] if "compacted" in each]
+                for record in (lost, kept)
+            ]
+            assert [each["kind"] for each in compacted[0][-1]["omissions"]] == kinds
+            assert [len(each) for each in compacted] == [len(compacted[0])] * 2
+            texts = [[each["summary"] for each in one if each["summary"]] for one in compacted]
+            assert texts[0] == texts[1]
+            assert bool(texts[0]) == (agent == "stepping")

@@ -53,10 +53,11 @@ def describe_record(call: Mapping[str, Any]) -> str:
 
 async def read_calls(operations: Operations, run_id: str) -> list[dict[str, Any]]:
     """Return the model calls of a run with their messages."""
-    listed = (await operations.get_run_model_calls(run_id)).value["model_calls"]
-    return [
-        dict((await operations.get_run_model_call(run_id, call["id"])).value) for call in listed
-    ]
+    ids, after = list[str](), None
+    while page := (await operations.get_run_model_calls(run_id, after=after)).value["model_calls"]:
+        ids += [call["id"] for call in page]
+        after = ids[-1]
+    return [dict((await operations.get_run_model_call(run_id, each)).value) for each in ids]
 
 
 async def read_runs(operations: Operations) -> list[dict[str, Any]]:

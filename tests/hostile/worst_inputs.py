@@ -355,8 +355,8 @@ CASES: dict[str, Case] = {
         post("/sessions/summed/summarize", {}),
         b"HTTP/1.1 ",
         (
-            "runs.life.background.MAXIMUM_INPUT", "runs.life.background.MAXIMUM_TURNS",
-            "runs.life.background.MAXIMUM_TURN",
+            "runtime.components.background.MAXIMUM_INPUT", "runs.life.background.MAXIMUM_TURNS",
+            "runtime.components.background.MAXIMUM_TURN",
         ),
     ),
     "messages of OpenAI's API": Case(

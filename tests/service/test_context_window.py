@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from agentctl.interface.requests import RunRequest
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import CancelRequest, RunRequest
+from agentctl.interface.requests.repeats import ForkRequest
 from agentctl.records.kinds import ComponentKind
+from agentctl.runs.log.requests import MAXIMUM_WORDS
+from tests.conditions import wait_for_run
 from tests.deployment import Deploy, Deployment
 from tests.endpoint import ModelEndpoint
+from tests.gated.shown import count_sent, describe_record, read_calls
 from tests.loops import wait_until
 from tests.service.callers import open_service, user
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
-SESSIONS = 10_000 if LONG else 7
+SESSIONS = int(os.environ.get("AGENTCTL_TEST_SESSIONS", 10_000)) if LONG else 10
 
 WINDOW = 2_000
 
@@ -50,7 +56,12 @@ AGENTS = {
     "bounded": ("tokens", "tool_result_tokens = 150"),
     "lasting": ("tokens", "durable = true"),
     "summed": ("tokens", "summary = { every_runs = 2 }"),
+    "stepping": ("tokens", 'summary = { model = "narrow" }\nmodel_calls = 1_000'),
+    "searching": ("window-unknown", 'summary = { model = "window-unknown" }\nmodel_calls = 1_000'),
 }
+
+LONG_RUNS = ("fit_stepping", "fit_searching")
+"""Agents whose runs outgrow the window by themselves, and are summarized under way."""
 
 CONFIG = f"""
 [[models]]
@@ -59,6 +70,13 @@ provider = "openai"
 model = "tokens:{WINDOW}"
 base_url = "{{url}}"
 context_tokens = {WINDOW}
+
+[[models]]
+id = "narrow"
+provider = "openai"
+model = "tokens:{WINDOW // 2}"
+base_url = "{{url}}"
+context_tokens = {WINDOW // 2}
 
 [[models]]
 id = "counted-otherwise"
@@ -96,8 +114,12 @@ def deployment(deploy: Deploy) -> Deployment:
         AGENT.format(id=f"fit_{name}", model=model, more=more)
         for name, (model, more) in AGENTS.items()
     )
+    unusable = (
+        AGENT.format(id=f"by_{name}", model="tokens", more=f'summary = {{ model = "{name}" }}')
+        for name in ("hang", "http-401")
+    )
     config = CONFIG.format(url=deploy.url).replace('"known"', '"fit_known"')
-    return deploy(config + "".join(agents), files={"fetching.py": TOOLS})
+    return deploy(config + "".join((*agents, *unusable)), files={"fetching.py": TOOLS})
 
 
 @dataclass
@@ -135,8 +157,12 @@ NO_ANSWER = "[No answer: the conversation was larger than the context window.]"
 
 def build_message(chance: random.Random, session: Session) -> tuple[str, bool]:
     """Return a message, and whether it fits into the window by itself."""
-    named = f"{session.number}-{len(session.runs)} work {chance.choice((0, 0, 1, 3, 12))}"
-    asked = f"{named} {chance.choice((9, 400, 3_000, 30_000))} "
+    named = f"{session.number}-{len(session.runs)} work"
+    if session.component in LONG_RUNS:
+        steps = chance.choice((3, 12, 30, 40))
+        lengths = f"{chance.choice((9, 400, 3_000))} {chance.choice((5, 60, 300))}"
+        return f"{named} {steps} {lengths} {'y ' * chance.randrange(400)}", True
+    asked = f"{named} {chance.choice((0, 0, 1, 3, 12))} {chance.choice((9, 400, 3_000, 30_000))} "
     if chance.random() < 0.1:
         return asked + "x" * chance.randrange(5 * WINDOW, 20 * WINDOW), False
     word = chance.choice(("y ", "ü", "wörd "))
@@ -183,6 +209,103 @@ async def test_first_call_is_estimated_from_the_last_count(
         assert "y" * 100 not in str(last["messages"])
 
 
+STEPS = 24
+
+
+@pytest.mark.slow
+async def test_first_steps_of_a_long_run_are_summarized(
+    deployment: Deployment, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    async with open_service(deployment) as service:
+        request = RunRequest(f"work {STEPS} 9 150", session_id="stepping")
+        run = (await user(service).create_run("agent", "fit_stepping", request)).value
+        calls = await read_calls(user(service), run["run_id"])
+    assert (run["status"], run["content"].endswith("done")) == ("COMPLETED", True), run["error"]
+    requests = [body for body in model_endpoint.requests() if "tools" in body]
+    # The summary of the session, after the run, is not one of its calls.
+    assert Counter(map(describe_record, calls)) <= count_sent(model_endpoint)
+    assert not any("refused" in body for body in model_endpoint.requests())
+    assert {call["state"] for call in calls} == {"complete"}
+
+    compacted = [each["compacted"] for each in run["messages"] if "compacted" in each]
+    stated = {each["kind"]: each for each in compacted[-1]["omissions"]}
+    assert stated.keys() == {"tool_result", "summarized"}
+    steps = range(1, stated["summarized"]["count"] + 1)
+    assert len(steps) > STEPS // 2
+    # The instructions name all steps that are left out.
+    system = requests[-1]["messages"][0]["content"]
+    assert all(f"step {number}" in system.split("facts, not")[-1] for number in steps)
+    summaries = [each["summary"] for each in compacted if each["summary"]]
+    assert 1 < len(summaries) <= STEPS // 2
+    assert all(f"step {number}" in summaries[-1] for number in steps)
+    # The answers keep their text and are shown with the results of their calls, or not at all.
+    shown = [each for each in requests[-1]["messages"] if each["role"] == "tool"]
+    called = [
+        call["id"] for each in requests[-1]["messages"] for call in each.get("tool_calls", ())
+    ]
+    assert [each["tool_call_id"] for each in shown] == called
+    assert len(called) == STEPS - len(steps)
+
+    assert len(requests) == STEPS + 1
+    assert [call["model"] for call in calls].count("narrow") == len(calls) - len(requests)
+    assert run["metrics"]["input_tokens"] == sum(call["input_tokens"] for call in calls)
+
+
+async def test_cancel_ends_the_summary_of_first_steps(
+    deployment: Deployment, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    async with open_service(deployment) as service:
+        operations = user(service)
+        request = RunRequest(f"cancelled work {STEPS} 9 150", background=True)
+        run = (await operations.create_run("agent", "by_hang", request)).value
+        await wait_until(lambda: bool(model_endpoint.requests("hang")))
+        cancel = CancelRequest(run["session_id"])
+        await operations.cancel_run("agent", "by_hang", run["run_id"], cancel)
+        record = await wait_for_run(operations, run["run_id"])
+        assert (record["status"], record["stopped_at"] is not None) == ("CANCELLED", True)
+        assert model_endpoint.open_calls() == 0
+        calls = await read_calls(operations, run["run_id"])
+        assert [call["status"] for call in calls if call["model"] == "hang"] == ["cancelled"]
+
+
+async def test_failure_of_the_summary_is_no_failure_of_the_run(
+    deployment: Deployment, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    async with open_service(deployment) as service:
+        request = RunRequest(f"unsummed work {STEPS} 9 150")
+        run = (await user(service).create_run("agent", "by_http-401", request)).value
+    assert run["status"] == "COMPLETED", run["error"]
+    compacted = [each["compacted"] for each in run["messages"] if "compacted" in each]
+    assert [each["kind"] for each in compacted[-1]["omissions"]] == ["tool_result", "turns"]
+    # It is tried once for each set of steps, not before each call.
+    assert 1 < len(model_endpoint.requests("http-401")) < STEPS // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("message", [None, "hi"])
+async def test_fork_goes_on_with_the_summary_of_its_origin(
+    deployment: Deployment, model_endpoint: ModelEndpoint, message: str | None
+) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        request = RunRequest(f"forked {message} work {STEPS} 9 150")
+        run = (await operations.create_run("agent", "fit_stepping", request)).value
+        fork = ForkRequest(at=len(run["messages"]) - 1, message=message)
+        place: Any = "agent", "fit_stepping", run["run_id"]
+        number = len(model_endpoint.requests())
+        forked = (await operations.fork_run(*place, fork)).value
+        assert forked["status"] == "COMPLETED", forked["error"]
+    requests = [body["messages"] for body in model_endpoint.requests()[number:]]
+    asked = [messages[-1]["content"] for messages in requests]
+    assert not any("Result of fetch:\n1 m" in text for text in asked)
+    first = next(messages for messages in requests if messages[0]["content"].startswith("Work."))
+    assert "facts, not instructions:\n- step 1 step 2" in first[0]["content"]
+    assert not any("step 2 t" in (each["content"] or "") for each in first)
+
+
 @pytest.mark.slow
 async def test_every_message_that_fits_is_answered(
     deployment: Deployment, model_endpoint: ModelEndpoint
@@ -205,6 +328,8 @@ async def test_every_message_that_fits_is_answered(
                     expected = None if fits or message != text else "CONTEXT_EXCEEDED"
                     assert error.get("code") == expected, (seed, session, error)
             check_requests(session, model_endpoint.requests(), seed)
+            if session.component in LONG_RUNS:
+                await check_records(operations, session, model_endpoint)
 
 
 async def test_turns_of_a_summary_fit_into_the_window(
@@ -225,9 +350,36 @@ async def test_turns_of_a_summary_fit_into_the_window(
     assert [body for body in model_endpoint.requests() if "refused" in body] == []
 
 
+async def check_records(operations: Operations, session: Session, endpoint: ModelEndpoint) -> None:
+    """Compare the log with the calls of the records of a session, word for word.
+
+    A record keeps a bounded number of characters that nothing else stores, and states the calls
+    whose words are beyond it.
+    """
+    said, incomplete = Counter[str](), 0
+    for run in session.runs:
+        calls = await read_calls(operations, run["run_id"])
+        states = Counter(call["state"] for call in calls)
+        size = sum(len(text) for text in find_words(calls))
+        assert states.keys() == {"complete"} or size > MAXIMUM_WORDS // 2, (session.number, states)
+        incomplete += states["incomplete"]
+        said.update(describe_record(call) for call in calls if call["state"] == "complete")
+    sent = count_sent(endpoint)
+    assert said - sent == Counter()
+    # The summaries of the session, after its runs, are separate runs.
+    unsaid = (request for request in sent - said if "You summarize conversations" not in request)
+    assert len([*unsaid]) <= incomplete
+
+
+def find_words(calls: list[dict[str, Any]]) -> set[str]:
+    """Return the texts of requests that the records of calls keep by themselves."""
+    messages = [message for call in calls for message in call["messages"]]
+    return {each["content"] or "" for each in messages if each["source"] == "added"}
+
+
 def check_requests(session: Session, requests: list[dict[str, Any]], seed: int) -> None:
     """Compare the log of the endpoint with the records of a session."""
-    if session.component != "fit_unknown":
+    if session.component not in ("fit_unknown", "fit_searching"):
         refused = [body for body in requests if "refused" in body]
         large = [run for run in session.runs if run["status"] == "ERROR"]
         assert len(refused) <= len(large), (seed, session.number)
@@ -237,6 +389,7 @@ def check_requests(session: Session, requests: list[dict[str, Any]], seed: int) 
         if run["status"] != "COMPLETED":
             continue
         sent = [body for body in requests if asks(body, run["input"]) and "refused" not in body]
+        sent = [body for body in sent if "tools" in body]
         shown = [each for each in sent[-1]["messages"] if each["role"] != "system"]
         compare(session, run, shown, seed)
 
@@ -264,6 +417,7 @@ def compare(session: Session, run: dict[str, Any], shown: list[dict[str, Any]], 
     large = sum(1 for each in session.runs[: session.runs.index(run)] if each["error"])
     found = {"runs": len(omitted), "tool_result": cut, "turns": turns, "failed_run": large}
     stated = {kind: kinds[kind]["count"] if kind in kinds else 0 for kind in found}
+    stated["turns"] += kinds["summarized"]["count"] if "summarized" in kinds else 0
     stated["failed_run"] = sum(
         each["count"] for each in (recorded[-1]["omissions"] if recorded else ())
         if each["kind"] == "failed_run"

@@ -22,14 +22,9 @@ from agentctl.records.stored_json import parse_stored
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.life.admission import AdmittedRun, admit_child_run
 from agentctl.runs.life.live import LiveRun
+from agentctl.runtime.components.background import MAXIMUM_INPUT, cut_turn
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import run_reads, sessions
-
-MAXIMUM_INPUT = 32_000
-"""Characters of the input of one summary; the turns beyond that are left for the next one."""
-
-MAXIMUM_TURN = 4_000
-"""Characters of a question or an answer in the input; the rest is left out."""
 
 MAXIMUM_TURNS = 100
 """Turns in the input of one summary."""
@@ -194,8 +189,4 @@ def admit_background_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
 
 
 def _format_turn(question: str, answer: str | None) -> str:
-    return f"User:\n{_cut(question)}\n\nAssistant:\n{_cut(answer or '(no answer)')}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAXIMUM_TURN else f"{text[:MAXIMUM_TURN]} …"
+    return f"User:\n{cut_turn(question)}\n\nAssistant:\n{cut_turn(answer or '(no answer)')}"

@@ -58,6 +58,10 @@ class RequestRecorder(Requests):
         self._size = 0
         # After a restart the tools are stated again.
         self._tools: tuple[Sequence[Mapping[str, Any]], str | None] = (), "" if stored else None
+        # Those of the calls of the component, and those that the last record states.
+        stated = [call["omitted"] for call in self._calls.values() if "omitted" in call]
+        self._omitted: Sequence[Mapping[str, Any]] = next(filter(None, reversed(stated)), [])
+        self._stated = stated[-1] if stated else []
         # Messages are found by their identity, or by their content.
         self._history: list[Message] = []
         self._places: dict[int, int] = {}
@@ -101,7 +105,9 @@ class RequestRecorder(Requests):
 
         record = {**self._describe(call, model, own), **attempts.about}
         if is_own and answer is not None and "compacted" in answer.about_call:
-            record["omitted"] = answer.about_call["compacted"]["omissions"]
+            self._omitted = answer.about_call["compacted"]["omissions"]
+        if (omitted := self._omitted if is_own else []) != self._stated:
+            record["omitted"] = self._stated = omitted
         if (named := self._name_tools(call.tools)) != self._tools[1]:
             record["tools"] = named
         self._tools = call.tools, named

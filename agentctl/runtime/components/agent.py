@@ -238,7 +238,7 @@ class _Turns:
     async def _call_model(self, tool_choice: str | None) -> ModelAnswer:
         conversation, fitter = self._conversation, self._fitter
         await conversation.context.begin_model_call()
-        calls = await fitter.begin_call()
+        calls = await fitter.begin_call(self._attempts.model)
 
         def build_call(model: PreparedModel) -> ModelCall:
             conversation.context.checkpoint()

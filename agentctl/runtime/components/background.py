@@ -28,12 +28,18 @@ if TYPE_CHECKING:
 MAXIMUM_OUTPUT_TOKENS = 1_000
 """Limit of the answer of the model."""
 
+MAXIMUM_INPUT = 32_000
+"""Characters of the input of one summary; the rest is left for the next one."""
+
+MAXIMUM_TURN = 4_000
+"""Characters of a question or an answer in the input; the rest is left out."""
+
 MAXIMUM_CHANGES = 20
 """Changes of memories after one run."""
 
 _log = logging.getLogger("agentctl.runtime")
 
-_INSTRUCTIONS: Mapping[Purpose, str] = {
+INSTRUCTIONS: Mapping[Purpose, str] = {
     "summary": (
         "You summarize conversations. You receive the summary so far, if there is one, and the"
         " turns that followed. Answer with a new summary of the whole conversation: facts, names,"
@@ -50,6 +56,12 @@ _INSTRUCTIONS: Mapping[Purpose, str] = {
         " fact: then answer {}."
     ),
 }
+
+
+def cut_turn(text: str, maximum: int = MAXIMUM_TURN) -> str:
+    """Return a text for the input of a summary, cut at `MAXIMUM_TURN` or a smaller maximum."""
+    maximum = min(maximum, MAXIMUM_TURN)
+    return text if len(text) <= maximum else f"{text[:maximum]} …"
 
 
 async def execute_background_work(
@@ -73,7 +85,7 @@ async def execute_background_work(
     agent = Agent(
         id=f"{component.key} {purpose}",
         model=chosen or spec.model,
-        instructions=_INSTRUCTIONS[purpose],
+        instructions=INSTRUCTIONS[purpose],
         settings=ModelSettings(max_tokens=MAXIMUM_OUTPUT_TOKENS),
         database=component.database,
     )

@@ -36,6 +36,7 @@ class ConfiguredRunner:
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
         summarizes: True if every run has the summary of its session in its instructions.
+        summary_model: id of the model that summarizes; `""` if no summary is configured.
         model_calls: maximum model calls of a run. If the model then still calls tools, the run ends
             with MODEL_REJECTED.
         result_tokens: tokens of a tool result that the model is shown; 0 for all.
@@ -50,6 +51,7 @@ class ConfiguredRunner:
     routes: bool
     memory: config.Memory
     summarizes: bool
+    summary_model: str
     model_calls: int
     result_tokens: int
 
@@ -106,6 +108,7 @@ def build_runner(
     over = component.worker.settings
     settings = {item.name: getattr(over, item.name) for item in fields(over)}
     chosen = {name: value for name, value in settings.items() if value not in (None, ())}
+    summary = component.worker.summary
     return ConfiguredRunner(
         models=prepare_models(connections, chosen),
         counters=counters,
@@ -115,7 +118,8 @@ def build_runner(
         system=instructions,
         routes=component.kind == "team" and component.team.mode == "route",
         memory=component.worker.memory,
-        summarizes=bool(component.worker.summary.every_runs),
+        summarizes=bool(summary.every_runs),
+        summary_model=summary.model or (component.worker.model if summary.every_runs else ""),
         model_calls=component.worker.model_calls,
         result_tokens=component.worker.tool_result_tokens,
     )

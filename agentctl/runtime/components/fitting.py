@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from agentctl.light_dataclass import dataclass
+from agentctl.runtime.components.step_summaries import StepSummary, find_summary, summarize_steps
 from agentctl.runtime.models.call_fitting import SMALLEST_WINDOW, CallFitter
 from agentctl.runtime.models.calls import ModelCall
 from agentctl.runtime.pauses import CallOutcome
@@ -27,12 +28,15 @@ from agentctl.runtime.transcript.context_window import (
     read_page,
 )
 from agentctl.runtime.transcript.events import Compacted
-from agentctl.runtime.transcript.history import complete_history, format_summary
+from agentctl.runtime.transcript.history import MAXIMUM_SUMMARY, complete_history, format_summary
 
 if TYPE_CHECKING:
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.models.attempts import PreparedModel
     from agentctl.runtime.transcript.conversation import Conversation
+
+SUMMARY_PART = 0.1
+"""Part of the window that the summary of the first steps of a run may take."""
 
 _READ_TOOL = build_tool(
     READ_RESULT,
@@ -72,13 +76,24 @@ class ContextFitter:
         self._compaction = Compaction(result_bytes=bound, sent_bytes=sent, sent_tokens=tokens)
         self._recorded: list[dict[str, Any]] = []
         self._calls: CallFitter | None = None
+        self._summary = self._recorded_summary = ""
+        self._tried = 0
 
-    async def begin_call(self) -> CallFitter:
-        """Prepare the next call, of which the fitter of the calls is returned."""
+    async def begin_call(self, model: PreparedModel) -> CallFitter:
+        """Prepare the next call, of which the fitter of the calls is returned.
+
+        Args:
+            model: the model of the first attempt.
+
+        Raises:
+            ExecutionError: CONTEXT_EXCEEDED, or a budget is used up by a summary of first steps.
+        """
         self._conversation.about_call = {}
         if self._calls is None:
+            context = ContextMessages(self.messages, self.own, self._runs)
+            self._take_over_summary(context)
             self._calls = CallFitter(
-                ContextMessages(self.messages, self.own, self._runs),
+                context,
                 self._conversation.instructions,
                 self._runner.tools,
                 self._runner.counters.bounds,
@@ -86,7 +101,47 @@ class ContextFitter:
                 reading="number" if self._can_read else None,
             )
         await self._calls.begin_call(self._runner.models)
+        if self._runner.summary_model:
+            await self._summarize(self._calls, model)
         return self._calls
+
+    def _take_over_summary(self, context: ContextMessages) -> None:
+        """Go on with the summary of an earlier process, or of the run that this one repeats."""
+        transcript, compaction = self._conversation.context.transcript, self._compaction
+        self._summary, last = find_summary(transcript.messages)
+        self._recorded_summary = self._summary
+        if not self._summary:
+            self._compaction = replace(compaction, summarized_before=0)
+        elif not compaction.summarized_before and (end := context.find_step_end(last)):
+            self._compaction = replace(compaction, turns_before=end, summarized_before=end)
+
+    async def _summarize(self, calls: CallFitter, model: PreparedModel) -> None:
+        """Summarize the steps that the next call leaves out, before it is made."""
+        self._fit(calls, model)
+        current = calls.context.current
+        known = max(calls.compaction.summarized_before, current + 1)
+        if calls.compaction.turns_before <= max(known, self._tried):
+            return
+        calls.make_room()
+        self._tried = end = calls.compaction.turns_before
+        before, task = StepSummary(self._summary, known), self.messages[current]["content"]
+        model_id = self._runner.summary_model
+        summary = await summarize_steps(model_id, before, task, self.messages[:end])
+        if summary.before > known:
+            self._summary = summary.text
+            calls.compaction = replace(calls.compaction, summarized_before=summary.before)
+
+    def _fit(self, calls: CallFitter, model: PreparedModel) -> None:
+        calls.note_bytes = len(self._format_summary(calls, model).encode())
+        calls.fit(model)
+
+    def _format_summary(self, calls: CallFitter, model: PreparedModel) -> str:
+        """Return the paragraph with the summary of the first steps; `""` for none."""
+        room, bound = calls.find_room(model), calls.compaction.maximum_bytes
+        sizes = (int((room or 0) * BYTES_PER_TOKEN), bound, int(MAXIMUM_SUMMARY / SUMMARY_PART))
+        maximum = int(min(size for size in sizes if size) * SUMMARY_PART)
+        shown = self._summary.encode()[:maximum].decode(errors="ignore")
+        return format_summary(shown, of_steps=True) if shown else ""
 
     def build_call(self, calls: CallFitter, model: PreparedModel, **options: Any) -> ModelCall:
         """Build a call with the messages that fit; its answer records what does not.
@@ -97,8 +152,8 @@ class ContextFitter:
         Raises:
             ExecutionError: CONTEXT_EXCEEDED: what cannot be left out is far too large.
         """
-        messages, room = calls.fit(model), calls.find_room(model)
-        fitted = calls.fitted
+        self._fit(calls, model)
+        fitted, room = calls.fitted, calls.find_room(model)
         if room is not None:
             transcript = self._conversation.context.transcript
             transcript.room = room
@@ -106,8 +161,10 @@ class ContextFitter:
 
         instructions, tools = self._conversation.instructions, self._runner.tools
         if fitted.omissions:
-            noted = (instructions, self._describe(calls.context.current + 1, fitted, room))
-            instructions = "\n\n".join(filter(None, noted))
+            noted = self._describe(calls.context.current + 1, fitted, room)
+            left_out = fitted.compaction.summarized_before or fitted.compaction.history_before
+            steps = self._format_summary(calls, model) if left_out else ""
+            instructions = "\n\n".join(filter(None, (instructions, noted, steps)))
             if self._can_read and fitted.omissions[0].kind == "tool_result":
                 self._offer_reading()
                 tools = [*tools, _READ_TOOL]
@@ -115,7 +172,7 @@ class ContextFitter:
         if fitted.size > SMALLEST_WINDOW:
             about = {**self._conversation.about_call, "sent_bytes": fitted.size}
             self._conversation.about_call = about
-        return ModelCall(instructions, messages, tools, model.settings, **options)
+        return ModelCall(instructions, fitted.messages, tools, model.settings, **options)
 
     def read(self, number: int, offset: int) -> str | None:
         """Return a page of the result at an index of the messages; None if there is none."""
@@ -178,8 +235,9 @@ class ContextFitter:
         records = [omission.record() for omission in (*self._failed, *fitted.omissions)]
         if records and records != self._recorded:
             self._recorded = records
-            tokens = fitted.estimated_tokens
-            compacted = Compacted(records, tokens, window)
+            summary = self._summary if self._summary != self._recorded_summary else None
+            self._recorded_summary = self._summary
+            compacted = Compacted(records, fitted.estimated_tokens, window, summary)
             self._conversation.about_call = {"compacted": asdict(compacted)}
             self._conversation.context.emit(compacted)
 

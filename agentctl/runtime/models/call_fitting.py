@@ -12,6 +12,8 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.listed_models import find_window
 from agentctl.runtime.transcript.context_window import (
     CERTAIN,
+    EMPTIED,
+    FULL,
     PAGE_CHARACTERS,
     Compaction,
     ContextMessages,
@@ -65,6 +67,7 @@ class CallFitter:
     Attributes:
         compaction: that of the last call.
         fitted: the messages of the last call.
+        note_bytes: bytes that are added to the instructions, such as a summary.
         windows: tokens of the windows that were looked up, by the id of the model.
     """
 
@@ -82,6 +85,7 @@ class CallFitter:
         self.compaction = compaction or Compaction()
         self.windows: dict[str, int | None] = {}
         self.fitted: FittedMessages
+        self.note_bytes = 0
         self._parts = {
             "the instructions": len(instructions.encode()),
             "the tools": len(orjson.dumps(tools)),
@@ -144,9 +148,17 @@ class CallFitter:
         return self.fitted.messages
 
     def _fit(self, compaction: Compaction, room: int | None) -> FittedMessages:
+        other = self._other_bytes + self.note_bytes
         return fit_messages(
-            self.context, room, compaction, other_bytes=self._other_bytes, reading=self._reading
+            self.context, room, compaction, other_bytes=other, reading=self._reading
         )
+
+    def make_room(self) -> None:
+        """Leave out more than a refused size requires, so that the next calls leave out nothing."""
+        bound = self.compaction.maximum_bytes
+        if bound and self.fitted.size > bound * EMPTIED / FULL:
+            smaller = replace(self.compaction, maximum_bytes=int(bound * EMPTIED / FULL))
+            self.compaction = replace(self._fit(smaller, None).compaction, maximum_bytes=bound)
 
     def shrink(self, model: PreparedModel) -> bool:
         """Make a call smaller that was refused as too large; return False if that is impossible.

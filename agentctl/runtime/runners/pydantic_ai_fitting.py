@@ -116,11 +116,9 @@ def _read_text(part: Any) -> str:
     if isinstance(part, ToolReturnPart):
         return part.model_response_str()
     content = getattr(part, "content", "")
-    return content if isinstance(content, str) else "".join(filter(_is_text, content))
-
-
-def _is_text(content: object) -> bool:
-    return isinstance(content, str)
+    if isinstance(content, str):
+        return content
+    return "".join(piece for piece in content if isinstance(piece, str))
 
 
 def _measure_tools(request: ModelRequestContext) -> int:

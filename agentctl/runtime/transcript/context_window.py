@@ -72,7 +72,8 @@ class Omission:
         kind: `failed_run`: runs that were too large for the window, of which the beginning of the
             message and one line remain; `tool_result`: results that are one line, or cut; `runs`:
             runs of the session that are left out; `turns`: answers of the current run that are left
-            out; `damaged_…`: stored data that cannot be read (docs/databases.md "Damaged data").
+            out, `summarized`: those of which the instructions have a summary; `damaged_…`: stored
+            data that cannot be read (docs/databases.md "Damaged data").
         count: the number of runs, results or answers.
         first, last: the ids of the first and the last one: of runs, or of tool calls. `""` for
             messages of the request, and for an answer without calls.
@@ -99,6 +100,7 @@ class Compaction:
         history_before: messages before this index are left out; it is at most the index of the
             current message.
         turns_before: messages after the current message and before this index are left out.
+        summarized_before: those before this index are in the summary of the run.
         result_bytes: maximum size of any other result; 0 for none.
         maximum_bytes: maximum size of a request, learned from a refusal; 0 for none.
         sent_bytes, sent_tokens: the last call whose tokens the model has reported; 0 for none.
@@ -107,6 +109,7 @@ class Compaction:
     results_before: int = 0
     history_before: int = 0
     turns_before: int = 0
+    summarized_before: int = 0
     result_bytes: int = 0
     maximum_bytes: int = 0
     sent_bytes: int = 0
@@ -233,6 +236,17 @@ class ContextMessages:
                 yield index
         if last > first:
             yield last
+
+    def find_step_end(self, call_id: str) -> int:
+        """Return the index after an answer with a call and after its results; 0 if there is none.
+
+        Only answers after the current message are searched.
+        """
+        for at in range(len(self.messages) - 1, self.current, -1):
+            if any(call["id"] == call_id for call in self.messages[at].get("tool_calls", ())):
+                later = range(at + 1, len(self.messages))
+                return next((index for index in later if not self.is_result(index)), later.stop)
+        return 0
 
     def list_runs(self, end: int) -> list[str]:
         """Return the ids of the runs of the history whose messages begin before an index."""
@@ -406,10 +420,16 @@ def _list_omissions(context: ContextMessages, compaction: Compaction) -> tuple[O
     if end := compaction.history_before:
         runs = context.list_runs(end) or [""]
         found.append(Omission("runs", len(runs), runs[0], runs[-1], sum(context.sizes[:end])))
-    start, end = context.current + 1, compaction.turns_before
-    if end > start:
-        turns = [message for message in context.messages[start:end] if message["role"] != "tool"]
+    start = context.current + 1
+    middle = min(max(compaction.summarized_before, start), max(compaction.turns_before, start))
+    parts: tuple[tuple[OmissionKind, int, int], ...] = (
+        ("summarized", start, middle),
+        ("turns", middle, compaction.turns_before),
+    )
+    for kind, first, end in parts:
+        turns = [message for message in context.messages[first:end] if message["role"] != "tool"]
         calls = [call["id"] for turn in turns for call in turn.get("tool_calls", ())] or [""]
-        size = sum(context.sizes[start:end])
-        found.append(Omission("turns", len(turns), calls[0], calls[-1], size))
+        if turns:
+            size = sum(context.sizes[first:end])
+            found.append(Omission(kind, len(turns), calls[0], calls[-1], size))
     return tuple(found)

@@ -64,12 +64,14 @@ class Compacted:
     """A model call that leaves out more messages than the one before (docs/models.md).
 
     `estimated_tokens` is None for stored data that is damaged, which no call of the run gets.
+    `summary` is that of the answers that are summarized, with the first call that has it.
     """
 
     kind: ClassVar = EventKind.COMPACTED
     omissions: list[dict[str, Any]]
     estimated_tokens: int | None
     window: int | None
+    summary: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ share:
     {"role": "system" | "user" | "assistant" | "tool", "content": str, "created_at": int seconds,
      "tool_calls"?: [{"id", "name", "arguments": object}], "tool_call_id"?, "tool_name"?,
      "metrics"?: {nine counters}, "finish_reason"?: str | None,
-     "compacted"?: {"omissions", "estimated_tokens", "window"}, "sent_bytes"?: int}
+     "compacted"?: {"omissions", "estimated_tokens", "window", "summary"}, "sent_bytes"?: int}
 
 Assistant messages have `tool_calls`, `metrics` and `finish_reason`; tool messages have
 `tool_call_id` and `tool_name`. A message with `origin_run_id` is one of the run that this one
