@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from agentctl.light_dataclass import dataclass
-from agentctl.store.database import Statement, Steps, Value, Work, unit
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.listing import (
     MAXIMUM_TOTAL,
     Conditions,
@@ -32,7 +32,7 @@ from agentctl.store.visibility import Visibility
 MAXIMUM_COMPARED = MAXIMUM_TOTAL
 """Rows that a page is searched for if the index that it follows has the columns of all filters."""
 
-MAXIMUM_READ = 1_000
+MAXIMUM_READ = 300
 """Rows that a page is searched for if each has to be read, and rows that are sorted for a page."""
 
 R = TypeVar("R")
@@ -60,13 +60,11 @@ class FilterRange(NamedTuple):
     Attributes:
         found: the condition that uses the index, with that on the owner if it is part of the index.
         compared: the same condition for single rows.
-        lasting: True if a row leaves the range only when it is deleted: its size is remembered.
     """
 
     found: Conditions
     compared: Conditions
     maximum: int = MAXIMUM_READ
-    lasting: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,28 +108,40 @@ class Filtered:
     def _list_ranges(self, page: Slice, make: Callable[..., R]) -> Steps[RowPage[R]]:
         """Sort the rows of the first range that has few, or compare rows in the list's order."""
         for each in self.ranges:
-            size = yield from self.listing.count(each.found, self.totals if each.lasting else None)
-            if size <= each.maximum:
-                _, others, _ = self._divide(Lead())
-                found = each.found.with_all(self.few).with_all(others).with_all(self.compared)
-                for other in self.ranges:
-                    found = found if other is each else found.with_all(other.compared)
-                return (
-                    yield from self.listing.list_page(
-                        found, page, make, times=self.times, sort_ids=True
-                    )
-                )
+            rows = f"SELECT 1 FROM {self.listing.table} WHERE {' AND '.join(each.found.texts)}"
+            counted = Sql(f"SELECT count(*) FROM ({rows} LIMIT :searched) AS counted")
+            size = yield Statement(counted, {**each.found.values, "searched": each.maximum + 1})
+            if size[0][0] <= each.maximum:
+                return (yield from self._sort(each, page, make))
         compared = self.compared
         for each in self.ranges:
             compared = compared.with_all(each.compared)
         return (yield from replace(self, compared=compared, ranges=())._follow(page, make))
 
+    @unit
+    def _sort(self, chosen: FilterRange, page: Slice, make: Callable[..., R]) -> Steps[RowPage[R]]:
+        """Read a page of the rows of a range, with which all other conditions are compared."""
+        _, others, _ = self._divide(Lead())
+        conditions = others.with_all(self.few).with_all(self.compared)
+        for other in self.ranges:
+            conditions = conditions if other is chosen else conditions.with_all(other.compared)
+        conditions = conditions.with_times(*self.times, page.sort)
+        rows = _Rows(self.listing, page, chosen.found, conditions, chosen.maximum)
+        total = (yield from rows.count()), False
+        if page.after is not None:
+            sign = ">" if page.order == "asc" else "<"
+            position = f"({page.sort}, {self.listing.id}) {sign} (:after_key, :after_id)"
+            key, row_id = page.after
+            conditions = conditions.with_condition(position, after_key=key, after_id=row_id)
+            rows = replace(rows, compared=conditions)
+        found = yield from rows.read(make, total[0])
+        return RowPage(found.rows, *total, found.next)
+
     def _follow(self, page: Slice, make: Callable[..., R]) -> Work[RowPage[R]]:
         is_few = bool(self.few.texts)
         if is_few:
-            given = {name: value for name, value in self.equal.items() if value is not None}
-            followed = self.visibility.conditions().with_equal(**given).with_all(self.few)
-            compared, maximum = self.compared, MAXIMUM_READ
+            _, others, maximum = self._divide(Lead())
+            followed, compared = self.few.with_all(others), self.compared
         else:
             known = {name for name, value in self.equal.items() if value is not None}
             known |= set() if self.visibility.everyone else {"user_id"}
@@ -180,19 +190,24 @@ class Filtered:
         compared all rows.
         """
         end = yield from self._find_end(followed, page, maximum)
-        total, whole = page.total, followed.with_all(compared)
+        total = page.total
         if total is None:
-            first_end = end
+            first, first_end = replace(page, after=None), end
             if page.after is not None:
-                first_end = yield from self._find_end(followed, replace(page, after=None), maximum)
-            all_times = whole.with_times(*self.times, page.sort)
-            count = yield from self.listing.count(_until(self.listing, first_end, all_times, page))
+                first_end = yield from self._find_end(followed, first, maximum)
+            count = yield from self._search(followed, compared, first, maximum).count()
             total = count, first_end is not None
-        matching, part = narrow(whole, page, *self.times)
-        matching = _until(self.listing, end, matching, page)
-        sort_ids = bool(self.few.texts)
-        found = yield from self.listing.read(matching, part, make, total[0], sort_ids=sort_ids)
+            if not count and page.after is None:
+                return RowPage([], *total, end, keeps_total=True)
+        rows = self._search(followed, compared, page, maximum)
+        found = yield from rows.read(make, total[0])
         return RowPage(found.rows, *total, found.next or end, keeps_total=True)
+
+    def _search(
+        self, followed: Conditions, compared: Conditions, page: Slice, maximum: int
+    ) -> _Rows:
+        matching, part = narrow(followed, page, *self.times)
+        return _Rows(self.listing, part, matching, compared, maximum, ordered=True)
 
     @unit
     def _find_end(self, followed: Conditions, page: Slice, maximum: int) -> Steps[Cursor | None]:
@@ -206,9 +221,49 @@ class Filtered:
         return (rows[0][0], rows[0][1]) if len(rows) > 1 else None
 
 
-def _until(listing: Listing, end: Cursor | None, conditions: Conditions, page: Slice) -> Conditions:
-    if end is None:
-        return conditions
-    sign = "<=" if page.order == "asc" else ">="
-    bound = f"({page.sort}, {listing.id}) {sign} (:end_key, :end_id)"
-    return conditions.with_condition(bound, end_key=end[0], end_id=end[1])
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The next rows of an index, with which conditions are compared.
+
+    Attributes:
+        ordered: True if the index is in the order of the list, and the rows follow the cursor.
+    """
+
+    listing: Listing
+    page: Slice
+    found: Conditions
+    compared: Conditions
+    maximum: int
+    ordered: bool = False
+
+    @unit
+    def count(self) -> Steps[int]:
+        """Count the rows that match."""
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM ({self._build_sql()}) AS searched WHERE matches"
+        return int((yield Statement(Sql(f"{sql}) AS counted"), self._bind()))[0][0])
+
+    def read(self, make: Callable[..., R], total: int) -> Work[RowPage[R]]:
+        """Read the page. Only its rows are read as a whole."""
+        order = f"{self.page.sort} {self.page.order}, {self.listing.id} {self.page.order}"
+        ids = (
+            f"SELECT {self.listing.id} FROM ({self._build_sql()}) AS searched WHERE matches"
+            f" ORDER BY {order} LIMIT :limit OFFSET :skipped"
+        )
+        values = {**self._bind(), "skipped": self.page.offset}
+        matching = Conditions((f"{self.listing.id} IN ({ids})",), values)
+        return self.listing.read(matching, replace(self.page, after=None, offset=0), make, total)
+
+    def _build_sql(self) -> str:
+        # Without its own limit, the conditions could make another index seem to be the best one.
+        matches = " AND ".join(self.compared.texts) or "TRUE"
+        columns = f"{self.page.sort}, {self.listing.id}, ({matches}) AS matches"
+        if self.ordered:
+            parts = order_page(self.found, self.page)
+            return build_rows_sql(self.listing, columns, *parts, limits=" LIMIT :searched")
+        condition = " AND ".join(self.found.texts)
+        return f"SELECT {columns} FROM {self.listing.table} WHERE {condition} LIMIT :searched"
+
+    def _bind(self) -> dict[str, Value]:
+        values = {**bind_page(self.found, self.page), **self.compared.values}
+        del values["limit"], values["offset"]
+        return {**values, "searched": self.maximum}

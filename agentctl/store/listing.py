@@ -341,13 +341,14 @@ def build_rows_sql(
     sort: str,
     order: Order,
     after: bool,
+    limits: str = " LIMIT :limit OFFSET :offset",
 ) -> Sql:
     if after:
         sign = ">" if order == "asc" else "<"
         conditions = (*conditions, f"({sort}, {listing.id}) {sign} (:after_key, :after_id)")
     return Sql(
         f"SELECT {columns} FROM {listing.table}{_where(conditions)}"
-        f" ORDER BY {sort} {order}, {listing.id} {order} LIMIT :limit OFFSET :offset"
+        f" ORDER BY {sort} {order}, {listing.id} {order}{limits}"
     )
 
 

@@ -128,7 +128,7 @@ FROM generate_series(1, 5000) n
 
 
 def test_a_name_prefix_uses_the_index_on_postgres(postgres: PostgresUnderTest) -> None:
-    _, (sql, values) = statements_of(list_sessions(session_name="ab"), 1)
+    *_, (sql, values) = statements_of(list_sessions(session_name="ab"), 1)
 
     async def plan() -> str:
         text, names = compile_for_postgres(sql)

@@ -96,7 +96,6 @@ def list_runs(
         few = few.with_condition(IS_AT_WORK)
     ranges = _find_by_prefix("run_id", filter.id_prefix)
     if (after := filter.finished_after) is not None:
-        # A run leaves these lists without being deleted, so they are always counted.
         found = Conditions().with_condition("finished_at >= :finished_after", finished_after=after)
         found = found.with_present(
             "finished_at < :finished_before", finished_before=filter.finished_before
@@ -104,7 +103,7 @@ def list_runs(
         ended = Conditions().with_condition(
             "finished_at + 0 >= :finished_after", finished_after=after
         )
-        ranges.append(FilterRange(found, ended, lasting=False))
+        ranges.append(FilterRange(found, ended))
     filtered = Filtered(
         listing,
         _RUN_LEADS,
@@ -233,8 +232,10 @@ def list_sessions(
         owner = visibility.conditions()
         if visibility.everyone:
             owner = owner.with_equal(user_id=filter.where.user_id)
-        # The index has the columns of the other filters.
-        maximum = MAXIMUM_READ if compared.texts or ranges else MAXIMUM_COMPARED
+        # The index of the names of all users has the time of the creation.
+        others = (compared.texts, ranges, filter.where.type, filter.component_id, owner.texts)
+        is_covered = page.sort == "created_at" and not any(others)
+        maximum = MAXIMUM_COMPARED if is_covered else MAXIMUM_READ
         name = fold_ascii(filter.session_name)
         begins = Conditions().with_condition(
             f"substr({_NAME}, 1, :name_length) = :name_prefix",
@@ -313,6 +314,8 @@ def _pick(choose: Callable[[Iterable[int]], int], *times: int | None) -> int | N
 def _match_texts(filter: SessionFilter) -> Conditions:
     status = filter.status or ("ERROR" if filter.error is not None else None)
     conditions = Conditions().with_equal(last_status=status)
+    if filter.error is not None:  # compared first: few sessions have to be searched for its text
+        conditions = conditions.with_condition("last_status = 'ERROR'")
     conditions = conditions.with_all(_match_metadata(filter.metadata, filter.tag))
     if filter.error is not None:
         conditions = conditions.with_all(_match_text(_LAST_ERROR, filter.error))

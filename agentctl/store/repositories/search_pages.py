@@ -1,6 +1,6 @@
 """Pages of a search: the sessions whose texts contain all words.
 
-A page reads a bounded number of texts, as the lists of `read_compared` do. The statements that find
+A page reads a bounded number of texts, as the lists of `Filtered` do. The statements that find
 texts differ between the engines (docs/decisions/0114).
 """
 

@@ -1,0 +1,213 @@
+"""Blocks that each page of the lists of runs and sessions reads, on a generated database.
+
+`python -m tests.benchmarks.blocks --url URL` measures a database that `tests.benchmarks.seed` has
+filled, and prints the pages that read most. `--started` starts a PostgreSQL server, fills it and
+measures it. A block is a page of 4 KB that SQLite fetches from its cache or its file, or a buffer
+of 8 KB that PostgreSQL hits or reads. The filters are the fields of the requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+
+import apsw
+import asyncpg
+
+from agentctl.interface.requests import RunFilter, SessionFilter, SessionLocator
+from agentctl.store.database import Work, compile_for_postgres
+from agentctl.store.sqlite.connection import connect_reader, run_unit
+from agentctl.store.visibility import EVERYONE, Visibility
+from tests.benchmarks.population import COMPONENTS, DENSE_USER, START, YEAR, Population
+from tests.benchmarks.seed import fill_database
+from tests.postgres import running_postgres
+from tests.store.lists import list_runs, list_sessions
+
+MAXIMUM_BLOCKS = 2_000
+"""Blocks of a page, of both engines."""
+
+MIDDLE = (START + YEAR // 2, "")
+
+_KNOWN: dict[str, tuple[Any, ...]] = {
+    "user_id": (DENSE_USER, "absent"),
+    "component_id": (COMPONENTS[0][1], "absent"),
+    "session_name": ("q", "question about"),
+    "metadata": (("absent=1",),),
+    "id_prefix": ("absent00",),
+    "error_code": ("absent", "MODEL_UNAVAILABLE"),
+}
+"""Values of filters that a generated database has; others follow from the type of the field."""
+
+_PARTS = {"page", "form", "where", "db_id", "table", "search"}
+"""Fields that are no filters of rows. `tests.benchmarks.reasons.search` measures a search."""
+
+
+class Case(NamedTuple):
+    """A page of a list."""
+
+    table: Literal["runs", "sessions"]
+    filters: dict[str, Any]
+    visibility: Visibility
+    part: dict[str, Any]
+
+    def query(self) -> Work[Any]:
+        """Return the unit that reads the page."""
+        query = list_runs if self.table == "runs" else list_sessions
+        return query(self.visibility, **self.filters, **self.part)
+
+    def __str__(self) -> str:
+        texts = [f"{name}={value}" for name, value in {**self.filters, **self.part}.items()]
+        owner = "" if self.visibility.everyone else "of the dense user"
+        return " ".join((self.table, owner, *texts))
+
+
+def build_cases(*, every: bool) -> Iterator[Case]:
+    """Yield pages with each filter and with each two filters.
+
+    Args:
+        every: with all values of two filters, and all pages for one user and after a cursor.
+    """
+    owners = (EVERYONE, Visibility(False, DENSE_USER))
+    for table, request in (("runs", RunFilter), ("sessions", SessionFilter)):
+        given = _list_values(request)
+        singles = [{}, *({name: value} for name, values in given.items() for value in values)]
+        pairs = [
+            {first: one, second: other}
+            for first, second in combinations(given, 2)
+            for one in given[first][: None if every else 1]
+            for other in given[second][: None if every else 1]
+            if {first, second} != {"live", "status"}
+        ]
+        sorts = ("created_at",) if table == "runs" else ("created_at", "updated_at")
+        for number, filters in enumerate(singles + pairs):
+            whole = every or number < len(singles)
+            for owner in owners if whole else owners[:1]:
+                for sort in sorts if whole else sorts[:1]:
+                    for after in (None, MIDDLE) if whole else (None,):
+                        # A cursor has the total of the first page.
+                        total = None if after is None else (5, True)
+                        part = {"sort": sort, "after": after, "total": total}
+                        yield Case(table, filters, owner, part)  # type: ignore[arg-type]
+
+
+def _list_values(request: type[Any]) -> dict[str, tuple[Any, ...]]:
+    hints = get_type_hints(request)
+    names = [field.name for field in fields(request)]
+    if "where" in names:
+        names += [field.name for field in fields(SessionLocator)]
+        hints |= get_type_hints(SessionLocator)
+    return {
+        name: _KNOWN.get(name) or _choose_values(hints[name])
+        for name in names
+        if name not in _PARTS
+    }
+
+
+def _choose_values(hint: Any) -> tuple[Any, ...]:
+    for each in (hint, *get_args(hint)):
+        if get_origin(each) is Literal:
+            return get_args(each)
+        if get_origin(each) is tuple:
+            return (("absent",),)
+        if each in (bool, int, str):
+            return {bool: (True,), int: (START + YEAR // 2,), str: ("absent",)}[each]
+    raise AssertionError(f"a filter of the type {hint} needs a value in _KNOWN")
+
+
+class Counter(Protocol):
+    """Counts the blocks of a unit."""
+
+    async def count(self, work: Work[Any]) -> int: ...
+
+
+class SqliteCounter:
+    """Counts the pages of a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = connect_reader(path)
+        self._reader.pragma("mmap_size", 0)
+
+    async def count(self, work: Work[Any]) -> int:
+        """Return the pages that a unit fetches."""
+        kinds = (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS)
+        before = sum(self._reader.status(kind)[0] for kind in kinds)
+        run_unit(self._reader, work)
+        return sum(self._reader.status(kind)[0] for kind in kinds) - before
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class PostgresCounter:
+    """Counts the buffers of a connection."""
+
+    def __init__(self, connection: asyncpg.Connection[Any]) -> None:
+        self._connection = connection
+
+    async def count(self, work: Work[Any]) -> int:
+        """Return the buffers of the plans of all statements of a unit."""
+        # As of the reads of lists (docs/decisions/0126).
+        await self._connection.execute("SET plan_cache_mode = force_custom_plan")
+        steps, rows, blocks = iter(work), None, 0
+        try:
+            while True:
+                statement = steps.send(rows)  # type: ignore[arg-type]
+                text, names = compile_for_postgres(statement.sql)
+                values = [statement.parameters[name] for name in names]
+                explain = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)"
+                found = json.loads(await self._connection.fetchval(f"{explain} {text}", *values))
+                plan = found[0]["Plan"]
+                blocks += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+                fetched = await self._connection.fetch(text, *values)
+                rows = [tuple(row) for row in fetched]
+        except StopIteration:
+            return blocks
+
+
+async def count_all(counter: Counter, *, every: bool) -> list[tuple[int, Case]]:
+    """Return the blocks of all pages, the largest first."""
+    found = [(await counter.count(case.query()), case) for case in build_cases(every=every)]
+    return sorted(found, key=lambda each: -each[0])
+
+
+async def _measure(url: str) -> list[tuple[int, Case]]:
+    if url.startswith("sqlite:///"):
+        return await count_all(SqliteCounter(Path(url.removeprefix("sqlite:///"))), every=True)
+    connection = await asyncpg.connect(url)
+    found = await count_all(PostgresCounter(connection), every=True)
+    await connection.close()
+    return found
+
+
+def _show(found: list[tuple[int, Case]]) -> None:
+    beyond = sum(blocks > MAXIMUM_BLOCKS for blocks, _ in found)
+    middle = found[len(found) // 2][0]
+    print(f"{len(found):,} pages, {beyond} above {MAXIMUM_BLOCKS:,} blocks, median {middle:,}")
+    for blocks, case in found[:40]:
+        print(f"{blocks:>9,}  {case}")
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--url", help="sqlite:////absolute/path or postgresql://…")
+    parser.add_argument("--started", action="store_true", help="start and fill a PostgreSQL server")
+    parser.add_argument("--sessions", type=int, default=1_000_000, help="with --started")
+    options = parser.parse_args()
+    if not options.started:
+        _show(asyncio.run(_measure(options.url)))
+        return
+    with running_postgres() as url:
+        asyncio.run(fill_database(url, Population(options.sessions, 5)))
+        print("filled", file=sys.stderr)
+        _show(asyncio.run(_measure(url)))
+
+
+if __name__ == "__main__":
+    _main()
