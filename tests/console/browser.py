@@ -92,6 +92,12 @@ class ConsolePage:
         """Open a place such as `#/runs`."""
         self.page.evaluate("place => { location.hash = place }", place)
 
+    def filter(self, words: str) -> None:
+        """Type filters such as `status:failed` and apply them."""
+        field = self.page.get_by_role("combobox", name="Filters")
+        field.fill(words)
+        field.press("Enter")
+
     def see(self, *texts: str) -> None:
         """Wait until the texts are on the page."""
         for text in texts:

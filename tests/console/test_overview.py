@@ -165,7 +165,7 @@ def test_brush_leads_to_the_runs_behind_a_bar_and_a_span(
         expect(shown.page.locator(".causes tbody a")).to_have_text("2")
         brushed.locator("text=Show failed ones").click()
         _expect_runs(shown, 2, {"status": ["ERROR"], "before": [_end_of(points[-1])]})
-        shown.page.click("text=Remove these filters")
+        shown.page.click("text=Remove all")
         expect(shown.page.locator("[data-given]")).to_have_count(0)
 
 

@@ -555,29 +555,6 @@ export function Filter({ name, label, options, query, all = "all" }) {
   >`;
 }
 
-/** A text filter in the hash, with suggestions; it takes effect when typing pauses. */
-export function Search({ name, label, query, main = false, options = [] }) {
-  const timer = useRef(null);
-  const [typed, setTyped] = useState(null);
-  const list = options.length ? `suggestions-${name}` : null;
-  const change = (event) => {
-    const { value } = event.target;
-    setTyped(value);
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => {
-      setTyped(null);
-      setQuery({ [name]: value });
-    }, 250);
-  };
-  useEffect(() => () => clearTimeout(timer.current), []);
-  return html`<label class=${main ? "filter search main" : "filter search"}
-    ><span class="hidden">${label}</span>
-    <input type="search" dir="auto" data-main=${main} value=${typed ?? query[name] ?? ""} onInput=${change}
-      placeholder=${label} autocomplete="off" spellcheck="false" list=${list} />
-    ${list ? html`<datalist id=${list}>${options.map((each) => html`<option key=${each} value=${each} />`)}</datalist>` : null}
-  </label>`;
-}
-
 /** Rows of one height; only those near the visible part are in the document.
  *
  * The heights and the width are those of app.css: a narrow list has rows of two lines.

@@ -3,18 +3,25 @@
 import { can, path, withQuery } from "../app/api.js";
 import { Asked, Decision, placeOf } from "../app/approvals.js";
 import { readExact, writeExact } from "../app/exact.js";
+import { Filters } from "../app/filters.js";
 import { ApprovalStatus, describeWait, waitedSeconds } from "../app/waits.js";
 import {
-  Copy, cut, Empty, Filter, formatAge, formatSpan, formatTotal, html, Loaded, LoadMore, Page, printable,
-  Search, setQuery, shortId, Space, toHash, twoLines, useComponents, useKeys, useMemo, useNames, useNow, usePages,
+  Copy, cut, Empty, formatAge, formatSpan, formatTotal, html, Loaded, LoadMore, Page, printable,
+  setQuery, shortId, Space, toHash, twoLines, useKeys, useMemo, useNames, useNow, usePages,
   useRef, useResource, useReturn, useWindow,
 } from "../app/ui.js";
 
 const EVERY = 3000;
-const FILTERS = ["status", "kind", "component", "user", "tool", "older"];
-const KINDS = ["approval", "input", "external", "outcome"];
-const DECIDED = ["approved", "rejected", "answered", "expired", "cancelled"];
-const AGES = [["600", "10 min"], ["3600", "1 h"], ["86400", "1 d"], ["604800", "7 d"]];
+const same = (...words) => words.map((word) => [word, word]);
+const KEYS = [
+  { key: "tool", about: "name of the tool" },
+  { key: "component", about: "id of an agent, team or workflow" },
+  { key: "user", about: "the user of the run" },
+  { key: "kind", about: "what is asked", values: same("approval", "input", "external", "outcome") },
+  { key: "older", about: "asked before that time", values: [["10min", "600"], ["1h", "3600"], ["1d", "86400"], ["7d", "604800"]] },
+  { key: "status", about: "what was decided", more: { all: "1" },
+    values: [["waits", "pending"], ...same("approved", "rejected", "answered", "expired", "cancelled")] },
+];
 const POLICIES = {
   user: "the user of the run, or an approver",
   other: "an approver who is not the user of the run (four eyes)",
@@ -41,25 +48,18 @@ function List({ query }) {
     db_id: query.db,
   };
   const { resource, rows, more } = usePages("/approvals", filters, { every: EVERY, key: "approval_id", live: !all });
-  const { components } = useComponents();
   const meta = resource.data?.meta;
   return html`<${Page} title="Approvals" wide=${true} aside=${meta && html`<span role="status">${formatTotal(meta, "approval")}</span>`}>
-    <div class="filters">
+    <${Filters} page="approvals" keys=${KEYS} query=${query}>
       <div class="segment">
         ${[["", "Waiting"], ["1", "All"]].map(([value, label]) => html`<button key=${label} type="button"
           aria-pressed=${all === Boolean(value)} onClick=${() => setQuery({ all: value, status: "" })}>${label}</button>`)}
       </div>
-      <${Search} name="tool" label="Tool" query=${query} main=${true} />
-      <${Search} name="component" label="Component" query=${query} options=${components.map((each) => each.id)} />
-      <${Search} name="user" label="User" query=${query} />
-      ${all ? html`<${Filter} name="status" label="Status" query=${query} options=${[["pending", "waits"], ...DECIDED]} />` : null}
-      <${Filter} name="kind" label="Kind" query=${query} options=${KINDS} />
-      <${Filter} name="older" label="Older than" query=${query} options=${AGES} all="any age" />
-    </div>
+    <//>
     <${Loaded} resource=${resource} place="/approvals">
       ${() => rows.length
         ? html`<${Table} rows=${rows} db=${query.db} /><${LoadMore} more=${more} />`
-        : html`<${Empty} filters=${FILTERS} query=${query} none="No approvals match.">${all ? "No approvals yet." : "Nothing waits for a decision."}<//>`}
+        : html`<${Empty} filters=${KEYS.map(({ key }) => key)} query=${query} none="No approvals match.">${all ? "No approvals yet." : "Nothing waits for a decision."}<//>`}
     <//>
   <//>`;
 }

@@ -1,14 +1,21 @@
 // The audit log: entries with filters in the hash, new ones as they come, an explanation of denials.
 
 import { call, withQuery } from "../app/api.js";
+import { Filters } from "../app/filters.js";
 import {
-  Copy, cut, Empty, Filter, FollowButton, formatClock, html, Loaded, LoadMore, Page, printable,
-  saveFile, Search, setQuery, shortId, Space, toHash, useKeys, useMemo, useNow, usePages, useRef, useState,
+  Copy, cut, Empty, FollowButton, formatClock, html, Loaded, LoadMore, Page, printable,
+  saveFile, setQuery, shortId, Space, toHash, useKeys, useMemo, useNow, usePages, useRef, useState,
   useWindow,
 } from "../app/ui.js";
 
-const SPANS = [["3600", "1 h"], ["86400", "1 d"], ["604800", "7 d"]];
 const LOOKS = { allowed: ["✓", "green"], denied: ["✗", "red"], failed: ["!", "yellow"] };
+
+const KEYS = [
+  { key: "principal", about: "who asked" },
+  { key: "operation", about: "name of an operation, such as create_agent_run" },
+  { key: "outcome", about: "what the server did", values: Object.keys(LOOKS).map((word) => [word, word]) },
+  { key: "since", about: "the last hour, day or week", values: [["1h", "3600"], ["1d", "86400"], ["7d", "604800"]] },
+];
 
 export default function Audit({ query }) {
   const following = query.follow !== "0";
@@ -25,12 +32,7 @@ export default function Audit({ query }) {
     <${FollowButton} on=${following} onClick=${follow} />
     <${Export} filters=${filters} />`;
   return html`<${Page} title="Audit" wide=${true} aside=${aside}>
-    <div class="filters">
-      <${Search} name="principal" label="Principal" query=${query} main=${true} />
-      <${Search} name="operation" label="Operation" query=${query} />
-      <${Filter} name="outcome" label="Outcome" query=${query} options=${Object.keys(LOOKS)} />
-      <${Filter} name="since" label="Since" query=${query} options=${SPANS} all="the beginning" />
-    </div>
+    <${Filters} page="audit" keys=${KEYS} query=${query} />
     <${Loaded} resource=${resource} place="/audit">
       ${() => {
         if (!rows.length) {

@@ -2,8 +2,9 @@
 
 import { can, canList, withQuery } from "../app/api.js";
 import { describeSpan, endOf, Figure, Patterns, UNITS, useBrush } from "../app/chart.js";
+import { Filters } from "../app/filters.js";
 import {
-  cut, Empty, Filter, formatAge, formatDuration, formatNumber, formatShort, html, Loaded, Page, printable, Search, setQuery, Skeleton,
+  cut, Empty, Filter, formatAge, formatDuration, formatNumber, formatShort, html, Loaded, Page, printable, setQuery, Skeleton,
   toHash, useCaller, useComponents, useEffect, useMemo, useNow, useResource, useState,
 } from "../app/ui.js";
 
@@ -12,7 +13,14 @@ const EVERY = 15_000;
 /** Name, label, step, and the number of steps if it is not the default of the server. */
 const PERIODS = [["", "24 h", "hour", 0], ["7d", "7 d", "hour", 168], ["30d", "30 d", "day", 0], ["90d", "90 d", "day", 90]];
 const GROUPS = { component: "Component", model: "Model", user: "User", version: "Version" };
-const FILTERS = ["component", "type", "model", "user", "version"];
+const KEYS = [
+  { key: "component", about: "id of an agent, team or workflow" },
+  { key: "type", about: "kind of component", values: ["agent", "team", "workflow"].map((kind) => [kind, kind]) },
+  { key: "model", about: "the first model of a run" },
+  { key: "user", about: "the user of a run" },
+  { key: "version", about: "version of the component" },
+];
+const FILTERS = KEYS.map(({ key }) => key);
 const ENDS = [["completed", "COMPLETED", "solid"], ["failed", "ERROR", "hatched"], ["cancelled", "CANCELLED", "lined"]];
 const PERCENTILES = [["p50", "circle"], ["p95", "triangle"], ["p99", "square"]];
 const NOTHING = { points: [], data: [], groups: 0, total: null, waiting: null };
@@ -37,23 +45,19 @@ export default function Overview({ query }) {
     component_type: query.type, model: query.model, user_id: query.user, version: query.version, db_id: query.db,
   });
   const resource = useResource(allowed ? place : null, { every: EVERY });
-  const { components } = useComponents();
   if (!allowed || resource.error?.status === 403) return html`<${Instead} query=${query} />`;
   const overview = resource.data;
   // Until the answer is here, a text of the same width keeps its place.
   const aside = overview ? describeSpan(overview.since, overview.points.at(-1).at, step)
     : html`<span style=${{ visibility: "hidden" }}>${describeSpan(...[24, 1].map((each) => new Date((first + count - each) * UNITS[step]).toISOString()), step)}</span>`;
   return html`<${Page} title="Overview" wide=${true} aside=${aside}>
-    <div class="filters">
+    <${Filters} page="overview" keys=${KEYS} query=${query}>
       <div class="segment" role="group" aria-label="Period">
         ${PERIODS.map(([name, label]) => html`<button key=${label} type="button" aria-pressed=${(query.period || "") === name}
           onClick=${() => setQuery({ period: name })}>${label}</button>`)}
       </div>
-      <${Search} name="component" label="Component" query=${query} main=${true} options=${components.map((each) => each.id)} />
-      <${Search} name="model" label="Model" query=${query} />
-      <${Search} name="user" label="User" query=${query} />
       <${Filter} name="by" label="Groups by" query=${query} options=${["model", "user", "version"]} all="component" />
-    </div>
+    <//>
     ${overview || resource.error
       ? html`<${Loaded} resource=${resource} place=${PLACE}>${(found) => html`<${Shown} overview=${found} step=${step} by=${by} query=${query} />`}<//>`
       : html`<${Shown} overview=${NOTHING} step=${step} by=${by} query=${query} />`}

@@ -2,19 +2,35 @@
 
 import { call, isFinal, withQuery } from "../app/api.js";
 import { CancelDialog, useCancels } from "../app/cancel.js";
+import { Filters } from "../app/filters.js";
 import { RunTable, useCauses } from "../app/runs.js";
 import {
-  cut, Empty, Filter, formatNumber, formatTotal, html, Loaded, LoadMore, Page, phaseOf, Search, setQuery,
-  STATUSES, useCaller, useComponents, useEffect, useKeys, useMemo, usePages, useState,
+  Empty, formatNumber, formatTotal, html, Loaded, LoadMore, Page, phaseOf, setQuery,
+  STATUSES, useCaller, useEffect, useKeys, useMemo, usePages, useState,
 } from "../app/ui.js";
 
 const RECENT = 5 * 60 * 1000;
 const ENDED = [["COMPLETED", "✓", "green"], ["ERROR", "✗", "red"], ["CANCELLED", "■", "grey"]];
 const EVERY_ENDED = 12_000;
-/** The filters of the ways from the overview, and their words. */
-const OF_OVERVIEW = [["since", "finished_after", "ended since"], ["before", "finished_before", "ended before"], ["type", "component_type", "type"],
-  ["model", "model", "model"], ["version", "version", "version"], ["error", "error_code", "error"], ["parent", "parent", "parent run"]];
-const AGES = [["60", "1 min"], ["600", "10 min"], ["3600", "1 h"], ["86400", "1 d"]];
+const AGES = [["1min", "60"], ["10min", "600"], ["1h", "3600"], ["1d", "86400"]];
+const ENDED_ONLY = { all: "1" };
+/** Filters that only the list of all runs has: the names of these parameters in requests. */
+const OF_ALL = { since: "finished_after", before: "finished_before", type: "component_type", model: "model", version: "version", error: "error_code", parent: "parent" };
+const KEYS = [
+  { key: "status", about: "how it ended, or where it is", values: Object.entries(STATUSES).map(([value, word]) => [word, value]), more: ENDED_ONLY },
+  { key: "component", about: "id of an agent, team or workflow" },
+  { key: "user", about: "the user of the run" },
+  { key: "session", about: "id of a session" },
+  { key: "tag", about: "a tag of the run" },
+  { key: "older", about: "started before that time", values: AGES },
+  { key: "error", about: "code of the failure", more: ENDED_ONLY },
+  { key: "type", about: "kind of component", values: ["agent", "team", "workflow"].map((kind) => [kind, kind]), more: ENDED_ONLY },
+  { key: "model", about: "the first model; needs a time or a session", more: ENDED_ONLY },
+  { key: "version", about: "version of the component; needs a time or a session", more: ENDED_ONLY },
+  { key: "parent", about: "none leaves out runs of members", values: [["none", "none"]], more: ENDED_ONLY },
+  { key: "ended-since", name: "since", about: "a time in RFC 3339", more: ENDED_ONLY },
+  { key: "ended-before", name: "before", about: "a time in RFC 3339", more: ENDED_ONLY },
+];
 
 export default function Runs({ query }) {
   const all = query.all === "1";
@@ -33,13 +49,12 @@ export default function Runs({ query }) {
     created_before: before,
     tag: query.tag,
     view: "phase",
-    ...(all ? Object.fromEntries(OF_OVERVIEW.map(([name, filter]) => [filter, query[name]])) : {}),
+    ...(all ? Object.fromEntries(Object.entries(OF_ALL).map(([name, filter]) => [filter, query[name]])) : {}),
   };
   // With the four requests for ended runs every 12 seconds, this makes one a second.
   const every = all ? 5000 : 1500;
   const found = usePages("/runs", filters, { every, key: "run_id", live: !all });
   const { resource, more } = found;
-  const { components } = useComponents();
   const [marked, setMarked] = useState(new Set());
   const [asked, setAsked] = useState(null);
   const cancels = useCancels(query.db);
@@ -65,29 +80,18 @@ export default function Runs({ query }) {
   });
   const meta = resource.data?.meta;
   const aside = meta && (all || paused ? formatTotal(meta, paused ? "paused run" : "run") : describeLive(rows, meta));
-  const given = all ? OF_OVERVIEW.filter(([name]) => query[name]) : [];
-  const reset = Object.fromEntries(OF_OVERVIEW.map(([name]) => [name, ""]));
   return html`<${Page} title="Runs" wide=${true} aside=${html`<span role="status">${aside}</span>`}>
-    <div class="filters">
+    <${Filters} page="runs" keys=${KEYS} query=${query}>
       <div class="segment">
         ${[["", "Live"], ["paused", "Paused"], ["1", "All"]].map(([value, label]) => html`<button key=${label} type="button"
           aria-pressed=${(query.all || "") === value} onClick=${() => setQuery({ all: value })}>${label}</button>`)}
       </div>
-      <${Search} name="component" label="Component" query=${query} main=${true} options=${components.map((each) => each.id)} />
-      <${Search} name="user" label="User" query=${query} />
-      <${Search} name="session" label="Session" query=${query} />
-      <${Search} name="tag" label="Tag" query=${query} />
-      ${all ? html`<${Filter} name="status" label="Status" query=${query}
-        options=${Object.entries(STATUSES)} />` : null}
-      <${Filter} name="older" label="Older than" query=${query} options=${AGES} all="any age" />
-    </div>
-    ${given.length ? html`<p class="chips spread" data-given>${given.map(([name, , words]) => html`<span key=${name} class="chip">${words} ${cut(query[name], 60)}</span>`)}
-      <button type="button" class="link" onClick=${() => setQuery(reset)}>Remove these filters</button></p>` : null}
+    <//>
     <${Loaded} resource=${resource} place="/runs">
       ${() => html`
           ${rows.length || more.available
             ? html`<${RunTable} rows=${rows} db=${query.db} causes=${causes} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
-            : html`<${Empty} filters=${["component", "user", "status", "older", "session", "tag", ...given.map(([name]) => name)]} query=${query} none="No runs match.">
+            : html`<${Empty} filters=${KEYS.map((each) => each.name ?? each.key)} query=${query} none="No runs match.">
                 ${paused ? "No run waits for a decision." : all ? "No runs yet." : "Nothing is running."}
                 <a href="#/agents">Start a run</a><//>`}
           <${LoadMore} more=${more} />`}

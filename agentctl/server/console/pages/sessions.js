@@ -1,14 +1,25 @@
 // The list of sessions: filters in the hash, pages by cursor, deletion of marked ones.
 
 import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
+import { Filters } from "../app/filters.js";
 import {
-  cut, describeHold, Dialog, Empty, Filter, formatAge, formatNumber, formatShort, formatTotal, html, Loaded,
-  LoadMore, Page, printable, Search, Space, Status, STATUSES, toHash, twoLines, useAction,
-  useComponents, useEffect, useNow, usePages, useRef, useReturn, useState, useWindow,
+  cut, describeHold, Dialog, Empty, formatAge, formatNumber, formatShort, formatTotal, html, Loaded,
+  LoadMore, Page, printable, Space, Status, STATUSES, toHash, twoLines, useAction,
+  useEffect, useNow, usePages, useRef, useReturn, useState, useWindow,
 } from "../app/ui.js";
 
 const EVERY = 5000;
-const FILTERS = ["search", "name", "type", "component", "user", "id", "db", "status", "tag"];
+const KEYS = [
+  { key: "status", about: "of the newest run", values: Object.entries(STATUSES).map(([value, word]) => [word, value]) },
+  { key: "user", about: "the user of the session" },
+  { key: "component", about: "id of an agent, team or workflow" },
+  { key: "type", about: "kind of component", values: ["agent", "team", "workflow"].map((kind) => [kind, kind]) },
+  { key: "name", about: "beginning of the name" },
+  { key: "tag", about: "a tag of the session" },
+  { key: "id", about: "beginning of the id, at least 8 characters" },
+  { key: "sort", about: "order of the list", values: [["created", "created_at"]] },
+];
+const FILTERS = ["search", "db", ...KEYS.map(({ key }) => key)];
 
 export default function Sessions({ query }) {
   const filters = {
@@ -24,7 +35,6 @@ export default function Sessions({ query }) {
     sort_by: query.search ? "created_at" : query.sort || "updated_at",
   };
   const { resource, rows, more } = usePages("/sessions", filters, { every: EVERY, key: "session_id" });
-  const { components } = useComponents();
   const [marked, setMarked] = useState(new Set());
   const [asking, setAsking] = useState(false);
   const mark = (id) => {
@@ -34,18 +44,8 @@ export default function Sessions({ query }) {
   };
   const meta = resource.data?.meta;
   return html`<${Page} title="Sessions" aside=${meta && formatTotal(meta, "session")}>
-    <div class="filters many">
-      <${Search} name="name" label="Name begins with" query=${query} main=${true} />
-      <${Search} name="search" label="Words" query=${query} />
-      <${Filter} name="type" label="Type" query=${query} options=${["agent", "team", "workflow"]} />
-      <${Search} name="component" label="Component" query=${query} options=${components.map((each) => each.id)} />
-      <${Search} name="user" label="User" query=${query} />
-      <${Filter} name="status" label="Status" query=${query} options=${Object.entries(STATUSES)} />
-      <${Search} name="tag" label="Tag" query=${query} />
-      <${Search} name="id" label="Id begins with" query=${query} />
-      <${Filter} name="sort" label="Sort by" query=${query}
-        all="last used" options=${[["created_at", "created"]]} />
-    </div>
+    <${Filters} page="sessions" keys=${KEYS}
+      words="search" query=${query} />
     <${Loaded} resource=${resource} place="/sessions">
       ${() => {
         if (!rows.length && !more.available) return html`<${Nothing} query=${query} />`;

@@ -1,8 +1,9 @@
 // Webhooks: the endpoints of the configuration, and the deliveries to them.
 
 import { call, can } from "../app/api.js";
+import { Filters } from "../app/filters.js";
 import {
-  cut, Empty, Filter, formatAge, html, Loaded, LoadMore, Page, printable, Search, shortId, toHash,
+  cut, Empty, formatAge, html, Loaded, LoadMore, Page, printable, shortId, toHash,
   useNow, usePages, useResource, useState,
 } from "../app/ui.js";
 
@@ -21,11 +22,11 @@ export default function Webhooks({ query }) {
         ? html`<${Endpoints} rows=${found} />`
         : html`<${Empty}>No webhooks are configured.<//>`}
     <//>
-    <div class="filters">
-      <${Search} name="run" label="Run" query=${query} main=${true} />
-      <${Filter} name="state" label="State" query=${query} options=${Object.keys(STATES)} />
-      <${Filter} name="webhook" label="Webhook" query=${query} options=${(endpoints.data || []).map((each) => each.webhook_id)} />
-    </div>
+    <${Filters} page="webhooks" query=${query} keys=${[
+      { key: "state", about: "of a delivery", values: Object.keys(STATES).map((word) => [word, word]) },
+      { key: "webhook", about: "id of a webhook", suggest: (endpoints.data || []).map((each) => each.webhook_id) },
+      { key: "run", about: "id of a run" },
+    ]} />
     <${Loaded} resource=${resource} place="/webhooks/deliveries">
       ${() => rows.length
         ? html`<${Deliveries} rows=${rows} /><${LoadMore} more=${more} />`

@@ -1,0 +1,138 @@
+"""The field with the filters of a list: words, completions, chips, saved views."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.deployed import start, token
+from tests.console.test_widths import SMALL_TARGETS, check_layout
+from tests.deployment import ADMIN
+from tests.server.threaded_server import ThreadedServer
+
+pytestmark = needs_browser
+
+
+def test_words_become_filters_of_the_url(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/http-500", "filtered-1", "A cake that fails")
+    start(server, "agents/echo", "filtered-2", "A cake that is right")
+    with open_console(browser, server.url, "#/sessions", token=token(server)) as shown:
+        rows = shown.page.locator("tbody tr")
+        shown.filter('status:failed user:me "cake"')
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("A cake that fails")
+        assert shown.evaluate("location.hash") == "#/sessions?status=ERROR&user=me&search=cake"
+        chips = shown.page.locator("[data-given] .chip")
+        expect(chips).to_have_text(["status:failed ✕", "user:me ✕", '"cake" ✕'])
+        check_accessibility(shown)
+        chips.first.click()
+        expect(rows).to_have_count(2)
+        field = shown.page.get_by_role("combobox", name="Filters")
+        expect(field).to_be_focused()
+        field.press("Backspace")
+        expect(field).to_have_value('"cake"')
+        expect(chips).to_have_count(1)
+
+
+def test_keys_and_values_are_completed_by_keyboard(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    with open_console(browser, server.url, "#/runs", token=token(server)) as shown:
+        page = shown.page
+        field = page.get_by_role("combobox", name="Filters")
+        page.keyboard.press("/")
+        expect(field).to_be_focused()
+        options = page.locator("#completions [role=option]")
+        expect(options.first).to_contain_text("status: how it ended")
+        check_accessibility(shown)
+        # A narrow window, in which the field is hidden, has taken the focus.
+        page.keyboard.press("/")
+        page.keyboard.type("comp")
+        expect(options).to_have_count(1)
+        page.keyboard.press("ArrowDown")
+        expect(field).to_have_attribute("aria-activedescendant", "completion-0")
+        page.keyboard.press("Enter")
+        expect(field).to_have_value("component:")
+        page.keyboard.type("ech")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Tab")
+        expect(page.locator("[data-given]")).to_have_text("component:echo ✕")
+        assert shown.evaluate("location.hash") == "#/runs?component=echo"
+        shown.filter("status:completed")
+        expect(page.locator("button:text-is('All')")).to_have_attribute("aria-pressed", "true")
+        page.keyboard.type("st")
+        expect(options.first).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(options).to_have_count(0)
+        expect(field).to_be_focused()
+
+
+def test_wrong_words_name_the_right_ones(server: ThreadedServer, browser: Browser) -> None:
+    with open_console(browser, server.url, "#/runs?all=1", token=token(server)) as shown:
+        field = shown.page.get_by_role("combobox", name="Filters")
+        message = shown.page.get_by_role("alert")
+        for words, text in {
+            "stauts:failed": "There is no filter stauts. Filters of this list: status, component",
+            "status:wrong": "status cannot be wrong: running, queued, paused, completed, failed",
+            "user:": "user needs a value: the user of the run.",
+            "cake": "This list has no search for words: write a filter and its value",
+        }.items():
+            shown.filter(words)
+            expect(message).to_contain_text(text)
+            expect(field).to_have_value(words)
+        assert shown.evaluate("location.hash") == "#/runs?all=1"
+        check_accessibility(shown)
+
+
+def test_views_are_saved_in_the_browser(server: ThreadedServer, browser: Browser) -> None:
+    place = "#/runs?all=1&status=ERROR"
+    with open_console(browser, server.url, place, token=token(server)) as shown:
+        page = shown.page
+        page.click("summary:has-text('Views')")
+        check_accessibility(shown)
+        page.fill("[aria-label='Name of the view']", "Failed")
+        page.click(".views button:text-is('Save')")
+        stored = shown.evaluate("JSON.stringify(localStorage)")
+        views = json.loads(json.loads(stored)["console.views"])
+        assert views == [{"name": "Failed", "place": place}]
+        shown.go("#/runs")
+        page.click("summary:has-text('Views (1)')")
+        page.click(".views a:text-is('Failed')")
+        expect(page.locator("[data-given]")).to_have_text("status:failed ✕")
+        page.click("summary:has-text('Views (1)')")
+        page.click("[aria-label='Delete the view Failed']")
+        assert shown.evaluate("localStorage['console.views']") == "[]"
+        bad = [{"name": "bad", "place": "javascript:alert(1)"}, {"name": 1}, None]
+        shown.evaluate("each => { localStorage['console.views'] = each }", json.dumps(bad))
+        shown.go("#/sessions")
+        expect(page.locator("summary:text-is('Views')")).to_have_count(1)
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_filters_of_a_phone_are_behind_a_button(
+    server: ThreadedServer, browser: Browser, width: int
+) -> None:
+    size = {"width": width, "height": 800}
+    key = server.deployment.token("boss", ADMIN)
+    with open_console(
+        browser,
+        server.url,
+        "#/sessions?user=me",
+        token=key,
+        viewport=size,  # type: ignore[arg-type]
+    ) as shown:
+        for page in ("sessions", "runs", "approvals", "audit", "webhooks", "overview"):
+            shown.go(f"#/{page}")
+            field = shown.page.get_by_role("combobox", name="Filters")
+            button = shown.page.locator(".filters .narrow")
+            expect(field).to_be_hidden()
+            button.click()
+            expect(field).to_be_visible()
+            check_layout(shown)
+            assert shown.evaluate(SMALL_TARGETS) == [], page
+            button.click()
+        shown.go("#/sessions?user=me&status=ERROR")
+        expect(button).to_have_text("Filters (2)")
