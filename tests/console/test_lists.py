@@ -59,6 +59,16 @@ def test_failures_show_their_exception_at_1280(
         check_accessibility(shown)
 
 
+def test_times_to_the_first_token_name_their_runs(
+    server: ThreadedServer, browser: Browser, failed: str
+) -> None:
+    place = f"#/overview?component={SELLER}"
+    with open_console(browser, server.url, place, token=failed) as shown:
+        figures = shown.page.locator("[data-figure^='Time to'] .legend")
+        expect(figures.first).to_contain_text(f"of 0 of {FAILURES} runs")
+        expect(figures.last).not_to_contain_text("runs")
+
+
 def test_causes_need_their_scope(server: ThreadedServer, browser: Browser, failed: str) -> None:
     reader = server.deployment.token(USER, *READS)
     place = f"#/runs?all=1&component={SELLER}"

@@ -154,7 +154,10 @@ function Tiles({ overview, place, query }) {
 }
 
 function Times({ title, name, shared }) {
-  return html`<${Figure} title=${title} note="logarithmic" ...${shared} lines=${true} format=${formatTime} short=${formatTick}
+  // An agent in code has no call of a model, and so no first token.
+  const [timed, ended] = [shared.total?.[name].count, shared.total?.duration.count];
+  const remark = timed < ended ? `of ${formatNumber(timed)} of ${formatNumber(ended)} runs` : "";
+  return html`<${Figure} title=${title} note="logarithmic" ...${shared} remark=${remark} lines=${true} format=${formatTime} short=${formatTick}
     series=${PERCENTILES.map(([percentile, look]) => ({ name: percentile, look, value: (point) => point[name][percentile] }))}
     more=${[{ name: "runs", value: (point) => formatNumber(point[name].count) }]} />`;
 }

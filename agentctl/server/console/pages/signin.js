@@ -42,7 +42,7 @@ export default function SignIn({ over, logo }) {
         The token stays in this tab: in its memory and, for a reload, in a cookie that no script can
         read. To get one, run:
       </p>
-      <${Command} text="agentctl token mint --sub me --scope agents:read --scope agents:run --scope sessions:read" />
+      <${Command} text="agentctl token mint --sub me --scope user" />
     </form>
   </div>`;
 }
