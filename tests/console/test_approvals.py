@@ -12,7 +12,9 @@ import pytest
 from playwright.sync_api import Browser, Route
 
 from tests.approvals.people import APPROVER, USER, People
+from tests.conditions import wait_for
 from tests.console.browser import (
+    SECONDS,
     ConsolePage,
     check_accessibility,
     expect,
@@ -277,6 +279,38 @@ def test_reader_of_approvals_decides_nothing(people: People, browser: Browser) -
         shown.see("Another person than the user of the run", "approvals:payer:write")
         expect(shown.page.locator("form")).to_have_count(0)
     people.decide(people.approvals(run)[0], "reject")
+
+
+def test_new_approvals_are_notified_on_request(people: People, browser: Browser) -> None:
+    with open_as(people, browser, "eve", "#/approvals") as shown:
+        shown.page.evaluate(RECORD_NOTIFICATIONS, "denied")
+        notify = shown.page.locator("button:has-text('Notify me')")
+        notify.click()
+        shown.see("The browser refuses notifications of this site")
+        expect(notify).to_have_attribute("aria-pressed", "false")
+        shown.page.evaluate(RECORD_NOTIFICATIONS, "granted")
+        notify.click()
+        expect(notify).to_have_attribute("aria-pressed", "true")
+        run = people.start("ask", name="notified")
+        approval = people.approvals(run)[0]
+        wait_for(lambda: shown.evaluate("sent.length") == 1, SECONDS)
+        assert shown.evaluate("sent.map(each => each.texts)") == [
+            [f"{approval['tool_name']} waits for a decision", approval["component_id"]]
+        ]
+        shown.evaluate("sent[0].onclick()")
+        expect(shown.page.locator("h1")).to_have_text(approval["tool_name"])
+        assert shown.evaluate("location.hash").endswith(approval["approval_id"])
+
+
+RECORD_NOTIFICATIONS = """answer => {
+    window.sent = [];
+    window.Notification = class {
+        static requestPermission = async () => answer;
+        constructor(title, { body }) { this.texts = [title, body]; sent.push(this); }
+        close() {}
+    };
+}"""
+"""Replace the notifications of the browser, which a test cannot see, by a list."""
 
 
 def test_list_is_filtered(people: People, browser: Browser) -> None:

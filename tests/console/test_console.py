@@ -43,9 +43,9 @@ PRESS = """keys => {
 }"""
 """Press keys one after the other within the time that a sequence may take."""
 
-FIRST_LIST = (14, 123_000, 43_000)
-FIRST_OVERVIEW = (15, 143_500, 50_000)
-FIRST_TRANSCRIPT = (20, 217_000, 73_500)
+FIRST_LIST = (15, 126_000, 44_000)
+FIRST_OVERVIEW = (16, 147_000, 51_000)
+FIRST_TRANSCRIPT = (21, 220_500, 74_700)
 """Requests, bytes and compressed bytes of the page and its files, at most; decision 56 has them."""
 
 TALL: Any = {"width": 1280, "height": 1000}

@@ -7,7 +7,7 @@ from playwright.sync_api import Browser
 
 from tests.console.browser import check_accessibility, expect, needs_browser, open_console
 from tests.console.deployed import READS, RUNS, start, token
-from tests.console.test_widths import check_layout
+from tests.console.test_widths import SMALL_TARGETS, check_layout
 from tests.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
@@ -59,6 +59,32 @@ def test_failures_show_their_exception_at_1280(
         check_accessibility(shown)
 
 
+def test_failures_are_grouped_by_exception(
+    server: ThreadedServer, browser: Browser, failed: str
+) -> None:
+    headers = server.bearer(USER, *READS, *RUNS)
+    body = {"message": "refused", "session_id": "sold-refused", "stream": False}
+    assert server.client.post("/agents/http-500/runs", json=body, headers=headers).is_success
+    with open_console(browser, server.url, f"#/runs?user={USER}", token=failed) as shown:
+        shown.page.click("button:text-is('Failures')")
+        groups = shown.page.locator("[data-group]")
+        expect(groups).to_have_count(2)
+        shown.see(f"2 groups of {FAILURES + 1} failures")
+        expect(groups.first).to_contain_text("ValueError: the shop answered 500 to the order 44")
+        count = groups.first.locator("button")
+        expect(count).to_have_text(str(FAILURES))
+        assert groups.first.locator("svg path").first.get_attribute("d")
+        expect(groups.last).to_contain_text("MODEL_UNAVAILABLE")
+        count.click()
+        expect(shown.page.locator("tbody tr[data-run]", has_text="order 43")).to_have_count(1)
+        assert "group=1" in shown.evaluate("location.hash")
+        check_layout(shown)
+        check_accessibility(shown)
+        shown.page.set_viewport_size({"width": 390, "height": 800})
+        check_layout(shown)
+        assert shown.evaluate(SMALL_TARGETS) == []
+
+
 def test_times_to_the_first_token_name_their_runs(
     server: ThreadedServer, browser: Browser, failed: str
 ) -> None:
@@ -74,7 +100,7 @@ def test_causes_need_their_scope(server: ThreadedServer, browser: Browser, faile
     place = f"#/runs?all=1&component={SELLER}"
     with open_console(browser, server.url, place, token=reader) as shown:
         shown.see("AGENT_FAILED: The code of the agent failed")
-        assert not any("/failures" in url for url in shown.requests)
+        assert not any("/failures?" in url for url in shown.requests)
 
 
 @pytest.mark.parametrize("width", [360, 1280])

@@ -1,5 +1,6 @@
 // The console: its navigation and its pages, which are loaded when they are opened.
 
+import { isNotifying, notifyOf } from "./notify.js";
 import { render } from "../vendor/preact.mjs";
 import { call, canList } from "./api.js";
 import { Above, Lazy, listen, LOGO, OpenServer, Top, useShell } from "./shell.js";
@@ -59,21 +60,23 @@ function useWaiting() {
     let timer = null;
     let pause = SOONEST;
     let last = null;
+    let newest = null;
     const load = async () => {
       clearTimeout(timer);
-      const found = document.hidden ? null : await call("GET", "/approvals?status=pending&limit=1").catch(() => null);
+      const found = document.hidden && !isNotifying() ? null : await call("GET", "/approvals?status=pending&limit=1").catch(() => null);
       if (control.signal.aborted) return;
-      pause = found && found.meta.total_count !== last ? SOONEST : Math.min(LATEST, 2 * pause);
+      pause = found && found.meta.total_count !== last ? SOONEST : Math.min(isNotifying() ? 2 * SOONEST : LATEST, 2 * pause);
       if (found) {
         last = found.meta.total_count;
         set(found.meta);
+        newest = notifyOf(found.data, newest);
       }
       timer = setTimeout(load, pause);
     };
     const again = () => {
       pause = SOONEST / 2;
       clearTimeout(timer);
-      if (!document.hidden) timer = setTimeout(load, 300);
+      if (!document.hidden || isNotifying()) timer = setTimeout(load, 300);
     };
     load();
     addEventListener("console-decided", again, control);

@@ -4,6 +4,7 @@ import { can, path, withQuery } from "../app/api.js";
 import { Asked, Decision, placeOf } from "../app/approvals.js";
 import { readExact, writeExact } from "../app/exact.js";
 import { Filters } from "../app/filters.js";
+import { NotifyButton } from "../app/notify.js";
 import { ApprovalStatus, describeWait, waitedSeconds } from "../app/waits.js";
 import {
   Copy, cut, Empty, formatAge, formatSpan, formatTotal, html, Loaded, LoadMore, Page, printable,
@@ -49,7 +50,7 @@ function List({ query }) {
   };
   const { resource, rows, more } = usePages("/approvals", filters, { every: EVERY, key: "approval_id", live: !all });
   const meta = resource.data?.meta;
-  return html`<${Page} title="Approvals" wide=${true} aside=${meta && html`<span role="status">${formatTotal(meta, "approval")}</span>`}>
+  return html`<${Page} title="Approvals" wide=${true} aside=${meta && html`<span role="status">${formatTotal(meta, "approval")}</span><${NotifyButton} />`}>
     <${Filters} page="approvals" keys=${KEYS} query=${query}>
       <div class="segment">
         ${[["", "Waiting"], ["1", "All"]].map(([value, label]) => html`<button key=${label} type="button"

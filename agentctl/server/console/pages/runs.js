@@ -2,6 +2,7 @@
 
 import { call, isFinal, withQuery } from "../app/api.js";
 import { CancelDialog, useCancels } from "../app/cancel.js";
+import { FailureGroups } from "../app/failures.js";
 import { Filters } from "../app/filters.js";
 import { RunTable, useCauses } from "../app/runs.js";
 import {
@@ -35,6 +36,7 @@ const KEYS = [
 export default function Runs({ query }) {
   const all = query.all === "1";
   const paused = query.all === "paused";
+  const grouped = all && query.status === "ERROR" && query.group === "1";
   const before = useMemo(() => {
     const limit = Number(query.older);
     return limit ? new Date(Date.now() - limit * 1000).toISOString() : "";
@@ -84,17 +86,19 @@ export default function Runs({ query }) {
     <${Filters} page="runs" keys=${KEYS} query=${query}>
       <div class="segment">
         ${[["", "Live"], ["paused", "Paused"], ["1", "All"]].map(([value, label]) => html`<button key=${label} type="button"
-          aria-pressed=${(query.all || "") === value} onClick=${() => setQuery({ all: value })}>${label}</button>`)}
+          aria-pressed=${!grouped && (query.all || "") === value} onClick=${() => setQuery({ all: value, group: "" })}>${label}</button>`)}
+        <button type="button" aria-pressed=${grouped} onClick=${() => setQuery({ all: "1", status: "ERROR", group: "1" })}>Failures</button>
       </div>
     <//>
     <${Loaded} resource=${resource} place="/runs">
       ${() => html`
-          ${rows.length || more.available
+          ${grouped && rows.length ? html`<${FailureGroups} rows=${found.rows} causes=${causes} meta=${meta} more=${more} db=${query.db} />`
+            : rows.length || more.available
             ? html`<${RunTable} rows=${rows} db=${query.db} causes=${causes} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
             : html`<${Empty} filters=${KEYS.map((each) => each.name ?? each.key)} query=${query} none="No runs match.">
                 ${paused ? "No run waits for a decision." : all ? "No runs yet." : "Nothing is running."}
                 <a href="#/agents">Start a run</a><//>`}
-          <${LoadMore} more=${more} />`}
+          ${grouped ? null : html`<${LoadMore} more=${more} />`}`}
     <//>
     ${chosen.length || cancels.sent
       ? html`<div class="more row">
