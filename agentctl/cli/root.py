@@ -35,6 +35,7 @@ _COMMANDS = {
     "teams": ("components:teams", "List and show the configured teams"),
     "workflows": ("components:workflows", "List and show the configured workflows"),
     "runs": ("runs:app", "Start, follow, list, cancel, repeat and repair runs"),
+    "chat": ("chat:chat", "Hold a conversation with an agent, team or workflow"),
     "sessions": (
         "sessions:app",
         "List, show, export, import, rename, summarize, hold, prune and delete sessions",

@@ -66,7 +66,9 @@ USES: dict[str, tuple[str, ...]] = {
         "work.child_processes", "work.event_loop", "work.origins", "work.started_work",
         "work.unstopped",
     ),
-    "signals of a program": ("cli.request_options", "store.sqlite.backup"),
+    "signals of a program": (
+        "cli.commands.chat", "cli.request_options", "store.sqlite.backup",
+    ),
     "a lock of a file by one call of flock": (
         "auth.keys.files", "cli.contexts", "cli.sign_ins", "runs.workers.process",
     ),

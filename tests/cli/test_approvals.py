@@ -294,3 +294,10 @@ def test_receipt_states_a_decision_to_others(
     assert (forged.code, "signed statement is not valid" in forged.stderr) == (1, True)
     missing = agentctl("approvals", "verify-receipt", "none.jwt", "--key", str(key))
     assert (missing.code, "none.jwt cannot be read" in missing.stderr) == (2, True)
+
+
+def test_chat_asks_in_place_and_goes_on(terminal: Terminal, door: tuple[str, ...]) -> None:
+    begin = ("chat", "payer", *door)
+    paid = terminal(*begin, types="user\ny\n\x04", when="conversation\r\n> ")
+    assert (paid.code, "argument amount  10" in paid.screen) == (0, True), paid.screen
+    assert "Results: paid" in paid.screen

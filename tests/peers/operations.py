@@ -85,7 +85,7 @@ ROWS: tuple[Row, ...] = (
             _OPERATIONS,
             "client_run_agent client_run_agent_with_tool client_run_team client_run_workflow",
         ),
-        commands=("runs start",),
+        commands=("runs start", "chat"),
         methods=("run_agent", "run_team", "run_workflow"),
     ),
     Row(

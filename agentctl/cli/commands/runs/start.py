@@ -135,12 +135,7 @@ async def start_run(
         client_tools=_parse_tools("--client-tools", client_tools),
     )
     stream = choose_stream(stream, out, background=background)
-    new = RunStart(
-        component,
-        request,
-        stream=partial(target.operations.stream_run, *component),
-        wait=partial(target.operations.create_run, *component),
-    )
+    new = build_start(target, component, request)
     with _adding_hint(target, session):
         await show_new_run(target, new, out, stream=stream)
 
@@ -205,12 +200,25 @@ class RunStart:
         request: a `RunRequest`, `RetryRequest` or `ForkRequest`.
         stream: starts it for the request and returns its events.
         wait: starts it for the request and returns its record.
+        is_brief: True if its ids are not noted when it starts.
     """
 
     component: ComponentRef
     request: Any
     stream: Callable[[Any], AsyncIterator[StreamEvent]]
     wait: Callable[[Any], Awaitable[Document[RunRecord]]]
+    is_brief: bool = False
+
+
+def build_start(target: Target, component: ComponentRef, request: RunRequest) -> RunStart:
+    """Return the start of a run of a component."""
+    operations = target.operations
+    return RunStart(
+        component,
+        request,
+        stream=partial(operations.stream_run, *component),
+        wait=partial(operations.create_run, *component),
+    )
 
 
 def choose_stream(stream: bool | None, out: CommandOutput, *, background: bool) -> bool:
@@ -247,7 +255,7 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
                 async for event in events:
                     is_first = not run_output.run_id
                     write_event(event, out.format, lines)
-                    if is_first:
+                    if is_first and not new.is_brief:
                         _note_started(target, new, run_output.run_id, run_output.session_id)
             if run_output.asked is None:
                 break

@@ -1,0 +1,160 @@
+"""`agentctl chat`: a conversation at a real terminal, and from a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agentctl
+from tests.cli.demo import Demo
+from tests.process import AGENTCTL
+
+DEADLINE = 60.0
+
+
+@dataclass
+class Person:
+    """A person at a terminal where a command runs."""
+
+    screen: int
+    process: subprocess.Popen[bytes]
+    seen: str = ""
+
+    def wait_for(self, text: str) -> str:
+        """Return the output since the last wait, up to a text."""
+        deadline = time.monotonic() + DEADLINE
+        while text not in self.seen:
+            assert time.monotonic() < deadline, self.seen
+            if select.select([self.screen], [], [], 0.2)[0]:
+                try:
+                    self.seen += os.read(self.screen, 65536).decode().replace("\r\n", "\n")
+                except OSError:  # the command has closed the terminal
+                    assert text in self.seen, self.seen
+        before, _, self.seen = self.seen.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        os.write(self.screen, text.encode())
+
+
+@contextmanager
+def sit_at(*words: str, env: dict[str, str], folder: Path) -> Iterator[Person]:
+    """Run a command at a new terminal, as the leader of its session: Ctrl-C works."""
+    ours, theirs = os.openpty()
+    line = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(theirs), *AGENTCTL, *words]
+    process = subprocess.Popen(line, env=env, cwd=folder, start_new_session=True)
+    try:
+        yield Person(ours, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.fixture(params=["local", "remote"])
+def door(request: pytest.FixtureRequest, demo: Demo) -> tuple[str, ...]:
+    if request.param == "local":
+        return ("--config", str(demo.config))
+    return ("--url", demo.url)
+
+
+@pytest.mark.slow
+def test_conversation_keeps_its_session_and_stops_runs(
+    agentctl: Agentctl,
+    demo: Demo,
+    door: tuple[str, ...],
+    environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    env = environment | ({"AGENTCTL_TOKEN": demo.token} if door[0] == "--url" else {})
+    with sit_at("chat", "slow", *door, env=env, folder=tmp_path) as person:
+        first = re.search(r"session (\S+);", person.wait_for("conversation\n> "))
+        assert first
+        person.type("/help\n")
+        assert "Ctrl-C stops a run" in person.wait_for("\n> ")
+        person.type("count\n")
+        person.wait_for("count count")
+        person.type("\x03")
+        assert " is CANCELLED" in person.wait_for("\n> ")
+        person.type("again\n")
+        person.wait_for("again again")
+        person.type("\x03")
+        assert " is CANCELLED" in person.wait_for("\n> ")
+        person.type("/new\n")
+        second = person.wait_for("\n> ").split()[-1]
+        assert second != first[1]
+        person.type("\x04")
+        person.wait_for("go on with: agentctl chat slow --session ")
+        person.wait_for(second)
+        assert person.process.wait(DEADLINE) == 0
+    runs = agentctl(
+        "runs", "list", "--session", first[1], "-o", "json", "--config", str(demo.config)
+    )
+    statuses = [row["status"] for row in json.loads(runs.stdout)["data"]]
+    assert statuses == ["CANCELLED", "CANCELLED"]
+
+
+HELD = """
+import asyncio
+from contextlib import suppress
+
+
+async def held(message: str):
+    yield "begun"
+    for _ in range(600):
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.1)
+"""
+CONFIG = """
+[[databases]]
+id = "main"
+url = "sqlite:///agentctl.db"
+[[agents]]
+id = "held"
+object = "held_agent:held"
+"""
+
+
+@pytest.mark.slow
+def test_second_interrupt_leaves_although_the_agent_ignores_its_cancel(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "held_agent.py").write_text(HELD)
+    (tmp_path / "agentctl.toml").write_text(CONFIG)
+    with sit_at("chat", "held", env=environment, folder=tmp_path) as person:
+        person.wait_for("conversation\n> ")
+        person.type("\n\ngo\n")
+        person.wait_for("begun")
+        person.type("\x03")
+        person.wait_for("is CANCELLED")
+        person.type("\x03")
+        assert person.process.wait(DEADLINE) == 130
+
+
+@pytest.mark.parametrize("remotely", [False, True])
+def test_each_line_of_a_pipe_is_a_message(agentctl: Agentctl, demo: Demo, remotely: bool) -> None:
+    door = ("--url", demo.url) if remotely else ("--config", str(demo.config))
+    session = f"piped-{remotely}"
+    chat = ("chat", "echo", "--session", session, *door)
+    env = {"AGENTCTL_TOKEN": demo.token} if remotely else {}
+    ended = agentctl(*chat, input="one\n\n/new\ntwo", env=env)
+    assert (ended.code, ended.stdout) == (0, "one\n/new\ntwo\n"), ended.stderr
+    listed = agentctl(
+        "runs", "list", "--session", session, "-o", "name", "--config", str(demo.config)
+    )
+    assert len(listed.lines) == 3
+    missing = agentctl("chat", "ekco", *door, input="one\ntwo\n", env=env)
+    assert (missing.code, missing.stderr.count("agent not found: ekco")) == (5, 1)
+    assert agentctl("chat", *door).code == 2
+    assert agentctl("chat", "echo", "-o", "json", *door).code == 2
