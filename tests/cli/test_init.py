@@ -143,3 +143,16 @@ def test_templates_are_formatted(kind: str, tmp_path: Path) -> None:
         line = [sys.executable, "-m", "ruff", *command, "--config", str(ROOT / "pyproject.toml")]
         ended = subprocess.run([*line, str(tmp_path)], capture_output=True, check=False)
         assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["openai-agents", "agno"])
+def test_agent_of_a_new_project_answers_offline(agentctl: Agentctl, home: Path, kind: str) -> None:
+    made = agentctl("init", "--agent", kind)
+    assert made.code == 0, made.stderr
+    ended = agentctl("runs", "start", "--agent", "assistant", "-m", "hello")
+    assert (ended.code, ended.stdout) == (0, "hello\n"), ended.stderr
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=home, capture_output=True, check=False
+    )
+    assert tested.returncode == 0, tested.stdout

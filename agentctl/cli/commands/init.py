@@ -6,15 +6,18 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from agentctl.cli.commands.console import find_url
+from agentctl.cli.help import join_alternatives
 from agentctl.cli.parameters import argument, option
 from agentctl.cli.show.terminal import note
 
 EXAMPLE = "agentctl init my-server"
 
-AgentKind = Literal["function", "pydantic-ai", "langgraph", "mcp"]
+AgentKind = Literal["function", "pydantic-ai", "langgraph", "openai-agents", "agno", "mcp"]
+
+_KINDS = join_alternatives(get_args(AgentKind))
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _NEXT_STEPS = """
@@ -34,15 +37,19 @@ and in another:
   agentctl runs start --agent assistant --message "hello" --url {url}
   agentctl console --sub me --url {url}
 """
-_PACKAGES = {"pydantic-ai": "pydantic_ai", "langgraph": "langgraph", "mcp": "mcp"}
+_PACKAGES = {
+    "pydantic-ai": "pydantic_ai",
+    "langgraph": "langgraph",
+    "openai-agents": "agents",
+    "agno": "agno",
+    "mcp": "mcp",
+}
 """The package that the agents of a kind import, which an extra of the name of the kind installs."""
 
 
 def init(
     directory: Path = argument("DIR", "Directory to write to; created if missing", default=Path()),
-    agent: AgentKind | None = option(
-        "--agent", "KIND", "Write an agent in Python too: function, pydantic-ai, langgraph or mcp"
-    ),
+    agent: AgentKind | None = option("--agent", "KIND", f"Write an agent in Python too: {_KINDS}"),
 ) -> None:
     """Write a sample configuration and a key pair.
 
