@@ -63,14 +63,15 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     count = in_each(count_waiting) if is_measured else None
     deliver = deliveries.start_due if settings.webhooks else None
     count_deliveries = deliveries.count_waiting if settings.webhooks and is_measured else None
+    sweep = partial(sweep_dead_workers, databases, monitor, worker.id)
     sweep_jobs = [
         Job("clock", lambda: observe_clock(guard, databases, monitor.rate_limited_log)),
         Job("lease", lease.acquire),
-        Job("dead_workers", lambda: sweep_dead_workers(databases, monitor, worker.id), leased=True),
-        Job("approvals", in_each(expire), leased=True),
-        Job("queue", in_each(claims.end_overdue), leased=True),
-        Job("stalled", in_each(claims.advance_stalled), leased=True, seconds=ADVANCE_SECONDS),
-        Job("usage", sums.add_ended_runs, leased=True),
+        Job("dead_workers", sweep, leased=True, look="workers"),
+        Job("approvals", in_each(expire), leased=True, look="approvals"),
+        Job("queue", in_each(claims.end_overdue), leased=True, look="waiting"),
+        Job("stalled", in_each(claims.advance_stalled), True, ADVANCE_SECONDS, look="waiting"),
+        Job("usage", sums.add_ended_runs, leased=True, look="usage"),
         Job("audit_heads", sign, leased=True),
         Job("claims", claims.claim_found),
         Job("counts", count, seconds=COUNT_SECONDS),
@@ -85,7 +86,7 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     ]
     leg_jobs = [Job("legs", legs.claim_changed)]
     return [
-        Lane(SWEEP_SECONDS, sweep_jobs, within=lease.extended),
+        Lane(SWEEP_SECONDS, sweep_jobs, within=lease.extended, rests=True),
         Lane(SWEEP_SECONDS, [Job("backups", back_up, leased=True)]),
         Lane(CLEANUP_SECONDS, cleanup_jobs, steady=True),
         Lane(TICK_SECONDS, delivery_jobs, woken=deliveries.due),

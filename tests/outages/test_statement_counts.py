@@ -38,6 +38,7 @@ STREAMS = 20 if LONG else 5
 WINDOW = 60.0 if LONG else 5.0
 ATTEMPTS = 3
 
+LONE = 0.8
 IDLE = 0.4
 LIVE = 1.5
 STREAMING = LIVE + 10
@@ -87,14 +88,13 @@ class Cluster:
             folder = self._folder / name
             if not self.servers:
                 folder.mkdir()
-                databases = {
-                    "main": f'url = "{url}"\nsearch_path = "counted"',
-                    "second": 'url = "sqlite:///second.db"',
-                }
+                databases = {"main": f'url = "{url}"\nsearch_path = "counted"'}
                 deployment = create_deployment(
                     folder, self._model_url, databases=databases,
                     extra="[limits]\nconcurrent_runs = 1000\nfollowed_runs = 1000\n",
                 )  # fmt: skip
+                text = deployment.path.read_text().replace('database = "second"\n', "")
+                deployment.path.write_text(text)
                 self.headers = deployment.bearer("me", ADMIN)
             else:
                 first = self.servers[0].deployment
@@ -135,16 +135,26 @@ class Cluster:
                 return
         raise AssertionError(f"{name}: {rates} statements/s, more than {limits}")
 
-    async def _count(self, name: str) -> list[float]:
+    async def check_lone(self) -> None:
+        """Check all statements of a server that has no work and no other server."""
+        for _ in range(ATTEMPTS):
+            (rate,) = await self._count("alone", 3 * WINDOW, sweeping=False)
+            if rate <= LONE:
+                return
+        raise AssertionError(f"alone: {rate} statements/s, more than {LONE}")
+
+    async def _count(
+        self, name: str, window: float = WINDOW, *, sweeping: bool = True
+    ) -> list[float]:
         """Count the statements of a window; return those per second of each server.
 
-        Those of the server that sweeps are reduced by its sweeps.
+        Those of the server that sweeps are reduced by its sweeps, unless `sweeping` is False.
         """
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(2)
         log = self._postgres.log
         before, began = log.stat().st_size, clock()
-        await asyncio.sleep(WINDOW)
+        await asyncio.sleep(window)
         with log.open("rb") as file:
             file.seek(before)
             text = file.read().decode(errors="replace")
@@ -154,15 +164,16 @@ class Cluster:
             "SELECT pid FROM counted.leases JOIN counted.workers ON worker_id = owner"
         )
         pids = {row["pid"] for row in sweepers}
-        sweeping = [server.process.pid in pids for server in self.servers]
-        assert sum(sweeping) <= 1
+        sweeps_for_all = [server.process.pid in pids for server in self.servers]
+        assert sum(sweeps_for_all) <= 1
         rates = [
-            (found[server.name] - SINGLE - sweeps * (SWEEP + SWEEPING * seconds)) / seconds
-            for server, sweeps in zip(self.servers, sweeping, strict=True)
+            (found[server.name] - sweeping * (SINGLE + sweeps * (SWEEP + SWEEPING * seconds)))
+            / seconds
+            for server, sweeps in zip(self.servers, sweeps_for_all, strict=True)
         ]
         shown = ", ".join(
             f"{found[server.name] / seconds:.2f}{' (sweeps)' if sweeps else ''}"
-            for server, sweeps in zip(self.servers, sweeping, strict=True)
+            for server, sweeps in zip(self.servers, sweeps_for_all, strict=True)
         )
         print(f"{len(self.servers)} servers, {name}: {shown} statements/s")
         return rates
@@ -178,6 +189,8 @@ async def test_statements_do_not_grow_with_the_work_of_others(
         "SELECT pg_reload_conf()",
     )
     try:
+        await cluster.grow(1)
+        await cluster.check_lone()
         await cluster.grow(SIZES[0])
         await cluster.check("idle", IDLE)
         streams = [await cluster.start_run(0, "trickle", f"t{at}") for at in range(STREAMS)]

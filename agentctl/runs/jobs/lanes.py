@@ -19,6 +19,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.durations import DurationHistogram
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.workers.lease import SweepLease
+from agentctl.store.repositories.workers import Looks
 from agentctl.work.tasks import Tasks
 
 JOB_BUCKETS = (0.1, 1.0, 10.0)
@@ -36,12 +37,15 @@ class Job:
         run: does the work that is due, and bounds its own time. None if there is no such work.
         leased: True if only the process with the lease of the sweep does it.
         seconds: time between two runs, if it is longer than that of the lane.
+        look: the field of `Looks` that shows its work; a lane skips the job without such work,
+            except the first time. "" for none.
     """
 
     name: str
     run: Callable[[], Awaitable[object]] | None
     leased: bool = False
     seconds: float = 0.0
+    look: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Lane:
         within: opens a context for each pass.
         woken: ends a pause when it is set; None for nothing.
         rest: seconds after a pass that was woken in which `woken` causes no other one.
+        rests: True if the pause is twice as long after a pass without work for any look.
     """
 
     seconds: float
@@ -62,6 +67,7 @@ class Lane:
     within: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
     woken: asyncio.Event | None = None
     rest: float = 0.0
+    rests: bool = False
 
 
 class Jobs:
@@ -102,10 +108,14 @@ class Jobs:
             async with lane.within():
                 for job in jobs:
                     is_due = clock() >= due.get(job.name, 0.0)
+                    if is_due and job.look and job.name in due:
+                        is_due = self.lease.may_find(job.look)
                     if is_due and (self.lease.is_held or not job.leased):
                         due[job.name] = clock() + job.seconds
                         if not await self._run(job):
                             break
+            if lane.rests:
+                pause = lane.seconds * (1 if self.lease.may_find(*Looks._fields) else 2)
             if lane.steady:
                 pause = lane.seconds - min(clock() - began, lane.seconds)
             await asyncio.sleep(rest)

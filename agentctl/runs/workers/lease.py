@@ -30,6 +30,7 @@ class SweepLease:
 
     Attributes:
         is_held: True if this process has the lease, by the last answer of the database.
+        looks: what that answer has found in the system database; None without the lease.
     """
 
     def __init__(self, databases: Databases, monitor: WorkerMonitor, worker: Worker) -> None:
@@ -37,6 +38,12 @@ class SweepLease:
         self._monitor = monitor
         self._worker = worker
         self.is_held = False
+        self.looks: workers.Looks | None = None
+
+    def may_find(self, *looks: str) -> bool:
+        """Return True unless the last answer has found nothing: see the fields of `Looks`."""
+        found, is_alone = self.looks, len(self._databases.get_open()) == 1
+        return found is None or not is_alone or any(getattr(found, look) for look in looks)
 
     async def acquire(self) -> bool:
         """Take or extend the lease if it is free. Return True if this process has it."""
@@ -51,7 +58,10 @@ class SweepLease:
                 return False
             exited = sweeper
         work = workers.acquire_sweep(self._worker.id, now(), exited=exited)
-        self.is_held = await system.write(work)
+        self.looks = await system.write(work)
+        self.is_held = self.looks is not None
+        if heartbeat is not None and not self.may_find("workers"):
+            self._monitor.oldest_heartbeat = heartbeat.beat
         return self.is_held
 
     @contextlib.asynccontextmanager

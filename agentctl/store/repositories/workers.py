@@ -6,10 +6,12 @@ One of them at a time sweeps for all: it has a lease, which it must extend.
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from typing import NamedTuple
 
 from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
-from agentctl.store.states import HAS_CANCEL_REQUEST, IS_WAITING
+from agentctl.store.repositories.queue import IS_QUEUED
+from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE, IS_WAITING
 
 LEASE_SECONDS = 6
 """Time after which the lease of a sweeper expires that does not extend it."""
@@ -55,6 +57,22 @@ class Heartbeat:
     sweeper: str | None
 
 
+class Looks(NamedTuple):
+    """The work that a sweep may find in the system database, read together with its lease.
+
+    Attributes:
+        workers: other workers, or runs without this one as their owner.
+        approvals: pending approvals whose time ends within `LEASE_SECONDS`.
+        waiting: runs that are in the queue, paused, or without an owner and to be cancelled.
+        usage: ended runs that are not in the sums.
+    """
+
+    workers: bool
+    approvals: bool
+    waiting: bool
+    usage: bool
+
+
 _NAMES = tuple(field.name for field in fields(WorkerRow))
 _COLUMNS = ", ".join(_NAMES)
 
@@ -74,10 +92,23 @@ _HEARTBEAT = Sql(
     f" EXISTS (SELECT 1 FROM runs WHERE {IS_WAITING}), {_SWEEPER}"
 )
 
+_LOOKS = (
+    "EXISTS (SELECT 1 FROM workers WHERE worker_id <> :worker_id)"
+    f" OR EXISTS (SELECT 1 FROM runs WHERE {IS_LIVE}"
+    " AND (runs.owner IS NULL OR runs.owner <> :worker_id))"
+    " OR EXISTS (SELECT 1 FROM runs WHERE holding IS NOT NULL AND runs.owner <> :worker_id)",
+    "EXISTS (SELECT 1 FROM approvals WHERE status = 'pending' AND approvals.expires_at <= :soon)",
+    f"EXISTS (SELECT 1 FROM runs WHERE {IS_QUEUED})"
+    f" OR EXISTS (SELECT 1 FROM runs WHERE runs.owner IS NULL AND {HAS_CANCEL_REQUEST})"
+    " OR EXISTS (SELECT 1 FROM runs WHERE status = 'PAUSED')",
+    "EXISTS (SELECT 1 FROM usage_ends)",
+)
+
+# One statement: a lone server without work sends no other one for its sweeps.
 _ACQUIRE = Sql(
     f"UPDATE leases SET owner = :worker_id, expires_at = clock(:now) + {_LEASE}"
     f" WHERE name = 'sweep' AND (owner IN (:worker_id, :exited) OR NOT ({_IS_VALID}))"
-    " RETURNING owner"
+    f" RETURNING {', '.join(_LOOKS)}"
 )
 
 _RELEASE = Sql(
@@ -120,14 +151,19 @@ def record_heartbeat(worker_id: str, now: int) -> Work[Heartbeat | None]:
     return _HEARTBEAT.first(build, worker_id=worker_id, now=now).as_repeatable()
 
 
-def acquire_sweep(worker_id: str, now: int, *, exited: str | None = None) -> Work[bool]:
-    """Take or extend the lease of the sweep. Return False if another worker has it.
+def acquire_sweep(worker_id: str, now: int, *, exited: str | None = None) -> Work[Looks | None]:
+    """Take or extend the lease of the sweep. Return None if another worker has it.
 
     Args:
         exited: a worker that is known to be dead; its lease is taken before it expires.
     """
-    work = _ACQUIRE.has_rows(worker_id=worker_id, now=now, exited=exited or worker_id)
-    return work.as_repeatable()
+
+    def build(*found: int) -> Looks:
+        return Looks(*map(bool, found))
+
+    return _ACQUIRE.first(
+        build, worker_id=worker_id, now=now, exited=exited or worker_id, soon=now + _LEASE
+    ).as_repeatable()  # fmt: skip
 
 
 def get_sweeper(now: int) -> Work[str | None]:
