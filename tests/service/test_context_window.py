@@ -160,7 +160,7 @@ def build_message(chance: random.Random, session: Session) -> tuple[str, bool]:
     named = f"{session.number}-{len(session.runs)} work"
     if session.component in LONG_RUNS:
         steps = chance.choice((3, 12, 30, 40))
-        lengths = f"{chance.choice((9, 400, 3_000))} {chance.choice((5, 60, 300))}"
+        lengths = f"{chance.choice((9, 45, 90))} {chance.choice((5, 60, 300))}"
         return f"{named} {steps} {lengths} {'y ' * chance.randrange(400)}", True
     asked = f"{named} {chance.choice((0, 0, 1, 3, 12))} {chance.choice((9, 400, 3_000, 30_000))} "
     if chance.random() < 0.1:
