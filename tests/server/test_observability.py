@@ -154,7 +154,7 @@ def test_every_event_is_one_line(seen: ObservedServer) -> None:
     assert written.isascii()
     assert re.search(r"[\x00-\x09\x0b-\x1f\x7f]", written) is None
     notes = [line for line in written.splitlines() if line[:1] != "{"]
-    said = ["agentctl", "authorization:", "console:", "metrics:"]
+    said = ["agentctl", "authorization:", "console:", "chat:", "metrics:"]
     assert [note.split(" ")[0] for note in notes] == said
 
 
@@ -187,7 +187,7 @@ def test_readable_format_of_two_workers(pair: ObservedServer) -> None:
     wait_for(lambda: pair.served.log_text.count("operation=get_agents") == 20)
     said = pair.served.log_text
     assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
-    lines = said.splitlines()[5:]
+    lines = said.splitlines()[6:]
     for line in lines:
         assert READABLE.fullmatch(line) or line.startswith("    "), line
     finished = [line for line in lines if "operation=create_agent_run" in line]
