@@ -355,8 +355,8 @@ CASES: dict[str, Case] = {
         post("/sessions/summed/summarize", {}),
         b"HTTP/1.1 ",
         (
-            "runtime.components.background.MAXIMUM_INPUT", "runs.life.background.MAXIMUM_TURNS",
-            "runtime.components.background.MAXIMUM_TURN",
+            "runtime.transcript.history.MAXIMUM_INPUT", "runs.life.background.MAXIMUM_TURNS",
+            "runtime.transcript.history.MAXIMUM_TURN",
         ),
     ),
     "messages of OpenAI's API": Case(

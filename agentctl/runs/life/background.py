@@ -22,7 +22,7 @@ from agentctl.records.stored_json import parse_stored
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.life.admission import AdmittedRun, admit_child_run
 from agentctl.runs.life.live import LiveRun
-from agentctl.runtime.components.background import MAXIMUM_INPUT, cut_turn
+from agentctl.runtime.transcript.history import MAXIMUM_INPUT, cut_turn
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import run_reads, sessions
 

@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 import orjson
 
-from agentctl.runtime.components.background import (
-    INSTRUCTIONS,
-    MAXIMUM_INPUT,
-    MAXIMUM_OUTPUT_TOKENS,
-    cut_turn,
-)
 from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
 from agentctl.runtime.models.access import get_access
 from agentctl.runtime.models.answering import AnswerRequest, fetch_answer
 from agentctl.runtime.models.call_fitting import leave_answer
 from agentctl.runtime.models.listed_models import find_window
 from agentctl.runtime.transcript.context_window import Message
-from agentctl.runtime.transcript.history import MAXIMUM_SUMMARY
+from agentctl.runtime.transcript.history import (
+    MAXIMUM_INPUT,
+    MAXIMUM_OUTPUT_TOKENS,
+    MAXIMUM_SUMMARY,
+    SUMMARY_INSTRUCTIONS,
+    cut_turn,
+)
 
 MAXIMUM_STEP_RESULT = 1_000
 """Characters of the result of a tool in the input of a summary; the rest is left out."""
@@ -134,7 +134,7 @@ def _list_texts(message: Message, maximum: int) -> Iterator[str]:
 async def _fetch_summary(model_id: str, prompt: str) -> str:
     request = AnswerRequest(
         model_id,
-        INSTRUCTIONS["summary"],
+        SUMMARY_INSTRUCTIONS,
         [{"role": "user", "content": prompt}],
         settings={"max_tokens": MAXIMUM_OUTPUT_TOKENS},
     )
