@@ -93,7 +93,8 @@ async def check_numbers(service: Service, count: int) -> None:
                       "deep": sum(number % 3 != 0 for number in range(count))}  # fmt: skip
     point = overview["points"][-3]
     page: Any = (await operations.get_runs(RunFilter(finished_after=1))).value
-    assert page["meta"]["total_count"] == min(count, 10_000)
+    meta = page["meta"]
+    assert meta["total_count"] == count or (meta["total_is_capped"] and meta["total_count"] >= 300)
     assert point["runs"] > 0
 
 
