@@ -272,8 +272,9 @@ def build_document_alone(row: RunRow, cut: int | None) -> bytes:
 def _is_counted(metrics: str, total: int) -> bool:
     if metrics is UNKNOWN_USAGE:
         return False
-    counted = parse_stored(metrics, dict) or {}
-    return bool(total) or counted.get("total_tokens") is not None
+    if total:
+        return True
+    return (parse_stored(metrics, dict) or {}).get("total_tokens") is not None
 
 
 def _add_phase(summary: bytes) -> dict[str, Any]:

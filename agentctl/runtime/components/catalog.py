@@ -125,6 +125,8 @@ class Catalog:
 
         A session that `next` answers keeps it when `percent` grows: its bucket stays the same.
         """
+        if not component.spec.percent:
+            return component
         place = f"{component.kind}/{component.id}/{session_id}"
         bucket = int.from_bytes(hashlib.sha256(place.encode()).digest()[:8]) % 100
         return self.list_sides(component)[-1 if bucket < component.spec.percent else 0]

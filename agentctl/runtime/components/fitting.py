@@ -111,7 +111,8 @@ class ContextFitter:
         self._summary, last = find_summary(transcript.messages)
         self._recorded_summary = self._summary
         if not self._summary:
-            self._compaction = replace(compaction, summarized_before=0)
+            if compaction.summarized_before:
+                self._compaction = replace(compaction, summarized_before=0)
         elif not compaction.summarized_before and (end := context.find_step_end(last)):
             self._compaction = replace(compaction, turns_before=end, summarized_before=end)
 

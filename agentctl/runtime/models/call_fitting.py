@@ -138,8 +138,8 @@ class CallFitter:
         Raises:
             ExecutionError: CONTEXT_EXCEEDED: what cannot be left out is far too large.
         """
-        if not self.compaction.maximum_bytes:
-            self.compaction = replace(self.compaction, maximum_bytes=self._bounds.find(model.id))
+        if not self.compaction.maximum_bytes and (refused := self._bounds.find(model.id)):
+            self.compaction = replace(self.compaction, maximum_bytes=refused)
         self.fitted = self._fit(self.compaction, self.find_room(model))
         self.compaction = self.fitted.compaction
         window = self.windows.get(model.id)
