@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -274,7 +274,8 @@ async def test_every_process_fits_the_requests_of_a_library_in_the_same_way() ->
         )
         return (await fitter.fit(None, request)).messages
 
-    first = RequestFitter(Mock())
+    run = Mock(take_turn=AsyncMock())
+    first = RequestFitter(run)
     for number in range(60):
         prompt: library.ModelRequestPart = library.UserPromptPart(f"{number}")
         if number % 20:
@@ -282,7 +283,7 @@ async def test_every_process_fits_the_requests_of_a_library_in_the_same_way() ->
             prompt = library.ToolReturnPart("look", text, tool_call_id=f"c{number - 1}")
         messages.append(library.ModelRequest([prompt]))
         shown = await fit(first)
-        assert shown == await fit(RequestFitter(Mock()))
+        assert shown == await fit(RequestFitter(run))
         call = library.ToolCallPart("look", {"at": "x" * chance.randrange(90)}, f"c{number}")
         parts = [call] if (number + 1) % 20 else [library.TextPart("done")]
         usage = RequestUsage(input_tokens=chance.randrange(500, 2_000))

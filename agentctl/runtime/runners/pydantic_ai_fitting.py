@@ -45,8 +45,12 @@ class RequestFitter:
     def __init__(self, run: HostedRun) -> None:
         self._run = run
         self._recorded: list[dict[str, Any]] = []
+        self._begin()
+
+    def _begin(self) -> None:
         self._messages: list[ModelMessage] = []
         self._neutral: list[Message] = []
+        self._context = ContextMessages(self._neutral)
         self._compaction = Compaction()
 
     async def fit(self, ctx: Any, request_context: ModelRequestContext) -> ModelRequestContext:
@@ -54,37 +58,38 @@ class RequestFitter:
         window = request_context.model.context_window
         if not window:
             return request_context
-        fitted = self._fit_next(request_context, window)
+        fitted = await self._fit_next(request_context, window)
         self._record(fitted, window)
         if not fitted.omissions:
             return request_context
         return replace(request_context, messages=_select(request_context, fitted))
 
-    def _fit_next(self, request: ModelRequestContext, window: int) -> FittedMessages:
+    async def _fit_next(self, request: ModelRequestContext, window: int) -> FittedMessages:
         """Fit the request of each new answer again, for its reported tokens, and the next one."""
-        messages, known = request.messages, len(self._messages)
-        if messages[:known] != self._messages:
+        messages = request.messages
+        if messages[: len(self._messages)] != self._messages:
             # A history processor of the agent has changed them.
-            self._neutral, self._compaction, known = [], Compaction(), 0
-        self._messages = [*messages]
+            self._begin()
+        known, self._messages = len(self._neutral), [*messages]
         room = leave_answer(window, (request.model_settings or {}).get("max_tokens"))
         tools_bytes = _measure_tools(request)
 
-        def fit_before(end: int) -> FittedMessages:
-            context = ContextMessages(self._neutral[:end], end)
+        def fit_known() -> FittedMessages:
+            self._context.begin_run(len(self._neutral))
             return fit_messages(
-                context, room, self._compaction, other_bytes=tools_bytes, reading=None
+                self._context, room, self._compaction, other_bytes=tools_bytes, reading=None
             )
 
         for at, message in enumerate(messages[known:], known):
             if isinstance(message, ModelResponse):
-                before, tokens = fit_before(at), message.usage.input_tokens
+                before, tokens = fit_known(), message.usage.input_tokens
                 # Another model counts other tokens. A token has at least one byte.
                 is_known = (message.model_name or "").startswith(request.model.model_name)
                 tokens = tokens if is_known and tokens <= before.size else 0
                 self._compaction = keep_report(before.compaction, before.size, tokens)
+                await self._run.take_turn()
             self._neutral.append(_to_neutral(at, message))
-        return fit_before(len(messages))
+        return fit_known()
 
     def _record(self, fitted: FittedMessages, window: int) -> None:
         records = [omission.record() for omission in fitted.omissions]

@@ -181,10 +181,14 @@ class ContextMessages:
         self.messages = messages
         self.size = 0
         self.sizes: list[int] = []
-        has_prompt = own < len(messages) and self._is_user(own)
+        self._runs = runs
+        self.begin_run(own)
+
+    def begin_run(self, own: int) -> None:
+        """Set the index of the first message of the run itself."""
+        has_prompt = own < len(self.messages) and self._is_user(own)
         before = filter(self._is_user, range(own - 1, -1, -1))
         self.current = own if has_prompt else next(before, 0)
-        self._runs = runs
 
     @property
     def last_turn(self) -> int:
