@@ -23,6 +23,7 @@ from agentctl.store.listing import (
     Times,
     bind_page,
     build_rows_sql,
+    follow_cursor,
     narrow,
     order_page,
 )
@@ -129,11 +130,9 @@ class Filtered:
         rows = _Rows(self.listing, page, chosen.found, conditions, chosen.maximum)
         total = (yield from rows.count()), False
         if page.after is not None:
-            sign = ">" if page.order == "asc" else "<"
-            position = f"({page.sort}, {self.listing.id}) {sign} (:after_key, :after_id)"
-            key, row_id = page.after
-            conditions = conditions.with_condition(position, after_key=key, after_id=row_id)
-            rows = replace(rows, compared=conditions)
+            # `bind_page` has the values of the cursor.
+            position = follow_cursor(self.listing, page.sort, page.order)
+            rows = replace(rows, compared=conditions.with_condition(position))
         found = yield from rows.read(make, total[0])
         return RowPage(found.rows, *total, found.next)
 

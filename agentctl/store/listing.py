@@ -333,6 +333,11 @@ def bind_page(conditions: Conditions, page: Slice) -> dict[str, Value]:
     return values
 
 
+def follow_cursor(listing: Listing, sort: str, order: Order) -> str:
+    """Return the condition of the rows after a cursor, `:after_key` and `:after_id`."""
+    return f"({sort}, {listing.id}) {'>' if order == 'asc' else '<'} (:after_key, :after_id)"
+
+
 @lru_cache(_MAXIMUM_STATEMENTS)
 def build_rows_sql(
     listing: Listing,
@@ -344,8 +349,7 @@ def build_rows_sql(
     limits: str = " LIMIT :limit OFFSET :offset",
 ) -> Sql:
     if after:
-        sign = ">" if order == "asc" else "<"
-        conditions = (*conditions, f"({sort}, {listing.id}) {sign} (:after_key, :after_id)")
+        conditions = (*conditions, follow_cursor(listing, sort, order))
     return Sql(
         f"SELECT {columns} FROM {listing.table}{_where(conditions)}"
         f" ORDER BY {sort} {order}, {listing.id} {order}{limits}"
