@@ -109,6 +109,10 @@ class Catalog:
         """Return the components of a kind by id, in the order of the configuration."""
         return dict(self._components[kind])
 
+    def list_workers(self) -> list[Component]:
+        """Return the agents and the teams, in the order of the configuration."""
+        return [*self._components["agent"].values(), *self._components["team"].values()]
+
     def get(self, kind: ComponentKind, component_id: str) -> Component | None:
         return self._components[kind].get(component_id)
 

@@ -36,7 +36,7 @@ def prepare_components(catalog: Catalog) -> None:
         InvalidConfiguration: a tool, a model, an output or an object is not usable; names the
             component.
     """
-    for component in [*catalog.components("agent").values(), *catalog.components("team").values()]:
+    for component in catalog.list_workers():
         prepare_component(catalog, component)
 
 

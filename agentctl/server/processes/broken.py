@@ -53,7 +53,7 @@ def find_broken(settings: Settings) -> dict[str, str]:
 
     catalog = Catalog.from_settings(settings)
     broken: dict[str, str] = {}
-    for component in [*catalog.components("agent").values(), *catalog.components("team").values()]:
+    for component in catalog.list_workers():
         try:
             prepare_component(catalog, component)
         except InvalidConfiguration as error:
