@@ -34,7 +34,7 @@ MAXIMUM_CHANGES = 20
 
 _log = logging.getLogger("agentctl.runtime")
 
-INSTRUCTIONS: Mapping[Purpose, str] = {
+_INSTRUCTIONS: Mapping[Purpose, str] = {
     "summary": SUMMARY_INSTRUCTIONS,
     "memory": (
         "You extract lasting facts about the user from a conversation: preferences, plans, people,"
@@ -69,7 +69,7 @@ async def execute_background_work(
     agent = Agent(
         id=f"{component.key} {purpose}",
         model=chosen or spec.model,
-        instructions=INSTRUCTIONS[purpose],
+        instructions=_INSTRUCTIONS[purpose],
         settings=ModelSettings(max_tokens=MAXIMUM_OUTPUT_TOKENS),
         database=component.database,
     )

@@ -138,6 +138,8 @@ class ContextFitter:
 
     def _format_summary(self, calls: CallFitter, model: PreparedModel) -> str:
         """Return the paragraph with the summary of the first steps; `""` for none."""
+        if not self._summary:
+            return ""
         room, bound = calls.find_room(model), calls.compaction.maximum_bytes
         sizes = (int((room or 0) * BYTES_PER_TOKEN), bound, int(MAXIMUM_SUMMARY / SUMMARY_PART))
         maximum = int(min(size for size in sizes if size) * SUMMARY_PART)
