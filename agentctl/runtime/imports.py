@@ -114,15 +114,19 @@ def build_failure(
 
 def _find_library(error: BaseException) -> str:
     """Return the installed package whose code raised an error; empty for other code."""
-    frames = traceback.extract_tb(error.__traceback__)
-    parts = Path(frames[-1].filename).parts if frames else ()
+    parts = Path(_find_file(error)).parts
     return parts[parts.index(_INSTALLED) + 1].removesuffix(".py") if _INSTALLED in parts else ""
 
 
 def _is_variable(error: KeyError) -> bool:
     """Return True if the code has read an environment variable that is not set."""
+    return _find_file(error) in (os.__file__, "<frozen os>")
+
+
+def _find_file(error: BaseException) -> str:
+    """Return the file whose code raised an error; empty if it is not known."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and frames[-1].filename in (os.__file__, "<frozen os>")
+    return frames[-1].filename if frames else ""
 
 
 def find_place(error: BaseException, folder: Path | None) -> str:
