@@ -64,13 +64,14 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     deliver = deliveries.start_due if settings.webhooks else None
     count_deliveries = deliveries.count_waiting if settings.webhooks and is_measured else None
     sweep = partial(sweep_dead_workers, databases, monitor, worker.id)
+    advance = in_each(claims.advance_stalled)
     sweep_jobs = [
         Job("clock", lambda: observe_clock(guard, databases, monitor.rate_limited_log)),
         Job("lease", lease.acquire),
         Job("dead_workers", sweep, leased=True, look="workers"),
         Job("approvals", in_each(expire), leased=True, look="approvals"),
         Job("queue", in_each(claims.end_overdue), leased=True, look="waiting"),
-        Job("stalled", in_each(claims.advance_stalled), True, ADVANCE_SECONDS, look="waiting"),
+        Job("stalled", advance, leased=True, seconds=ADVANCE_SECONDS, look="waiting"),
         Job("usage", sums.add_ended_runs, leased=True, look="usage"),
         Job("audit_heads", sign, leased=True),
         Job("claims", claims.claim_found),

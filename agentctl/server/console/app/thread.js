@@ -8,7 +8,7 @@ import {
   useCaller, useEffect, useLayoutEffect, useRef, useState,
 } from "./ui.js";
 
-// Fetched beside the runs; answers are plain text until it is there.
+// Fetched while the runs load; answers are plain text until it is there.
 import("./markdown.js").catch(() => null);
 
 const EVERY = 2000;
