@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import apsw
 
+from agentctl.cli.files import write_key_pair
 from tests.conditions import wait_for
-from tests.process import start_agentctl
+from tests.process import ServerProcess, base_environment, serve_config, start_agentctl
 
-__all__ = ["in_database", "running_command", "wait_for_line", "write_config"]
+__all__ = ["in_database", "running_command", "serve_paying_agent", "wait_for_line", "write_config"]
 
 CONFIG = """
 [[databases]]
@@ -41,6 +43,31 @@ id = "pair"
 model = "leader"
 members = ["slow"]
 """
+
+
+PAYING_AGENT = Path(__file__).parents[1] / "approvals" / "paying_agent.py"
+
+PAYER = """
+[[databases]]
+id = "main"
+url = "sqlite:///agentctl.db"
+[[agents]]
+id = "payer"
+object = "paying_agent:wait_for_people"
+"""
+
+
+@contextmanager
+def serve_paying_agent(
+    folder: Path, config: str, key_file: str, algorithm: str
+) -> Iterator[ServerProcess]:
+    """Serve the agent that waits for people, with a key pair and more configuration."""
+    shutil.copy(PAYING_AGENT, folder)
+    path = folder / "agentctl.toml"
+    path.write_text(PAYER + config)
+    write_key_pair(folder / key_file, algorithm)
+    with serve_config(path, environment=base_environment() | {"HOME": str(folder)}) as server:
+        yield server
 
 
 def write_config(folder: Path) -> Path:

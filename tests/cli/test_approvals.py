@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,26 +11,17 @@ from pathlib import Path
 import jwt
 import pytest
 
-from agentctl.cli.files import write_key_pair
 from tests.cli.conftest import Agentctl, Terminal
-from tests.cli.local_project import running_command, wait_for_line
+from tests.cli.local_project import running_command, serve_paying_agent, wait_for_line
 from tests.commands import Result
 from tests.conditions import wait_for
-from tests.process import base_environment, serve_config
 
 CONFIG = """
 [authorization]
 enabled = false
-[[databases]]
-id = "main"
-url = "sqlite:///agentctl.db"
-[[agents]]
-id = "payer"
-object = "paying_agent:wait_for_people"
 [audit]
 key_file = "audit.pem"
 """
-AGENT = Path(__file__).parents[1] / "approvals" / "paying_agent.py"
 DEADLINE = 60.0
 
 
@@ -50,12 +40,8 @@ class Payers:
 def payers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Payers]:
     """Serve a project without authorization."""
     folder = tmp_path_factory.mktemp("payers")
-    shutil.copy(AGENT, folder)
-    config = folder / "agentctl.toml"
-    config.write_text(CONFIG)
-    write_key_pair(folder / "audit.pem", "EdDSA")
-    with serve_config(config, environment=base_environment() | {"HOME": str(folder)}) as server:
-        yield Payers(server.url, config)
+    with serve_paying_agent(folder, CONFIG, "audit.pem", "EdDSA") as server:
+        yield Payers(server.url, folder / "agentctl.toml")
 
 
 @pytest.fixture(params=["local", "remote"])

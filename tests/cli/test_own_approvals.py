@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agentctl.cli.files import write_key_pair
 from tests.cli.conftest import Agentctl, Terminal
+from tests.cli.local_project import serve_paying_agent
 from tests.conditions import wait_for
-from tests.process import base_environment, serve_config
 
 CONFIG = """
 [authorization]
@@ -21,14 +19,7 @@ algorithm = "RS256"
 verification_key_files = ["signing.pub.pem"]
 [signing]
 key_file = "signing.pem"
-[[databases]]
-id = "main"
-url = "sqlite:///agentctl.db"
-[[agents]]
-id = "payer"
-object = "paying_agent:wait_for_people"
 """
-AGENT = Path(__file__).parents[1] / "approvals" / "paying_agent.py"
 DEADLINE = 60.0
 
 
@@ -36,12 +27,8 @@ DEADLINE = 60.0
 def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """Serve a project with authorization; return its configuration and URL."""
     folder = tmp_path_factory.mktemp("office")
-    shutil.copy(AGENT, folder)
-    config = folder / "agentctl.toml"
-    config.write_text(CONFIG)
-    write_key_pair(folder / "signing.pem", "RS256")
-    with serve_config(config, environment=base_environment() | {"HOME": str(folder)}) as server:
-        yield config, server.url
+    with serve_paying_agent(folder, CONFIG, "signing.pem", "RS256") as server:
+        yield folder / "agentctl.toml", server.url
 
 
 @pytest.fixture
