@@ -14,9 +14,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
+from unittest.mock import patch
 
 from agentctl.auth.principal import local_principal
 from agentctl.interface.requests import RunRequest
+from agentctl.runs.desk import waiting
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from tests.benchmarks.database_costs import Costs, Engine, Measured, open_measured
@@ -33,10 +35,6 @@ SECONDS = 120.0
 CODE = """
 import asyncio
 from pathlib import Path
-
-from agentctl.runs.desk import waiting
-
-waiting.MAXIMUM_IN_SESSION = waiting.MAXIMUM_QUEUED = 20_000
 
 
 async def quick(message):
@@ -117,7 +115,11 @@ class Queue:
 
 async def measure(engine: Engine, length: int, *, in_one: bool, runs: int = RUNS) -> Costs:
     """Return the costs of one run, with `length` runs after it in the queue."""
-    with tempfile.TemporaryDirectory(prefix="agentctl-queue-") as name:
+    bounds = dict.fromkeys(("MAXIMUM_IN_SESSION", "MAXIMUM_QUEUED"), 20_000)
+    with (
+        tempfile.TemporaryDirectory(prefix="agentctl-queue-") as name,
+        patch.multiple(waiting, **bounds),
+    ):
         folder = Path(name)
         async with open_measured(engine, folder) as measured:
             return await _measure(measured, folder, length, in_one=in_one, runs=runs)
