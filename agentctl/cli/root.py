@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentctl.cli.completion import Subject
 
 _COMMANDS = {
-    "init": ("init:init", "Write a sample configuration and a key pair"),
+    "init": ("init:init", "Write a configuration and a key pair"),
     "serve": ("serve:serve", "Start the server"),
     "console": (
         "console:console",

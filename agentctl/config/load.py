@@ -1,6 +1,6 @@
 """Find, read and check the configuration (docs/contract.md "Configuration").
 
-`SAMPLE_CONFIG` and `DEMO_CONFIG` are the configuration files of `agentctl init` and
+`SAMPLE_CONFIG` and `DEMO_CONFIG` are the configuration files of `agentctl init --full` and
 `agentctl serve --demo`.
 """
 
@@ -203,7 +203,7 @@ def require_verification_key(settings: Settings) -> None:
 
 
 SAMPLE_CONFIG = (Path(__file__).parent / "sample.toml").read_text(encoding="utf-8")
-"""The file that `agentctl init` writes; `sample-config.toml` is a copy of it."""
+"""The file that `agentctl init --full` writes; `sample-config.toml` is a copy of it."""
 
 
 DEMO_MCP_CONFIG = (Path(__file__).parent / "demo_mcp.toml").read_text(encoding="utf-8")

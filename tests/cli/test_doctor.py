@@ -59,7 +59,7 @@ def test_the_report_in_every_output_format(agentctl: Agentctl, project: Path) ->
     lines = agentctl("doctor", "-o", "jsonl").lines
     assert len(lines) == len(tsv.lines) - 1
     table = agentctl("doctor", "-o", "table").lines
-    assert table[0] == f"ok     configuration  {project} is valid: 2 agents, 1 team, 1 workflow"
+    assert table[0] == f"ok     configuration  {project} is valid: 1 agent, 0 teams, 0 workflows"
     assert f"{' ' * 22}-> require_exp = true in [authorization]" in table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import stat
 import subprocess
 import sys
@@ -31,14 +32,35 @@ def test_a_new_project_works(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("init")
     assert (ended.code, ended.stdout) == (0, "")
     assert set(_files(home)) == {"agentctl.toml", "keys/signing.pem", "keys/signing.pub.pem"}
-    assert (home / "agentctl.toml").read_text() == SAMPLE_CONFIG
     assert stat.S_IMODE((home / "keys/signing.pem").stat().st_mode) == 0o600
-    for said in ("agentctl serve", "agentctl token mint", "agentctl teams list"):
+    for said in ("agentctl serve", "agentctl token mint", "agentctl runs start --agent writer"):
         assert said in ended.stderr
     assert "cd " not in ended.stderr
     assert agentctl("config", "check").code == 0
     token = agentctl("token", "mint", "--sub", "me", "--scope", "teams:read").stdout
     assert agentctl("token", "verify", "-", input=token).code == 0
+    assert agentctl("runs", "start", "--agent", "writer", "-m", "hello").stdout == "hello\n"
+    findings = json.loads(agentctl("doctor", "-o", "json").raw)
+    assert [each for each in findings if each["verdict"] == "wrong"] == []
+
+
+def test_configuration_of_a_newcomer_is_short(agentctl: Agentctl, home: Path) -> None:
+    assert agentctl("init").code == 0
+    text = (home / "agentctl.toml").read_text()
+    assert len(text.splitlines()) <= 35
+    for named in ("agentctl init --full", "docs/reference/configuration.md"):
+        assert named in text.rpartition("\n\n")[2]
+    assert (ROOT / "docs/reference/configuration.md").exists()
+
+
+@pytest.mark.parametrize("kind", [None, *get_args(AgentKind)])
+def test_full_configuration_has_every_key(agentctl: Agentctl, home: Path, kind: str | None) -> None:
+    options = () if kind is None else ("--agent", kind)
+    assert agentctl("init", "--full", *options).code == 0
+    sample, own = (home / "agentctl.toml").read_text()[: len(SAMPLE_CONFIG)], "assistant"
+    assert sample == SAMPLE_CONFIG
+    named = agentctl("agents", "list", "-o", "name").lines
+    assert named == ["writer", "editor", *([own] if kind else [])]
 
 
 def test_init_creates_a_given_directory(agentctl: Agentctl, home: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from agentctl.cli.commands.console import find_url
 from agentctl.cli.help import join_alternatives
-from agentctl.cli.parameters import argument, option
+from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.terminal import note
 
 EXAMPLE = "agentctl init my-server"
@@ -19,22 +19,14 @@ AgentKind = Literal["function", "pydantic-ai", "langgraph", "openai-agents", "ag
 
 _KINDS = join_alternatives(get_args(AgentKind))
 
+_CONFIG = "agentctl.toml"
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _NEXT_STEPS = """
 next, in one terminal:
-{folder}  agentctl serve
+{before}  agentctl serve
 and in another:
 {folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope user)
-  agentctl teams list --url {url}
-  agentctl console --sub me --url {url}
-"""
-_NEXT_STEPS_OF_AGENT = """
-next, in one terminal:
-{folder}{install}  python -m pytest
-  agentctl serve
-and in another:
-{folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope user)
-  agentctl runs start --agent assistant --message "hello" --url {url}
+  agentctl runs start --agent {agent} --message "hello" --url {url}
   agentctl console --sub me --url {url}
 """
 _PACKAGES = {
@@ -50,11 +42,12 @@ _PACKAGES = {
 def init(
     directory: Path = argument("DIR", "Directory to write to; created if missing", default=Path()),
     agent: AgentKind | None = option("--agent", "KIND", f"Write an agent in Python too: {_KINDS}"),
+    full: bool = flag("--full", "Write every key of the configuration, with its default"),
 ) -> None:
-    """Write a sample configuration and a key pair.
+    """Write a configuration and a key pair.
 
-    With --agent the configuration is that of one agent, which runs offline, with its module, a test
-    and a README. Existing files are never overwritten.
+    The configuration has the keys to begin with, and one agent, which runs offline. With --agent
+    the agent has its module, a test and a README. Existing files are never overwritten.
     """
     from agentctl.cli.files import (
         check_absent,
@@ -65,7 +58,7 @@ def init(
     )
     from agentctl.config import load_settings
 
-    files = {directory / name: text for name, text in _read_files(agent).items()}
+    files = {directory / name: text for name, text in _read_files(agent, full).items()}
     private = directory / "keys" / "signing.pem"
     check_absent(*files, private, public_path(private))
     create_directory(directory)
@@ -75,7 +68,7 @@ def init(
             create_file(path, text.encode())
             written.append(path)
         # The environment overrides the new file: a mistake there is reported before it is kept.
-        settings = load_settings(directory / "agentctl.toml")
+        settings = load_settings(directory / _CONFIG)
         pair = write_key_pair(private, "RS256")
     except BaseException:
         for path in written:
@@ -86,40 +79,41 @@ def init(
     _note_next_steps(directory, agent, find_url(settings))
 
 
-def _read_files(agent: AgentKind | None) -> dict[str, str]:
-    if agent is None:
-        from agentctl.config import SAMPLE_CONFIG
+def _read_files(agent: AgentKind | None, full: bool) -> dict[str, str]:
+    from agentctl.config import SAMPLE_CONFIG
 
-        return {"agentctl.toml": SAMPLE_CONFIG}
-    folder = _TEMPLATES / agent.replace("-", "_")
-    return {
-        path.name.removesuffix(".txt"): path.read_text(encoding="utf-8").replace(
-            "@python@", sys.executable
-        )
-        for path in (*sorted(folder.iterdir()), _TEMPLATES / "README.md")
-    }
+    folder = _TEMPLATES / (agent or "starter").replace("-", "_")
+    paths = [*sorted(folder.iterdir()), *([_TEMPLATES / "README.md"] if agent else [])]
+    files = {path.name.removesuffix(".txt"): path.read_text(encoding="utf-8") for path in paths}
+    if not full:
+        base = (_TEMPLATES / _CONFIG).read_text(encoding="utf-8")
+        files[_CONFIG] = base.replace("@components@", files[_CONFIG])
+    else:
+        files[_CONFIG] = SAMPLE_CONFIG + (f"\n{files[_CONFIG]}" if agent else "")
+    return {name: text.replace("@python@", sys.executable) for name, text in files.items()}
 
 
 def _note_next_steps(directory: Path, agent: AgentKind | None, url: str) -> None:
     import shlex
 
-    steps = _NEXT_STEPS if agent is None else _NEXT_STEPS_OF_AGENT
     here = directory.resolve() == Path.cwd()
     # The variable of another project would select its configuration in the new folder, too.
     folder = "  unset AGENTCTL_CONFIG\n" if _is_other_configured(directory) else ""
     folder += "" if here else f"  cd {shlex.quote(str(directory))}\n"
-    install = "".join(f"  {command}\n" for command in _list_install_commands(agent))
-    for line in steps.format(folder=folder, install=install, url=url).splitlines():
+    tests = [] if agent is None else [*_list_install_commands(agent), "python -m pytest"]
+    before = folder + "".join(f"  {command}\n" for command in tests)
+    name = "writer" if agent is None else "assistant"
+    for line in _NEXT_STEPS.format(before=before, folder=folder, agent=name, url=url).splitlines():
         note(line)
 
 
 def _is_other_configured(directory: Path) -> bool:
     """Return whether AGENTCTL_CONFIG names another file than the configuration of a folder."""
     named = os.environ.get("AGENTCTL_CONFIG", "")
-    return named != "" and Path(named).resolve() != (directory / "agentctl.toml").resolve()
+    return named != "" and Path(named).resolve() != (directory / _CONFIG).resolve()
 
 
-def _list_install_commands(agent: AgentKind | None) -> Iterator[str]:
+def _list_install_commands(agent: AgentKind) -> Iterator[str]:
     from importlib.util import find_spec
 
     from agentctl.config.extras import build_extra_command, build_install_command
