@@ -11,6 +11,7 @@ import orjson
 from agentctl.errors import Unavailable
 from agentctl.interface.requests import FULL_VIEW, Page, RunView
 from agentctl.records.approvals import ApprovalRecord, ApprovalRow
+from agentctl.records.document import parse_records, parse_stored, require
 from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
 from agentctl.records.kinds import KINDS
 from agentctl.records.phase import describe_run
@@ -18,7 +19,6 @@ from agentctl.records.run_reader import RunReader
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunRecord, RunRow, RunState, RunSummary
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.records.stored_json import parse_records, parse_stored, require
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
 from agentctl.records.trace_context import parse_run_trace

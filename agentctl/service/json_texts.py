@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
+from agentctl.records.document import build_damage
 from agentctl.records.runs import LastRunState
-from agentctl.records.stored_json import build_damage
 from agentctl.records.times import Timestamp, format_optional_time
 from agentctl.records.value_types import field_types
 from agentctl.runs.states import is_final

@@ -29,11 +29,10 @@ from agentctl.interface.requests import (
     RunView,
     StreamEvent,
 )
-from agentctl.records.document import Document, build_document
+from agentctl.records.document import Document, build_document, parse_records, parse_stored, require
 from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FailurePage, RunCauses, RunRow, ToolCallRecord
-from agentctl.records.stored_json import parse_records, parse_stored, require
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.runs.follow.follow import flatten
 from agentctl.runs.log.requests import NATIVE, OWN, WORDS

@@ -16,9 +16,9 @@ from agentctl import errors
 from agentctl.config.settings import Agent, Team
 from agentctl.interface.requests import SUMMARY_WAIT
 from agentctl.light_dataclass import dataclass
+from agentctl.records.document import parse_stored
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import Purpose, RunSpec
-from agentctl.records.stored_json import parse_stored
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.life.admission import AdmittedRun, admit_child_run
 from agentctl.runs.life.live import LiveRun

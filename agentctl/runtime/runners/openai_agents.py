@@ -13,7 +13,7 @@ from agents import Agent, FunctionTool, RunConfig, Runner, RunState
 from agents.items import ToolApprovalItem
 from agents.result import RunResultStreaming
 
-from agentctl.records.stored_json import parse_records
+from agentctl.records.document import parse_records
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ENDED
 from agentctl.runtime.json_values import clean_json_value

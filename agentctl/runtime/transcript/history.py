@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from agentctl.records.stored_json import parse_stored
+from agentctl.records.document import parse_stored
 
 CANCELLED_RESULT = "cancelled"
 """Result of a tool call that was open when its run was stopped."""

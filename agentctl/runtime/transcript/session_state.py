@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.stored_json import parse_stored
+from agentctl.records.document import parse_stored
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
 

@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.document import parse_stored
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import TOKEN_COUNTERS, SessionRow
-from agentctl.records.stored_json import parse_stored
 from agentctl.store.database import (
     Sql,
     Statement,
