@@ -9,8 +9,7 @@ from typing import Any, cast, get_args
 from agentctl import errors
 from agentctl.interface.requests.usage import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.records.document import Document, build_document
-from agentctl.records.durations import find_percentile
-from agentctl.records.times import DAY, format_optional_time, format_rfc3339, now
+from agentctl.records.times import DAY, find_percentile, format_optional_time, format_rfc3339, now
 from agentctl.records.usage import (
     OverviewCounts,
     OverviewGroup,

@@ -16,8 +16,8 @@ from itertools import product
 
 from agentctl import errors
 from agentctl.light_dataclass import dataclass
-from agentctl.records.durations import DurationHistogram
 from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.times import DurationHistogram
 from agentctl.runs.workers.lease import SweepLease
 from agentctl.store.repositories.workers import Looks
 from agentctl.work.tasks import Tasks

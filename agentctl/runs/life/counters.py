@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from agentctl.records.approvals import ApprovalRow, ApprovalStatus
-from agentctl.records.durations import DurationHistogram
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FinalStatus
-from agentctl.records.times import now
+from agentctl.records.times import DurationHistogram, now
 from agentctl.runs.states import Ending
 from agentctl.store.repositories.approvals import WaitingCounts
 

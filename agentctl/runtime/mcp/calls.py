@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, get_args
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.durations import DurationHistogram
+from agentctl.records.times import DurationHistogram
 
 CONNECT_SECONDS = 30  # to start or connect to a server, and again to list its tools
 CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.durations import DurationHistogram
+from agentctl.records.times import DurationHistogram
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agentctl.records.durations import DurationHistogram
+from agentctl.records.times import DurationHistogram
 from agentctl.server.observability.log import FinishedRequest
 
 DURATION_BUCKETS = (

@@ -22,10 +22,9 @@ from prometheus_client.registry import Collector
 from agentctl import __version__
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalStatus
-from agentctl.records.durations import DurationHistogram
 from agentctl.records.kinds import KINDS
 from agentctl.records.runs import FinalStatus
-from agentctl.records.times import now
+from agentctl.records.times import DurationHistogram, now
 from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.life.engine import Engine

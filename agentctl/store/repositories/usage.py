@@ -14,8 +14,7 @@ from typing import NamedTuple
 import orjson
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.durations import find_bucket
-from agentctl.records.times import DAY, HOUR, parse_rfc3339
+from agentctl.records.times import DAY, HOUR, find_bucket, parse_rfc3339
 from agentctl.records.usage import Step
 from agentctl.store.database import OVERWRITE_DELETED, Row, Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.repositories.sessions import parse_counters
