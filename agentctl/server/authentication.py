@@ -39,8 +39,12 @@ from agentctl.errors import (
 )
 from agentctl.records.hosts import is_loopback_host, parse_ip_address
 from agentctl.records.ids import new_id
-from agentctl.records.log_context import add_log_context, current_log_context, set_log_context
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import (
+    RateLimitedLog,
+    add_log_context,
+    current_log_context,
+    set_log_context,
+)
 from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.records.trace_context import caller_trace, parse_traceparent
 from agentctl.server.answers import BytesResponse, error_response

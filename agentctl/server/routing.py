@@ -42,7 +42,7 @@ from agentctl.interface.operations import ROUTES
 from agentctl.interface.requests import SessionLocator
 from agentctl.records.audit import AUTHENTICATE
 from agentctl.records.kinds import KINDS
-from agentctl.records.log_context import add_log_context
+from agentctl.records.logs import add_log_context
 from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.times import now

@@ -20,7 +20,7 @@ from agentctl.config.settings import Audit
 from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.records.audit import AuditHeadPage, AuditHeadRecord, AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.service.family import OperationFamily

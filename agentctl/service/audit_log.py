@@ -28,8 +28,7 @@ from agentctl.errors import Unavailable
 from agentctl.interface.operations import ROUTES
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, AuditOutcome
-from agentctl.records.log_context import current_log_context
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog, current_log_context
 from agentctl.records.routes import PAGE_ROUTES, operation_ids
 from agentctl.records.sessions import hash_ids
 from agentctl.records.times import now

@@ -20,7 +20,7 @@ from statistics import median
 from typing import get_args
 
 from agentctl.config.observability import Log, LogFormat
-from agentctl.records.log_context import add_log_context, set_log_context
+from agentctl.records.logs import add_log_context, set_log_context
 from agentctl.server.observability.log import FinishedRequest, log_request, log_to_stderr
 from agentctl.server.observability.measurements import RequestCounters
 from tests.benchmarks.load import Load

@@ -31,7 +31,7 @@ from agentctl.interop.mcp.client import CallingClient, NoSuchTool, build_result
 from agentctl.interop.mcp.handshake import VERSIONS, HandshakeServer, build_error_response
 from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
-from agentctl.records.log_context import add_log_context
+from agentctl.records.logs import add_log_context
 from agentctl.runtime.mcp.library import IS_FIRST
 from agentctl.server.answers import json_response
 from agentctl.server.routing import Face, MatchedRoute, path_below_root

@@ -26,7 +26,7 @@ from agentctl.interop.openai.responses import RESPONSE_ID, ModelResponse
 from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, parse_event
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.log_context import add_log_context
+from agentctl.records.logs import add_log_context
 from agentctl.records.runs import FoundTurn
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import (

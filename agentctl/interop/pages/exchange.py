@@ -28,7 +28,7 @@ from agentctl.interop.pages.routes import PageRoute
 from agentctl.interop.pages.stream import PageEvent, PageStream
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import KINDS
-from agentctl.records.log_context import add_log_context
+from agentctl.records.logs import add_log_context
 from agentctl.records.routes import RouteTable, operation_ids
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import EventStreamResponse, wait_for_first_events

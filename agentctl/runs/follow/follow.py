@@ -21,7 +21,7 @@ import orjson
 from agentctl import errors
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import parse_event
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.records.run_reader import RunChange, RunReader
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.runs.life.engine import Engine

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import DAY, HOUR, now
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit

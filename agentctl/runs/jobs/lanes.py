@@ -16,7 +16,7 @@ from itertools import product
 
 from agentctl import errors
 from agentctl.light_dataclass import dataclass
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import DurationHistogram
 from agentctl.runs.workers.lease import SweepLease
 from agentctl.store.repositories.workers import Looks

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from agentctl import errors
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.log.hub import Hub

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 from agentctl import errors
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunState
 from agentctl.records.times import now

@@ -16,7 +16,7 @@ from typing import Any
 from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.light_dataclass import dataclass
-from agentctl.records.log_context import add_log_context
+from agentctl.records.logs import add_log_context
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.trace_context import parse_run_trace
 from agentctl.runs.life import legs

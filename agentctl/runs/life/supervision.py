@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentctl import errors
-from agentctl.records.log_context import extend_log_context
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog, extend_log_context
 from agentctl.records.times import now
 from agentctl.runs.life.background import parse_summary
 from agentctl.runs.life.budgets import Budgets

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from agentctl import errors
 from agentctl.interface.requests import StreamEvent
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.runs.states import is_settled
 from agentctl.store.database import Database, run_topic

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from agentctl import errors
 from agentctl.records.events import CONTENT_NAMES
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.runs.log.stream import BATCH_BYTES, Stream
 from agentctl.store.database import Database
 from agentctl.store.repositories import events

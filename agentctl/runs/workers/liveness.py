@@ -23,7 +23,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.runs.workers.process import ProcessIdentity, has_exited, is_lock_free
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers

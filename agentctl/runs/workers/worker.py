@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from agentctl import errors
 from agentctl.records.ids import new_id
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import now
 from agentctl.runs.workers.process import WorkerLock, identify_this_process
 from agentctl.store.database import Database

@@ -26,7 +26,7 @@ import anyio
 from mcp.shared.message import SessionMessage
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.records.text import escape_controls, mask_secrets, replace_unstorable
 from agentctl.runtime.bounds import Turns, has_too_many_values
 from agentctl.runtime.mcp.calls import McpUnavailable

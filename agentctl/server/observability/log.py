@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agentctl.records.log_context import current_log_context
+from agentctl.records.logs import current_log_context
 from agentctl.records.text import cut_text, escape_controls, replace_unstorable
 
 if TYPE_CHECKING:

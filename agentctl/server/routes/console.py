@@ -47,7 +47,7 @@ from agentctl.errors import (
     Unauthenticated,
     ValidationFailed,
 )
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.server.answers import BytesResponse, json_response
 from agentctl.server.openapi.pages import content_security_policy
 from agentctl.server.requests import RequestBody

@@ -29,7 +29,7 @@ import httptools
 
 from agentctl.errors import AgentctlError, BadRequest, HeaderTooLarge
 from agentctl.records.ids import new_id
-from agentctl.records.log_context import set_log_context
+from agentctl.records.logs import set_log_context
 from agentctl.server.transport.connection import (
     BODY,
     HEAD,

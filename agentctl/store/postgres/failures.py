@@ -8,7 +8,7 @@ import ssl
 import asyncpg
 
 from agentctl import errors
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 
 CONNECTION_LOST = (
     OSError,

@@ -33,7 +33,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from agentctl.config.settings import Database as Entry
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.store.database import run_topic, worker_topic
 from agentctl.store.postgres.connection import PooledConnection
 from agentctl.store.postgres.thread import ThreadConnection

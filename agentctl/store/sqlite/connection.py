@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 import apsw
 
 from agentctl import errors
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 from agentctl.store.database import Row, SecondStatement, Work, compile_for_sqlite
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from pathlib import Path
 import apsw
 
 from agentctl import errors
-from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.logs import RateLimitedLog
 
 _MAGIC = b"SQLite format 3\x00"
 
