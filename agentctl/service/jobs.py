@@ -6,10 +6,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from agentctl.runs.desk.decisions import expire_approvals
-from agentctl.runs.jobs.cleanup import CLEANUP_SECONDS, CLEANUP_SHARE, delete_expired
-from agentctl.runs.jobs.clock_guard import ClockGuard, observe_clock
+from agentctl.runs.jobs.cleanup import (
+    CLEANUP_SECONDS,
+    CLEANUP_SHARE,
+    Ages,
+    ClockGuard,
+    delete_expired,
+    observe_clock,
+)
 from agentctl.runs.jobs.lanes import Job, Lane
-from agentctl.runs.jobs.retention import Ages
 from agentctl.runs.jobs.sweep import SWEEP_SECONDS, sweep_dead_workers
 from agentctl.runs.life.changes import LEGS_PAUSE_SECONDS, LEGS_SECONDS, LegWatch
 from agentctl.runs.life.claims import ADVANCE_SECONDS

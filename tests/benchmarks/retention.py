@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from agentctl.config import settings
 from agentctl.config.upkeep import Retention
 from agentctl.records.times import DAY, now
-from agentctl.runs.jobs.retention import Ages, delete_idle_sessions
+from agentctl.runs.jobs.cleanup import Ages, delete_idle_sessions
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import retention, sessions

@@ -19,8 +19,7 @@ from agentctl.interface.requests.audit import AuditFilter
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.sessions import hash_ids
 from agentctl.records.times import DAY, now
-from agentctl.runs.jobs.cleanup import delete_expired
-from agentctl.runs.jobs.retention import UNIT_RUNS, UNIT_SESSIONS, Ages
+from agentctl.runs.jobs.cleanup import UNIT_RUNS, UNIT_SESSIONS, Ages, delete_expired
 from agentctl.store.database import Database, Sql, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, audit, retention, runs, sessions

@@ -30,8 +30,7 @@ from agentctl.interface.requests import (
 from agentctl.interface.requests.audit import AuditFilter
 from agentctl.records.audit import AuditRecord
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
-from agentctl.runs.jobs.cleanup import delete_expired
-from agentctl.runs.jobs.retention import Ages
+from agentctl.runs.jobs.cleanup import Ages, delete_expired
 from agentctl.service.audit_log import CHANGING_OPERATIONS, MAXIMUM_TEXT
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import idempotency

@@ -24,8 +24,7 @@ from agentctl.config.settings import Database as Entry
 from agentctl.interface.requests import NewSession
 from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.records.times import now
-from agentctl.runs.jobs.cleanup import delete_expired
-from agentctl.runs.jobs.retention import Ages
+from agentctl.runs.jobs.cleanup import Ages, delete_expired
 from agentctl.service import audit as signing
 from agentctl.service.audit import HeadSigner
 from agentctl.service.service import Service
