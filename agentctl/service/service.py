@@ -28,9 +28,8 @@ from agentctl.runs.life.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.prices import Prices
 from agentctl.runs.life.versions import StoredVersions, list_all_sides, list_served
-from agentctl.runs.workers.lease import SweepLease
 from agentctl.runs.workers.liveness import WorkerMonitor
-from agentctl.runs.workers.worker import Worker
+from agentctl.runs.workers.worker import SweepLease, Worker
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts

@@ -21,9 +21,8 @@ from agentctl.config import settings
 from agentctl.records.times import now
 from agentctl.runs.jobs.lanes import Job, Jobs, Lane
 from agentctl.runs.jobs.sweep import SWEEP_SECONDS, sweep_dead_workers
-from agentctl.runs.workers.lease import SweepLease
 from agentctl.runs.workers.liveness import WorkerMonitor
-from agentctl.runs.workers.worker import LIVE_SECONDS, Worker
+from agentctl.runs.workers.worker import LIVE_SECONDS, SweepLease, Worker
 from agentctl.store.database import compile_for_postgres
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import runs, sessions, workers

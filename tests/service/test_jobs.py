@@ -15,7 +15,7 @@ from agentctl.config.settings import Audit, Database, Metrics, Settings
 from agentctl.config.upkeep import Backup
 from agentctl.config.webhooks import Webhook
 from agentctl.records.times import now
-from agentctl.runs.workers import lease as lease_module
+from agentctl.runs.workers import worker as lease_module
 from agentctl.service.jobs import list_lanes
 from agentctl.service.service import Service
 from agentctl.store.database import Sql

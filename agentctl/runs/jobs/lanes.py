@@ -18,7 +18,7 @@ from agentctl import errors
 from agentctl.light_dataclass import dataclass
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import DurationHistogram
-from agentctl.runs.workers.lease import SweepLease
+from agentctl.runs.workers.worker import SweepLease
 from agentctl.store.repositories.workers import Looks
 from agentctl.work.tasks import Tasks
 
