@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agentctl.errors import InvalidConfiguration
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.components.leadership import build_leader_instructions, build_member_actions
-from agentctl.runtime.tools.actions import ToolAction
+from agentctl.runtime.tools.call_rules import ToolAction
 from agentctl.runtime.tools.memories import build_memory_actions
 
 if TYPE_CHECKING:
