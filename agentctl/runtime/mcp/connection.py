@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from agentctl.runtime.mcp.calls import (
@@ -23,25 +24,130 @@ from agentctl.runtime.mcp.calls import (
     McpUnavailable,
     current_call,
 )
-from agentctl.runtime.mcp.definitions import MAXIMUM_TOOLS, clean_text
+from agentctl.runtime.mcp.definitions import MAXIMUM_TOOLS, clean_text, replace_unusable_tools
 from agentctl.runtime.mcp.library import (
     IS_FIRST,
     ListedTool,
     McpClient,
     ProtocolError,
     Streams,
+    Transport,
+    get_message,
     open_client,
     open_http,
     types,
 )
 from agentctl.runtime.mcp.stdio import Program, build_environment, find_command, run_program
 from agentctl.runtime.mcp.values import NOBODY, McpUser, collect_secrets, expand_values
-from agentctl.runtime.mcp.watched import CallWatcher, watch_calls
 from agentctl.runtime.tracing import hide_trace
 
 if TYPE_CHECKING:
     from agentctl.config.mcp_table import McpServer
     from agentctl.runtime.mcp.http import McpHttpClient
+
+
+class CallWatcher:
+    """The calls of one connection that have no response yet.
+
+    Attributes:
+        version: the version of the protocol, once it is known.
+    """
+
+    def __init__(self) -> None:
+        self.version = ""
+        self._calls: dict[str, McpCall] = {}
+        self._listings: set[str] = set()
+
+    def note_sent(self, item: SessionMessage) -> None:
+        """Assign the id of a request to the call of this task."""
+        message = get_message(item)
+        if not isinstance(message, types.JSONRPCRequest):
+            return
+        if message.method == "tools/list":
+            self._listings.add(str(message.id))
+        if (call := current_call.get()) is not None:
+            call.request_id = str(message.id)
+            self._calls[call.request_id] = call
+            if not IS_FIRST:
+                _allow_questions(message)
+
+    def note_received(self, item: SessionMessage | Exception) -> None:
+        message = None if isinstance(item, Exception) else get_message(item)
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            call = self._calls.pop(str(message.id), None)
+            if str(message.id) in self._listings:
+                self._listings.discard(str(message.id))
+                self._check_listing(message)
+            if call is not None:
+                call.answer(is_error=isinstance(message, types.JSONRPCError))
+
+    def _check_listing(self, message: Any) -> None:
+        if isinstance(message, types.JSONRPCResponse):
+            result = message.result
+            if isinstance(result.get("tools"), list):
+                result["tools"] = replace_unusable_tools(result, self.version)
+
+    def end(self) -> None:
+        """End all calls: the connection is closed."""
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.end()
+
+
+def _allow_questions(request: Any) -> None:
+    """Declare that a call may be answered with questions, where the protocol has that.
+
+    The library would declare it to servers with older versions too: they would send their questions
+    while the call stays open, and the call could not wait.
+    """
+    meta = (request.params or {}).get("_meta")
+    if isinstance(meta, dict) and types.CLIENT_CAPABILITIES_META_KEY in meta:
+        capabilities = meta[types.CLIENT_CAPABILITIES_META_KEY]
+        allowed = {**capabilities, "elicitation": {"form": {}}}
+        meta[types.CLIENT_CAPABILITIES_META_KEY] = allowed
+
+
+@asynccontextmanager
+async def watch_calls(transport: Transport, watcher: CallWatcher) -> AsyncIterator[Streams]:
+    """Connect through a transport whose messages the watcher sees."""
+    async with transport as (read, write):
+        yield _Watched(read, watcher), _Watched(write, watcher)
+
+
+class _Watched:
+    """A stream of received or of sent messages; all else is that of the stream of the library."""
+
+    def __init__(self, inner: Any, watcher: CallWatcher) -> None:
+        self._inner = inner
+        self._watcher = watcher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def __aenter__(self) -> Any:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        return await self._inner.__aexit__(*raised)
+
+    def __aiter__(self) -> _Watched:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._note(await self._inner.__anext__())
+
+    async def receive(self) -> SessionMessage | Exception:
+        return self._note(await self._inner.receive())
+
+    async def send(self, item: SessionMessage, /) -> None:
+        self._watcher.note_sent(item)
+        await self._inner.send(item)
+
+    def _note(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        self._watcher.note_received(item)
+        return item
+
 
 CLOSE_SECONDS = 8.0
 """Maximum time to close a connection, with all steps that end a program."""
