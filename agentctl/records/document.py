@@ -1,7 +1,8 @@
-"""Documents: JSON as bytes with the record parsed on demand; and the error records.
+"""Documents: JSON as bytes with the record parsed on demand; error records; stored JSON texts.
 
 Operations return documents. The server sends the bytes, `-o json` prints them, and only a table
-parses the record.
+parses the record. Another program may have damaged a stored text (docs/databases.md "Damaged
+data").
 """
 
 from __future__ import annotations

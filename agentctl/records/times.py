@@ -1,4 +1,4 @@
-"""Times: integer microseconds UTC in the code, RFC 3339 with microseconds and Z in JSON.
+"""Times: integer microseconds UTC in the code, RFC 3339 with microseconds and Z in JSON; durations.
 
 pydantic, which reads the same, is not loaded by a command (docs/decisions/0141).
 """

@@ -22,8 +22,6 @@ SHORT = {
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",
     "agentctl.config.known_secrets": "used by the configuration and by `runtime`",
     "agentctl.records.authorization": "one record per resource",
-    "agentctl.records.logs": "context variables, used by every part",
-    "agentctl.records.logs": "a logger that several parts use",
     "agentctl.interface.operations.partial": "the base of backends of other products",
     "agentctl.interface.operations.components": "declarations of one part of the operations",
     "agentctl.interface.operations.personal_data": "declarations of one part of the operations",

@@ -1,7 +1,12 @@
-"""The cleanup of data with a limited lifetime.
+"""The cleanup of data with a limited lifetime (docs/retention.md).
 
 That is: events of finished runs, idempotency keys, the sums of single hours, webhook deliveries,
 audit entries, idle sessions, decided approvals and stale lock files.
+
+The unit of work of retention is a few sessions with a bounded number of runs, so that other writers
+get their turn in between. Each unit has an entry in the audit log with the number and a hash of the
+ids. A clock that is wrong for a minute would delete data that nothing brings back: `ClockGuard`
+detects it first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""This process as a worker: its row, its lock file, and the thread that writes its heartbeat.
+"""This process as a worker: its row, its lock file, the thread of its heartbeat; and the lease.
 
 The row is written before the first run names the worker as its owner. The heartbeat has its own
 thread, so that work that blocks the event loop does not make the process look dead.
+
+The process with the lease sweeps for all processes of a cluster (docs/decisions/0094). Another one
+asks for it only if its heartbeat has shown that no process has it, or if it knows that the process
+with the lease has exited. Two processes may sweep at once after a pause of one of them: that costs
+time, but every change of a sweep is conditional.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 One task opens a connection, holds it and closes it: the streams and task groups of the `mcp`
 library have to be closed by the task that opened them. Calls may come from any task.
+
+MCP has no response to a cancel: a server stops and sends nothing, or its result arrives late. The
+messages are watched, so that a run learns which of the two happened (docs/mcp.md "Cancel").
 """
 
 from __future__ import annotations
