@@ -88,7 +88,7 @@ USES: dict[str, tuple[str, ...]] = {
         "auth.tokens.account_tokens", "cli.durations",
         "cli.report", "records.ids", "records.text", "store.database",
     ),
-    "a search in a sorted list by bisect": ("records.durations", "runs.workers.liveness"),
+    "a search in a sorted list by bisect": ("runs.workers.liveness",),
     "widths and forms of characters by unicodedata": (
         "cli.show.terminal", "records.memories", "store.search",
     ),
