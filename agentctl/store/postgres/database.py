@@ -67,7 +67,13 @@ _STATUS = f"SELECT pg_xact_status($1::text::xid8), {LAST_CRASH}"
 
 _OUTCOME_RETRY_SECONDS = 0.1
 
-_NOTHING_WRITABLE = (asyncpg.DiskFullError, asyncpg.ReadOnlySQLTransactionError)
+_NOTHING_WRITABLE = (
+    asyncpg.DiskFullError,
+    asyncpg.ReadOnlySQLTransactionError,
+    # The statement of a write was late: it has waited for a lock, or for the disk.
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+)
 
 _NO_ANSWER = (TimeoutError, ConnectionRefusedError, FileNotFoundError)
 
@@ -206,7 +212,8 @@ class PostgresDatabase:
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                     # Its server, or the setting of the session, stays read-only after a failover.
                     self._pool.discard_open_connections()
-                if isinstance(error, _NOTHING_WRITABLE) or isinstance(public, errors.DatabaseMoved):
+                has_failed = run_once == self._write and isinstance(error, _NOTHING_WRITABLE)
+                if has_failed or isinstance(public, errors.DatabaseMoved):
                     self._refused_at = time.monotonic()
                 raise public from None
 
