@@ -30,6 +30,8 @@ class ProviderTraits:
             so that a variable such as OPENAI_BASE_URL does not redirect a configured model.
         extra: the extra of this package with the library; empty if none is needed.
         library: module of that library.
+        variable: the usual environment variable with its API key, for a model that is named without
+            an entry (`serve --demo --model`).
         key: "unless_url": an API key is required without `base_url`; "always"; "optional".
         required: keys of `[[models]]` that must be given, with the description of their value.
         used: keys that other providers do not have.
@@ -40,6 +42,7 @@ class ProviderTraits:
     url: str = ""
     extra: str = ""
     library: str = ""
+    variable: str = ""
     key: Literal["unless_url", "always", "optional"] = "unless_url"
     required: Mapping[str, str] = field(default_factory=dict)
     used: tuple[str, ...] = ()
@@ -48,14 +51,19 @@ class ProviderTraits:
 
 
 PROVIDERS: dict[Provider, ProviderTraits] = {
-    "openai": ProviderTraits("https://api.openai.com/v1"),
+    "openai": ProviderTraits("https://api.openai.com/v1", variable="OPENAI_API_KEY"),
     "anthropic": ProviderTraits(
-        "https://api.anthropic.com", "anthropic", "anthropic", ignored_settings=("seed",)
+        "https://api.anthropic.com",
+        "anthropic",
+        "anthropic",
+        "ANTHROPIC_API_KEY",
+        ignored_settings=("seed",),
     ),
     "google": ProviderTraits(
         "https://generativelanguage.googleapis.com",
         "google",
         "google.genai",
+        "GEMINI_API_KEY",
         ignored_settings=("extra_body",),
     ),
     "bedrock": ProviderTraits(
@@ -73,10 +81,14 @@ PROVIDERS: dict[Provider, ProviderTraits] = {
         used=("api_version",),
     ),
     "mistral": ProviderTraits(
-        "https://api.mistral.ai", "mistral", "mistralai", ignored_settings=("extra_body",)
+        "https://api.mistral.ai",
+        "mistral",
+        "mistralai",
+        "MISTRAL_API_KEY",
+        ignored_settings=("extra_body",),
     ),
-    "groq": ProviderTraits("https://api.groq.com/openai/v1"),
-    "openrouter": ProviderTraits("https://openrouter.ai/api/v1"),
+    "groq": ProviderTraits("https://api.groq.com/openai/v1", variable="GROQ_API_KEY"),
+    "openrouter": ProviderTraits("https://openrouter.ai/api/v1", variable="OPENROUTER_API_KEY"),
     "ollama": ProviderTraits("http://127.0.0.1:11434/v1", key="optional"),
     "demo": ProviderTraits(
         key="optional", ignored=("base_url", "api_key_env", "retries", "fallbacks", "settings")

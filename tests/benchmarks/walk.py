@@ -32,7 +32,7 @@ import httpx2
 
 import agentctl
 from agentctl.auth.tokens import mint
-from agentctl.cli.commands.serve import create_demo
+from agentctl.cli.demo import create_demo
 from agentctl.config import load_settings
 from agentctl.server import running
 from agentctl.server.app import create_app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,16 +40,22 @@ class Demo:
 
 
 @contextmanager
-def serving(folder: Path, *options: str, program: Sequence[str] | None = None) -> Iterator[Demo]:
+def serving(
+    folder: Path,
+    *options: str,
+    program: Sequence[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Demo]:
     """`agentctl serve --demo` with its data in `folder`, on any free port, until the block ends.
 
     Args:
         program: command to run instead of `python -m agentctl`.
+        environment: further variables of the server.
     """
     log = folder.parent / f"{folder.name}.log"
     demo = ("--demo", "--port", "0", "--demo-dir", str(folder))
-    environment = _environment(folder)
-    with start_server(*demo, *options, log=log, environment=environment, program=program) as server:
+    variables = _environment(folder) | dict(environment or {})
+    with start_server(*demo, *options, log=log, environment=variables, program=program) as server:
         said = server.wait_for("agentctl runs start")
         config = folder / "agentctl.toml"
         yield Demo(server.url, config, _mint(config), said, server.process)

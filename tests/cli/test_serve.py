@@ -16,6 +16,9 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import wait_for_line
+from tests.endpoint import ModelEndpoint, model_endpoint
+
+__all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 
@@ -141,6 +144,45 @@ def test_wrong_options_are_usage_errors(agentctl: Agentctl, args: list[str], nam
     ended = agentctl("serve", *args)
     assert (ended.code, ended.stdout) == (2, "")
     assert named in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "hint"),
+    [
+        (("--model", "x"), "--model needs --demo", "are its [[models]]"),
+        (
+            ("--demo", "--model", "gpt-5.2-mini"),
+            "OPENAI_API_KEY is not set",
+            "export OPENAI_API_KEY",
+        ),
+        (("--demo", "--model", "grok/llama"), 'not "grok/llama"', "did you mean groq/llama?"),
+        (("--demo", "--model", "azure/x"), 'not "azure/x"', "write openai/"),
+        (("--demo", "--model", ""), "--model must be a model of OpenAI", "write openai/"),
+        (("--demo", "--model", "openrouter/x"), '"VENDOR/MODEL"', None),
+    ],
+)
+def test_wrong_model_of_the_demo_changes_nothing(
+    agentctl: Agentctl, home: Path, args: tuple[str, ...], error: str, hint: str | None
+) -> None:
+    ended = agentctl("serve", *args, env={"OPENAI_API_KEY": ""})
+    assert (ended.code, ended.stdout) == (2, "")
+    assert error in ended.stderr.splitlines()[0]
+    assert hint is None or hint in ended.stderr.splitlines()[-1]
+    assert [*home.iterdir()] == []
+
+
+def test_demo_answers_with_a_real_model(
+    tmp_path: Path, agentctl: Agentctl, model_endpoint: ModelEndpoint
+) -> None:
+    variables = {"OPENAI_BASE_URL": model_endpoint.base_url, "OPENAI_API_KEY": "the key"}
+    with serving(tmp_path / "demo", "--model", "exact", environment=variables) as demo:
+        assert "model: exact of openai" in demo.said
+        token = {"AGENTCTL_TOKEN": demo.token}
+        message = json.dumps({"content": "really"})
+        start = ("runs", "start", "--url", demo.url, "-m", message, "--agent")
+        assert agentctl(*start, "echo", env=token).stdout == "really\n"
+    assert model_endpoint.headers("exact")["authorization"] == "Bearer the key"
+    assert 'provider = "openai"' not in demo.config.read_text()
 
 
 def test_an_exposed_server_without_authorization_is_rejected(

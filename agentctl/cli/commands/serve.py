@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shlex
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentctl import __version__
+from agentctl.cli.demo import DEMO_DIRECTORY, create_demo, find_model, list_demo_steps, use_model
 from agentctl.cli.options import Config
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.terminal import note
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
 EXAMPLE = "agentctl serve --config agentctl.toml --port 8080"
-
-_DEMO_ALGORITHM = "RS256"
-DEMO_DIRECTORY = Path(".agentctl-demo")
-_DEMO_TEMPLATES = Path(__file__).parents[1] / "templates" / "demo"
 
 
 def serve(
@@ -42,6 +37,11 @@ def serve(
     demo: bool = flag("--demo", "Serve an offline demo with its own directory and keys"),
     demo_dir: Path | None = option(
         "--demo-dir", "DIR", f"Directory of the demo (default: {DEMO_DIRECTORY})"
+    ),
+    model: str | None = option(
+        "--model",
+        "MODEL",
+        "Real model of the demo's agents: gpt-5.2-mini, or PROVIDER/MODEL; its key is a variable",
     ),
     reload: bool = flag(
         "--reload", "Restart when the configuration or a module changes (development)"
@@ -59,6 +59,10 @@ def serve(
     """
     if demo_dir is not None and not demo:
         raise UsageError("--demo-dir needs --demo")
+    if model is not None and not demo:
+        raise UsageError(
+            "--model needs --demo", hint="the models of a configuration are its [[models]]"
+        )
     if demo and config is not None:
         raise UsageError(
             "--demo and --config exclude each other", hint="the demo has its own configuration"
@@ -70,9 +74,12 @@ def serve(
         )
     if app is not None and skip_broken:
         raise UsageError("--app and --skip-broken exclude each other")
+    real = None if model is None else find_model(model)
     file = create_demo(demo_dir or DEMO_DIRECTORY) if demo else config
     options = {"host": host, "port": port, "workers": workers}
     read = functools.partial(_read_settings, file) if app is None else _read_settings_of(app)
+    if real is not None:
+        read = functools.partial(use_model, real, read)
     load = functools.partial(
         _load_settings, read, options, insecure_no_auth, reload=reload, skip_broken=skip_broken
     )
@@ -199,20 +206,7 @@ def _announce(
     for address in metrics:
         note(f"metrics: {address}")
     if demo and settings.path is not None:
-        script = Path(sys.argv[0]).absolute()
-        directory = (script if script.name == "agentctl" else Path(sys.executable)).parent
-        variables = f"AGENTCTL_CONFIG={shlex.quote(str(settings.path))}"
-        for line in (
-            "",
-            "to try it, paste this into another terminal:",
-            "",
-            f'export PATH={shlex.quote(str(directory))}:"$PATH" {variables}',
-            "export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope user)",
-            f"agentctl agents list --url {url}",
-            f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
-            f"agentctl console --sub me --url {url}",
-            "",
-        ):
+        for line in list_demo_steps(settings, settings.path, url):
             note(line)
 
 
@@ -228,42 +222,3 @@ def _announce_stop(settings: Settings, runs: int | None) -> None:
     work = {None: "runs", 1: "1 run"}.get(runs, f"{runs} runs")
     most = format_span(settings.server.drain_seconds)
     note(f"stopping: waiting up to {most} for {work}; press Ctrl-C again to cancel them")
-
-
-def create_demo(directory: Path) -> Path:
-    """Create the directory of the demo: keys, modules, configuration; existing files stay.
-
-    The configuration is written last, so that the next start completes an interrupted one.
-
-    Args:
-        directory: created with mode 0700.
-
-    Returns:
-        The absolute path of the configuration.
-    """
-    from importlib.util import find_spec
-
-    from agentctl.auth.keys import signing
-    from agentctl.auth.keys.files import read_private_key
-    from agentctl.cli.files import create_directory, create_file, public_path, write_key_pair
-    from agentctl.config.extras import build_extra_command
-    from agentctl.config.load import DEMO_CONFIG, DEMO_MCP_CONFIG
-
-    create_directory(directory, 0o700)
-    private = directory / "keys" / "signing.pem"
-    public = public_path(private)
-    if not private.exists():
-        write_key_pair(private, _DEMO_ALGORITHM)
-    elif not public.exists():
-        create_file(public, signing.build_public_pem(read_private_key(private), _DEMO_ALGORITHM))
-    for name in ("demo_agents.py", "notes_server.py"):
-        if not (directory / name).exists():
-            create_file(directory / name, (_DEMO_TEMPLATES / f"{name}.txt").read_bytes())
-    settings = directory.absolute() / "agentctl.toml"
-    if not settings.exists():
-        has_mcp = find_spec("mcp") is not None
-        mcp = DEMO_MCP_CONFIG.replace("@python@", sys.executable) if has_mcp else ""
-        create_file(settings, (DEMO_CONFIG + mcp).encode())
-        if not has_mcp:
-            note(f"the demo has no agent with an MCP server: {build_extra_command('mcp')}")
-    return settings
