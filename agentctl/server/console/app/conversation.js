@@ -1,17 +1,18 @@
-// One run of a conversation: its question, its answer, tools, members and steps, live or stored,
-// and the strip that shows the two facts about a cancel.
+// One run of a conversation: its question, its answer, tools, members and steps, live or stored, the
+// strip that shows the two facts about a cancel, and the stream of its changes: server-sent events that
+// are read with fetch, because EventSource cannot send the Authorization header. A stream that breaks is
+// resumed after the last event.
 
 import {
-  ApiError, call, can, cancelRun, componentOf, isAtRest, isFinal, isPaused, kindOf, path, tokensOf,
-  withQuery,
+  ApiError, call, can, cancelRun, componentOf, isAtRest, isFinal, isPaused, kindOf, path, send,
+  tokensOf, withQuery,
 } from "./api.js";
-import { follow } from "./stream.js";
-import { DecidedLine, Waits } from "./waits.js";
 import {
   Component, Copy, cut, Dialog, ErrorText, formatClock, formatDuration, formatNumber, Fragment,
   html, phaseOf, printable, shortId, Status, toHash, tookMilliseconds, useAction, useCaller,
   useEffect, useNow, useRef, useResource, useState,
 } from "./ui.js";
+import { DecidedLine, Waits } from "./waits.js";
 
 const FLUSH = 250;
 const EVERY_PAUSED = 2000;
@@ -225,7 +226,7 @@ export function Facts({ run }) {
 }
 
 /** The button of a cancel, which asks for a reason first; `plain` stops at once. */
-export function CancelButton({ run, setRun, plain }) {
+function CancelButton({ run, setRun, plain }) {
   const [asking, setAsking] = useState(false);
   const [reason, setReason] = useState("");
   const keep = useRef(null);
@@ -280,7 +281,7 @@ function OriginLine({ run, db }) {
 function RepeatButtons({ run, db }) {
   const [open, setOpen] = useState(null);
   const allowed = can(`${kindOf(run)}s`, "run", componentOf(run));
-  const show = (verb) => import("./repeat.js").then(({ RepeatDialog }) => setOpen({ verb, View: RepeatDialog }), () => null);
+  const show = (verb) => import("./actions.js").then(({ RepeatDialog }) => setOpen({ verb, View: RepeatDialog }), () => null);
   const button = (verb, label) => html`<button type="button" class="link" disabled=${!allowed}
     title=${allowed ? null : `needs ${kindOf(run)}s:${componentOf(run)}:run`} onClick=${() => show(verb)}>${label}</button>`;
   return html`${button("retry", "Retry")} ${button("fork", "Fork")}
@@ -455,4 +456,93 @@ export class Still extends Component {
   render({ view: View, ...props }) {
     return html`<${View} ...${props} />`;
   }
+}
+
+const SILENCE_LIMIT = 45_000;
+
+/** Follow a run to its end.
+ *
+ * Calls `onChanges` with lists of changes (docs/contract.md "Items"). Raises ApiError if the server
+ * refuses the stream. A stream also ends when its run pauses: `isSettled` reads whether it has.
+ */
+async function follow(run, { onChanges, isSettled, signal }) {
+  let last = -1;
+  let failures = 0;
+  for (;;) {
+    let ended = false;
+    let pause = 0;
+    try {
+      await readOnce(run, last, signal, (events) => {
+        failures = 0;
+        last = events.at(-1).id;
+        const changes = events.flatMap((event) => event.changes);
+        ended ||= changes.some((each) => each.run_id === run.run_id && each.run && isFinal(each.run));
+        onChanges(changes);
+      });
+      if (!ended && !signal.aborted) ended = await isSettled();
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof ApiError && !error.temporary) throw error;
+      pause = (error.retryAfter || 0) * 1000;
+    }
+    if (signal.aborted || ended) return;
+    failures += 1;
+    await sleep(Math.max(pause, Math.min(10_000, 250 * 2 ** failures)), signal);
+  }
+}
+
+async function readOnce(run, last, signal, onEvents) {
+  const given = new AbortController();
+  const stop = () => given.abort();
+  signal.addEventListener("abort", stop);
+  let timer = setTimeout(stop, SILENCE_LIMIT);
+  try {
+    const kinds = `${kindOf(run)}s`;
+    const place = path`/${kinds}/${componentOf(run)}/runs/${run.run_id}`;
+    // Readers follow the events, callers that can run only resume the stream.
+    const [method, action] = can(kinds, "run", componentOf(run)) ? ["POST", "resume"] : ["GET", "events"];
+    const query = { session_id: run.session_id, view: "items" };
+    const response = await send(method, withQuery(`${place}/${action}`, query), {
+      accept: "text/event-stream",
+      headers: last >= 0 ? { "Last-Event-ID": String(last) } : {},
+      signal: given.signal,
+    });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      clearTimeout(timer);
+      timer = setTimeout(stop, SILENCE_LIMIT);
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop();
+      const events = blocks.map(parseEvent).filter(Boolean);
+      if (events.length) onEvents(events);
+    }
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener("abort", stop);
+    given.abort();
+  }
+}
+
+function parseEvent(block) {
+  const fields = {};
+  for (const line of block.split("\n")) {
+    const colon = line.indexOf(": ");
+    if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 2);
+  }
+  if (fields.event !== "ItemsChanged") return null;
+  try {
+    return { id: Number(fields.id), ...JSON.parse(fields.data) };
+  } catch {
+    return null;
+  }
+}
+
+function sleep(milliseconds, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()));
+  });
 }

@@ -23,7 +23,7 @@ const quote = (text) => (/[\s"]/.test(text) || !text ? `"${text}"` : text);
 const isActive = (filter, query) => query[nameOf(filter)] && Object.entries(filter.more ?? {}).every(([name, value]) => query[name] === value);
 
 /** Return the changes of the hash that a text asks for, or a message about what is wrong with it. */
-export function readFilters(text, keys, words) {
+function readFilters(text, keys, words) {
   const changes = {};
   const found = [];
   for (const [, key, quoted, plain] of text.trim().matchAll(TOKEN)) {

@@ -29,7 +29,7 @@ export function SessionActions({ session, id, query, reload, children }) {
 /** Hold or release a session. The dialog is fetched when it is opened. */
 function HoldButton({ reload, ...about }) {
   const [View, setView] = useState(null);
-  const show = () => import("./hold.js").then(({ HoldDialog }) => setView(() => HoldDialog), () => null);
+  const show = () => import("./actions.js").then(({ HoldDialog }) => setView(() => HoldDialog), () => null);
   return html`<button type="button" onClick=${show}>${about.hold ? "Release" : "Hold"}</button>
     ${View ? html`<${View} ...${about} onClose=${() => (setView(null), reload())} />` : null}`;
 }

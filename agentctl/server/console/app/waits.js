@@ -6,7 +6,7 @@ import {
 } from "./ui.js";
 
 /** The glyph and the color of a decision by its status. */
-export const DECISIONS = {
+const DECISIONS = {
   pending: ["‖", "yellow"],
   approved: ["✓", "green"],
   answered: ["✓", "green"],

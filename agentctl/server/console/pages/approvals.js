@@ -1,8 +1,7 @@
 // The approvals that people wait for, and those that were decided; one of them with its decision.
 
 import { can, path, withQuery } from "../app/api.js";
-import { Asked, Decision, placeOf } from "../app/approvals.js";
-import { readExact, writeExact } from "../app/exact.js";
+import { Asked, Decision, placeOf, readExact, writeExact } from "../app/approvals.js";
 import { Filters } from "../app/filters.js";
 import { NotifyButton } from "../app/notify.js";
 import { ApprovalStatus, describeWait, waitedSeconds } from "../app/waits.js";

@@ -1,10 +1,9 @@
 // Runs across sessions: live ones every second, all of them by pages, and the cancel of marked ones.
 
 import { call, isFinal, withQuery } from "../app/api.js";
-import { CancelDialog, useCancels } from "../app/cancel.js";
-import { FailureGroups } from "../app/failures.js";
+import { CancelDialog, useCancels } from "../app/actions.js";
+import { FailureGroups, RunTable, useCauses } from "../app/runs.js";
 import { Filters } from "../app/filters.js";
-import { RunTable, useCauses } from "../app/runs.js";
 import {
   Empty, formatNumber, formatTotal, html, Loaded, LoadMore, Page, phaseOf, setQuery,
   STATUSES, useCaller, useEffect, useKeys, useMemo, usePages, useState,

@@ -3,8 +3,7 @@
 
 import { call, isAtRest, isFinal, isPaused, path, withQuery } from "../app/api.js";
 import { Facts, JsonDialog, Turn } from "../app/conversation.js";
-import { CUT, Sent } from "../app/sent.js";
-import { nameOf, placeOf, rowsOf, scaleOf, union, useMembers } from "../app/spans.js";
+import { CUT, nameOf, placeOf, rowsOf, scaleOf, Sent, union, useMembers } from "../app/spans.js";
 import { Decided, Waits } from "../app/waits.js";
 import {
   cut, Empty, formatDuration, formatNumber, html, Loaded, Page, printable, setQuery, shortId, Status,
