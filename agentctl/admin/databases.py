@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import field
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,9 +18,10 @@ from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.light_dataclass import dataclass
+from agentctl.records.text import format_bytes
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.store.databases import Databases
-from agentctl.store.migrating import get_engine, read_sizes, read_unbounded, read_version
+from agentctl.store.migrating import get_engine, open_reader, read_sizes, read_version
 from agentctl.store.repositories import integrity, workers
 from agentctl.store.schema import (
     MIGRATE_COMMAND,
@@ -38,6 +38,7 @@ from agentctl.store.schema import (
 )
 from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
+from agentctl.store.sqlite.file import get_file_size
 from agentctl.store.versions import exclude_earlier_programs
 
 DatabaseState = Literal[
@@ -53,8 +54,8 @@ RESTORE = "restore it from a backup (agentctl db backup creates backups)"
 _COMPARES = "compares its schema with the migrations (agentctl db check)"
 _CHANGED_BY_HAND = "check who changed it by hand; agentctl runs doctor --fix repairs runs"
 
-PAGE_SIZE = 200
-"""Sessions of one read."""
+PAGE_SIZE = 500
+"""Rows of one read of a check."""
 
 
 @dataclass(slots=True)
@@ -152,40 +153,87 @@ async def plan_migration(entry: Database) -> MigrationPlan:
     return MigrationPlan(version, list_pending(engine, version, display_url(entry.url)))
 
 
-async def check_integrity(entry: Database, at: ReportProgress) -> AsyncIterator[Finding]:
-    """Check the integrity of one database; it reads all data, which may take long."""
+CHECK_STEPS = ("pages", "references", "schema", *integrity.CHECKED_TABLES)
+"""The steps of a check, in their order."""
+
+
+@dataclass(slots=True)
+class CheckState:
+    """The place that a check of a database has reached, and the violations found so far.
+
+    Attributes:
+        step, after: the step, and the key of the last row that it has checked.
+        broken: the number of violations and one key, by rule.
+    """
+
+    step: str = CHECK_STEPS[0]
+    after: str = ""
+    broken: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def steps_left(self) -> Sequence[str]:
+        """The steps that are not finished."""
+        return CHECK_STEPS[CHECK_STEPS.index(self.step) :]
+
+    def list_violations(self, check: str) -> list[Finding]:
+        """Return a finding for each violated rule."""
+        return [
+            wrong(check, f"{rule}: {count}, for example {key}", _CHANGED_BY_HAND)
+            for rule, (count, key) in self.broken.items()
+        ]
+
+
+async def check_integrity(
+    entry: Database, at: ReportProgress, state: CheckState | None = None
+) -> AsyncIterator[Finding]:
+    """Check the integrity of one database; it reads all data, which may take long.
+
+    Args:
+        state: the place to begin at. It follows the check, so that a copy without `broken`
+            continues an interrupted one.
+    """
     check = f"database {entry.id}"
+    state = state or CheckState()
     try:
         version = await read_version(entry)
         if version is None:
             yield wrong(check, f"there is no database at {display_url(entry.url)}", MIGRATE_COMMAND)
             return
         if is_sqlite_url(entry.url):
-            async for finding in _check_pages(sqlite_path(entry.url), check, at):
+            async for finding in _check_pages(sqlite_path(entry.url), check, at, state):
                 yield finding
         check_released(version, display_url(entry.url))
-        if version.copied_from is None:  # a target gets its indexes and triggers at the end
+        # The target of a copy gets its indexes and triggers at the end.
+        if version.copied_from is None and "schema" in state.steps_left:
+            state.step = "schema"
             async for finding in _check_schema(entry, check, version):
                 yield finding
         check_version(version, display_url(entry.url))
-        async for finding in _check_rows(entry, check, at):
+        await _check_rows(entry, at, state)
+        violations = state.list_violations(check)
+        for finding in violations or [ok(check, "the counters of its sessions match their runs")]:
             yield finding
     except AgentctlError as failure:
         yield from_failure(check, failure)
 
 
-async def _check_pages(path: Path, check: str, at: ReportProgress) -> AsyncIterator[Finding]:
+async def _check_pages(
+    path: Path, check: str, at: ReportProgress, state: CheckState
+) -> AsyncIterator[Finding]:
     from agentctl.store.sqlite import inspect
 
-    at("pages read", 0, None)
-    damage = await inspect.find_damage(path)
-    for text in damage:
-        yield wrong(check, f"it is damaged: {text}", RESTORE)
-    if not damage:
-        yield ok(check, "no damaged pages")
-    dangling = await inspect.find_dangling_rows(path)
-    for table, rows in dangling:
-        yield wrong(check, f"{rows} rows of {table} refer to missing rows", _CHANGED_BY_HAND)
+    if state.step == "pages":
+        at(f"pages read, of {format_bytes(get_file_size(path))}", 0, None)
+        damage = await inspect.find_damage(path)
+        for text in damage:
+            yield wrong(check, f"it is damaged: {text}", RESTORE)
+        if not damage:
+            yield ok(check, "no damaged pages")
+        state.step = "references"
+    if state.step == "references":
+        at("tables searched", 0, None)
+        for table, rows in await inspect.find_dangling_rows(path):
+            yield wrong(check, f"{rows} rows of {table} refer to missing rows", _CHANGED_BY_HAND)
 
 
 async def _check_schema(
@@ -218,26 +266,22 @@ async def _check_schema(
         yield ok(check, f"its schema is that of the migrations, version {version.number}")
 
 
-async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncIterator[Finding]:
-    read = partial(read_unbounded, entry)
-    at("tables searched", 0, None)
-    violations = await read(integrity.find_violations())
-    texts = [f"{rule}: {', '.join(ids)}, ..." for rule, ids in violations]
-    total = await read(integrity.count_sessions())
-    last, done, broken = "", 0, dict[str, list[str]]()
-    while True:
-        at("sessions checked", done, total)
-        page = await read(integrity.check_sessions(last, PAGE_SIZE))
-        if not page.sessions:
-            break
-        for what, session_id in page.broken:
-            broken.setdefault(what, []).append(session_id)
-        last, done = page.last, done + page.sessions
-    texts += [f"{what}: {len(ids)} sessions, for example {ids[0]}" for what, ids in broken.items()]
-    for text in texts:
-        yield wrong(check, text, _CHANGED_BY_HAND)
-    if not texts:
-        yield ok(check, "the counters of its sessions match their runs")
+async def _check_rows(entry: Database, at: ReportProgress, state: CheckState) -> None:
+    """Check the rows of the tables that are left, a page at a time."""
+    sizes = await read_sizes(entry)
+    totals = {"runs": sizes.runs, "sessions": sizes.sessions}
+    async with open_reader(entry) as read:
+        for table in [each for each in state.steps_left if each in integrity.CHECKED_TABLES]:
+            if state.step != table:
+                state.step, state.after = table, ""
+            text, done = f"rows of {table} checked", 0
+            at(text, done, totals.get(table))
+            while (page := await read(integrity.check_page(table, state.after, PAGE_SIZE))).rows:
+                for rule, (count, key) in page.broken.items():
+                    before, example = state.broken.get(rule, (0, key))
+                    state.broken[rule] = before + count, example
+                state.after, done = page.last, done + page.rows
+                at(text, done, totals.get(table))
 
 
 async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> dict[str, object]:

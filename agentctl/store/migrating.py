@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Protocol, TypeVar
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database as Entry
@@ -68,23 +69,33 @@ async def read_version(entry: Entry) -> StoredVersion | None:
     return version
 
 
-async def read_unbounded(entry: Entry, work: Work[T]) -> T:
-    """Run a unit that only reads, on one snapshot, without a time limit. Raises Unavailable."""
+class Reader(Protocol):
+    """Runs units that only read."""
+
+    async def __call__(self, work: Work[T]) -> T: ...
+
+
+@asynccontextmanager
+async def open_reader(entry: Entry) -> AsyncIterator[Reader]:
+    """Open a database for reads without a time limit, each on one snapshot. Raises Unavailable."""
     if is_sqlite_url(entry.url):
         from agentctl.store.sqlite.connection import run_unit_on_snapshot
         from agentctl.store.sqlite.thread import run_on_thread
 
         path = sqlite_path(entry.url)
-        return await run_on_thread(
-            path, lambda connection, _: run_unit_on_snapshot(connection, work)
-        )
+
+        async def read(work: Work[T]) -> T:
+            return await run_on_thread(path, lambda own, _: run_unit_on_snapshot(own, work))
+
+        yield read
+        return
     from dataclasses import replace
 
     from agentctl.store.postgres.database import PostgresDatabase
 
     database = PostgresDatabase(replace(entry, statement_seconds=LONGEST_SECONDS), create=False)
     try:
-        return await database.read(work)
+        yield database.read
     finally:
         await database.close()
 

@@ -44,7 +44,7 @@ from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import accounts, approvals, events, runs, sessions
 from agentctl.store.repositories.accounts import AccountRow
 from agentctl.store.repositories.approvals import Checkpoint, DecisionChange
-from agentctl.store.repositories.integrity import check_sessions
+from agentctl.store.repositories.integrity import check_page
 from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema
 from tests.run_specs import a_spec
@@ -452,4 +452,4 @@ async def test_one_of_a_hundred_concurrent_submissions_succeeds(
         assert sorted(await asyncio.gather(*named))[-2:] == [False, True]
         first = {str(each) for each in told[0] if isinstance(each, IdempotentReplay)}
         assert [row[0] for row in await watch.fetch("SELECT run_id FROM idempotency")] == [*first]
-        assert (await scene.database.read(check_sessions("", 100))).broken == []
+        assert (await scene.database.read(check_page("sessions", "", 100))).broken == {}

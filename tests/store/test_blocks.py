@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from agentctl.admin.doctor.runs import NEWEST_RUNS
+from agentctl.admin.runs_doctor.find import MAXIMUM_WAITING, PAGE_SIZE
 from agentctl.config import settings
+from agentctl.store.repositories import approvals, events, integrity, queue, workers
 from tests.benchmarks import blocks
-from tests.benchmarks.population import Population
+from tests.benchmarks.population import START, YEAR, Population
 from tests.benchmarks.seed import fill_database
 from tests.postgres import ConnectedTo, drop_schema
 
@@ -26,11 +29,37 @@ def check(found: list[tuple[int, blocks.Case]]) -> None:
     assert {case.table for _, case in found} == {"runs", "sessions"}
 
 
+DOCTOR = {
+    "newest": integrity.list_newest(NEWEST_RUNS),
+    "live": integrity.list_live(None, PAGE_SIZE),
+    "inconsistent": integrity.find_inconsistent(MAXIMUM_WAITING, START + YEAR),
+    "paused": integrity.list_long_paused(START + YEAR, MAXIMUM_WAITING),
+    "unknown": integrity.list_unknown_calls(MAXIMUM_WAITING),
+    "legs": queue.list_next_legs(MAXIMUM_WAITING),
+    "overdue": queue.list_overdue(START + YEAR),
+    "expired": approvals.list_due(START + YEAR),
+    "events": events.has_older(START + YEAR),
+    "time": workers.get_newest_time(),
+}
+"""The reads of a database by `agentctl doctor`, without those of its size."""
+
+BLOCKS_OF_RUN = 12
+"""Blocks of a run and of its session, with their indexes."""
+
+
+async def check_doctor(counter: blocks.Counter) -> None:
+    for name, work in DOCTOR.items():
+        found = await counter.count(work)
+        bound = NEWEST_RUNS * BLOCKS_OF_RUN if name == "newest" else blocks.MAXIMUM_BLOCKS
+        assert found <= bound, (name, found)
+
+
 def test_pages_of_sqlite_read_a_bounded_number_of_blocks(tmp_path: Path) -> None:
     path = tmp_path / "agentctl.db"
     asyncio.run(fill_database(f"sqlite:///{path}", Population(SESSIONS, RUNS)))
     counter = blocks.SqliteCounter(path)
     check(asyncio.run(blocks.count_all(counter, every=False)))
+    asyncio.run(check_doctor(counter))
     counter.close()
 
 
@@ -43,6 +72,7 @@ def test_pages_of_postgresql_read_a_bounded_number_of_blocks(postgres_url: str) 
         url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}options=-csearch_path%3Dblocks"
         await fill_database(url, Population(SESSIONS, RUNS))
         async with ConnectedTo(entry) as connection:
+            await check_doctor(blocks.PostgresCounter(connection))
             return await blocks.count_all(blocks.PostgresCounter(connection), every=False)
 
     try:

@@ -10,7 +10,7 @@ from agentctl.store.repositories.integrity import ScannedRun, StoredMessages
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store
-from tests.store.rows import a_run, a_session, a_session_with_run, a_whole_run, an_end
+from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 
 CALLS = '[{"role": "assistant", "tool_calls": [{"id": "c", "name": "add"}]}]'
 
@@ -19,13 +19,14 @@ def test_a_scan_returns_every_run_once(store: Store) -> None:
     store.write(sessions.create(a_session()))
     for number in range(5):
         store.write(runs.create(a_run(f"r{number}", owner="w1")))
-    assert store.read(integrity.count_runs()) == 5
     seen: list[ScannedRun] = []
     while page := store.read(integrity.scan_runs(seen[-1].run_id if seen else "", 2)):
         assert len(page) <= 2
         seen += page
     assert [run.run_id for run in seen] == ["r0", "r1", "r2", "r3", "r4"]
-    assert seen[0] == ScannedRun("r0", "s1", "w1", "PENDING", 1, has_session=1, live=1, calls=0)
+    assert seen[0] == ScannedRun(
+        "r0", "s1", "w1", "PENDING", 1, START, has_session=1, live=1, calls=0
+    )
 
 
 def test_only_ended_runs_report_tool_calls(store: Store) -> None:
@@ -76,5 +77,5 @@ def test_a_run_without_a_session_is_deleted_with_its_events(sqlite: SqliteDataba
     assert store.write(integrity.delete_orphan("r1", "w2")) is None
     assert store.write(integrity.delete_orphan("r1", "w1")) == 1
     assert store.write(integrity.delete_orphan("r2", None)) == 0
-    assert store.read(integrity.count_runs()) == 0
+    assert store.read(integrity.scan_runs("", 10)) == []
     assert store.read(run_reads.get("r1", EVERYONE)) is None

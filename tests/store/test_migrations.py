@@ -247,7 +247,7 @@ def test_postgres_is_inspected_migrated_and_checked(postgres_url: str) -> None:
             await connection.execute("DROP INDEX runs_created")
             assert await checked(entry) == [
                 "index runs_created is missing",
-                "run_count differs from the number of runs: 1 sessions, for example s1",
+                "run_count differs from the number of runs: 1, for example s1",
             ]
             absent = replace(entry, search_path=f"{entry.search_path}_absent")
             assert (await read_database_status(absent)).state == "missing"

@@ -35,6 +35,12 @@ LATE_SECONDS = 300
 """Time after which work that was due is late. Rows may be deleted a day later, because a process
 that doubts its clock waits for a day."""
 
+NEWEST_RUNS = 2_000
+"""Ended runs of a database that are read; `agentctl runs doctor` reads all."""
+
+NEWEST_SECONDS = 2.0
+"""Maximum time to check the ended runs of all databases."""
+
 _DESCRIPTIONS: dict[ProblemKind, tuple[str, bool]] = {
     "lost": ("are live, but their workers are dead", True),
     "no_session": ("belong to no session", True),
@@ -56,28 +62,32 @@ LATE_DELIVERY_SECONDS = 3_600
 
 
 async def check_runs(settings: Settings) -> list[Finding]:
-    """Count the problems in databases that exist and are valid, and find late jobs."""
+    """Count the problems of recent and open runs in databases that exist, and find late jobs."""
     from agentctl.admin.runs_doctor.find import RunsDoctor
     from agentctl.service.service import Service
 
-    checked: list[int] = []
     try:
         async with Service.open(settings) as service:
-            problems = await RunsDoctor(service.hosting, None).find_problems(checked.append)
+            doctor = RunsDoctor(service.hosting, None)
+            total = await doctor.estimate_count()
+            count = await doctor.find_recent_problems(NEWEST_RUNS, NEWEST_SECONDS)
             jobs = await check_jobs(service.hosting)
     except AgentctlError as failure:
         return [from_failure(_CHECK, failure)]
-    if not problems:
-        count = sum(checked)
-        text = "1 run is consistent" if count == 1 else f"{count} runs are consistent"
-        return [ok(_CHECK, text), jobs]
-    kinds = Counter(problem.kind for problem in problems)
+    problems, seen = doctor.problems, []
     remedy = f"agentctl runs doctor --config {shlex.quote(str(settings.path))}"
-    return [
+    if count < total:
+        text = f"checked the newest {count} of about {total} runs, and all that have not ended"
+        seen = [ok(_CHECK, text)]
+    elif not problems:
+        seen = [ok(_CHECK, "1 run is consistent" if count == 1 else f"{count} runs are consistent")]
+    kinds = Counter(problem.kind for problem in problems)
+    found = [
         (wrong if is_wrong else note)(_CHECK, f"{kinds[kind]} {text}", remedy)
         for kind, (text, is_wrong) in _DESCRIPTIONS.items()
         if kinds[kind]
-    ] + [jobs]
+    ]
+    return [*seen, *found, jobs]
 
 
 async def check_jobs(hosting: Hosting) -> Finding:

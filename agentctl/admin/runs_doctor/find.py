@@ -1,8 +1,8 @@
 """Find inconsistent runs and dead workers; `repair` repairs them.
 
 Only the local command line uses this module: it reads the databases directly and asks no policy,
-because access to the files is the authority (docs/contract.md "Local mode"). The scan of the runs
-comes before the check of the workers: a worker has its row before its first run has one.
+because access to the files is the authority (docs/contract.md "Local mode"). Live runs are read
+before their workers are checked: a worker has its row before its first run has one.
 
 Model providers reject a history with a tool call without a result. A run that stops closes its
 calls; `close_calls` closes those of rows that another program wrote.
@@ -10,8 +10,9 @@ calls; `close_calls` closes those of rows that another program wrote.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -24,6 +25,7 @@ from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath
 from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database
+from agentctl.store.migrating import read_sizes
 from agentctl.store.repositories import integrity, queue, run_reads, workers
 from agentctl.store.repositories.integrity import ScannedRun, StoredMessages
 from agentctl.store.repositories.workers import WorkerRow
@@ -86,21 +88,6 @@ class Problem:
         return replace(self, outcome=outcome, detail=detail)
 
 
-@dataclass(slots=True)
-class _ScanResult:
-    """The findings of a scan of one database.
-
-    Attributes:
-        live: runs without a final status, whose owners are checked after the scan.
-        without_session: runs whose session does not exist.
-        message_problems: problems in the messages of runs with a final status.
-    """
-
-    live: list[ScannedRun] = field(default_factory=list)
-    without_session: list[ScannedRun] = field(default_factory=list)
-    message_problems: list[Problem] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class _WorkerSurvey:
     """The workers that have a row, and the cause of death of each; None: alive."""
@@ -123,21 +110,32 @@ class RunsDoctor:
     Args:
         hosting: the shared objects of a service that executes no runs.
         db_id: the only database to check; None: all databases and the workers.
+        cursor: the `cursor` of an interrupted check, to continue it.
+
+    Attributes:
+        problems: those that were found so far.
+        cursor: the place that the check has reached.
 
     Raises:
         NotFound: there is no such database.
+        BadRequest: the cursor has none of these databases.
     """
 
-    def __init__(self, hosting: Hosting, db_id: str | None) -> None:
+    def __init__(self, hosting: Hosting, db_id: str | None, cursor: str = "") -> None:
         self._hosting = hosting
         self._databases = select_databases(hosting, db_id)
         self._with_workers = db_id is None
+        self.problems: list[Problem] = []
+        self.cursor = cursor
+        if cursor and cursor.partition(":")[0] not in self._databases:
+            raise errors.BadRequest("The cursor is not one of this check")
 
-    async def count(self) -> int:
-        """Return the number of runs to check."""
-        count = integrity.count_runs
-        databases = self._databases.values()
-        return sum([await database.read(count(), size="large") for database in databases])
+    async def estimate_count(self) -> int:
+        """Return the number of runs, which is an estimate for a large database."""
+        entries = self._hosting.settings.databases
+        return sum(
+            [(await read_sizes(each)).runs for each in entries if each.id in self._databases]
+        )
 
     async def find_problems(self, report_progress: Callable[[int], object]) -> list[Problem]:
         """Check all runs, and all workers unless one database was selected.
@@ -145,31 +143,56 @@ class RunsDoctor:
         Args:
             report_progress: receives the number of runs checked since the previous call.
         """
-        scans = {
-            db_id: await _scan_database(database, report_progress)
-            for db_id, database in self._databases.items()
-        }
+        first, _, last = self.cursor.partition(":")
+        names = list(self._databases)
+        for db_id in names[names.index(first) if first else 0 :]:
+            database = self._databases[db_id]
+            while page := await database.read(integrity.scan_runs(last, PAGE_SIZE), size="large"):
+                found = [each for run in page for each in await _check_ended(database, run)]
+                self.problems += found
+                last = page[-1].run_id
+                self.cursor = f"{db_id}:{last}"
+                report_progress(len(page))
+            last = ""
+        await self._check_live()
+        return self.problems
+
+    async def find_recent_problems(self, maximum: int, seconds: float) -> int:
+        """Check the newest runs, the live ones, and the workers; the work is bounded.
+
+        Args:
+            maximum: of ended runs for each database.
+            seconds: maximum time for them.
+
+        Returns:
+            The number of runs that were checked.
+        """
+        end, count = time.monotonic() + seconds, 0
+        for database in self._databases.values():
+            for run in await database.read(integrity.list_newest(maximum), size="large"):
+                if time.monotonic() > end:
+                    break
+                count += 1
+                self.problems += await _check_ended(database, run)
+        await self._check_live()
+        return count
+
+    async def _check_live(self) -> None:
+        """Check the runs that have not ended, which indexes have, and the workers."""
+        live = {name: await _read_live(each) for name, each in self._databases.items()}
         deaths = await self._hosting.monitor.check_all()
         rows = await self._hosting.databases.system.read(workers.list_workers())
         by_id = {row.worker_id: row for row in rows if row.worker_id in deaths}
         survey = _WorkerSurvey(by_id, {worker_id: deaths[worker_id] for worker_id in by_id})
-        problems: list[Problem] = []
-        for db_id, scan in scans.items():
-            for run in scan.without_session:
-                is_executing = run.live and not survey.is_dead(run.owner)
-                text = f"it is {run.status}, but its session does not exist"
-                remedy = None if is_executing else "delete it with its events"
-                problems.append(_build_problem("no_session", db_id, run, text, remedy))
-            for run in scan.live:
+        for db_id, runs in live.items():
+            for run in runs:
                 problem = await _check_live_run(self._databases[db_id], run, survey)
                 if problem is not None:
-                    problems.append(problem)
-            problems += scan.message_problems
-            problems += await _check_waiting(self._hosting, self._databases[db_id])
+                    self.problems.append(problem)
+            self.problems += await _check_waiting(self._hosting, self._databases[db_id])
         if self._with_workers:
-            listed = {problem.worker_id for problem in problems}
-            problems += _check_workers(self._hosting.databases.system.id, survey, listed)
-        return problems
+            listed = {problem.worker_id for problem in self.problems}
+            self.problems += _check_workers(self._hosting.databases.system.id, survey, listed)
 
 
 def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]:
@@ -194,22 +217,27 @@ async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
     return after is not None and not is_final(after.status) and after.owner == before.owner
 
 
-async def _scan_database(
-    database: Database, report_progress: Callable[[int], object]
-) -> _ScanResult:
-    result = _ScanResult()
-    last = ""
-    while page := await database.read(integrity.scan_runs(last, PAGE_SIZE), size="large"):
-        for run in page:
-            if not run.has_session:
-                result.without_session.append(run)
-            elif run.live:
-                result.live.append(run)
-            elif run.calls:
-                result.message_problems += await _check_messages(database, run)
-        last = page[-1].run_id
-        report_progress(len(page))
-    return result
+async def _read_live(database: Database) -> list[ScannedRun]:
+    live = list[ScannedRun]()
+    while page := await database.read(
+        integrity.list_live(live[-1] if live else None, PAGE_SIZE), size="large"
+    ):
+        live += page
+    return live
+
+
+async def _check_ended(database: Database, run: ScannedRun) -> list[Problem]:
+    """Check a run that is not live; `_check_live_run` checks the others."""
+    if run.live:
+        return []
+    if not run.has_session:
+        return [_build_orphan(database.id, run, "delete it with its events")]
+    return await _check_messages(database, run) if run.calls else []
+
+
+def _build_orphan(db_id: str, run: ScannedRun, remedy: str | None) -> Problem:
+    text = f"it is {run.status}, but its session does not exist"
+    return _build_problem("no_session", db_id, run, text, remedy)
 
 
 async def _check_messages(database: Database, run: ScannedRun) -> list[Problem]:
@@ -236,6 +264,9 @@ async def _check_live_run(
     database: Database, run: ScannedRun, survey: _WorkerSurvey
 ) -> Problem | None:
     owner = run.owner
+    if not run.has_session:
+        remedy = "delete it with its events" if survey.is_dead(owner) else None
+        return _build_orphan(database.id, run, remedy)
     if owner is None:
         # Any process may claim it, or `_check_waiting` reports it.
         return None

@@ -27,9 +27,9 @@ EXAMPLE = "agentctl doctor --config agentctl.toml"
 
 HELP = """Check the installation, or a server, and suggest fixes.
 
-Checks configuration, keys, databases, versions and network exposure, and changes nothing. The
-databases are read completely, which can take a while. With --url it checks that the server is
-ready. Exit code 1 if there is a problem; a note is no problem.
+Checks configuration, keys, databases, versions and network exposure, and changes nothing. Of large
+databases it reads a part and reports which: db check and runs doctor read all. With --url it checks
+that the server is ready. Exit code 1 if there is a problem; a note is no problem.
 """
 
 _COLUMNS = [

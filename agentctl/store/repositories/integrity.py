@@ -1,9 +1,9 @@
 """Integrity: the reads and repairs of `agentctl runs doctor`, and the checks of `agentctl db
 check`.
 
-`scan_runs` and `check_sessions` read pages in the order of ids, so that they need little memory.
-Each page is a separate snapshot. A problem may be gone when it is repaired, so every change has a
-condition.
+`scan_runs` and `check_page` read pages in the order of ids, so that they need little memory and can
+be continued. Each page is a separate snapshot. A problem may be gone when it is repaired, so every
+change has a condition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.
 
 @dataclass(frozen=True, slots=True)
 class ScannedRun:
-    """A run in a scan. The last three fields are 0 or 1.
+    """A run in a scan. The last three fields are 0 or 1, `created_at` is in microseconds UTC.
 
     Attributes:
         calls: 1 if the run has ended and its messages may contain tool calls.
@@ -32,6 +32,7 @@ class ScannedRun:
     owner: str | None
     status: str
     attempt: int
+    created_at: int
     has_session: int
     live: int
     calls: int
@@ -45,14 +46,18 @@ class StoredMessages:
     tools: str | None
 
 
-_COUNT_RUNS = Sql("SELECT count(*) FROM runs")
-
-_SCAN = Sql(
-    "SELECT run_id, session_id, owner, status, attempt,"
-    f" CASE WHEN {_HAS_SESSION} THEN 1 ELSE 0 END,"
+# PostgreSQL would answer EXISTS in a column for a page by a scan of the whole other table.
+_SCANNED = (
+    "SELECT run_id, session_id, owner, status, attempt, created_at,"
+    " (SELECT count(*) FROM sessions WHERE sessions.session_id = runs.session_id),"
     f" CASE WHEN {IS_LIVE} THEN 1 ELSE 0 END,"
-    f" CASE WHEN NOT {IS_OPEN} AND messages LIKE '%\"tool_calls\"%' THEN 1 ELSE 0 END"
-    " FROM runs WHERE run_id > :after ORDER BY run_id LIMIT :limit"
+    f" CASE WHEN NOT {IS_OPEN} AND messages LIKE '%\"tool_calls\"%' THEN 1 ELSE 0 END FROM runs"
+)
+_SCAN = Sql(f"{_SCANNED} WHERE run_id > :after ORDER BY run_id LIMIT :limit")
+_NEWEST = Sql(f"{_SCANNED} ORDER BY created_at DESC, run_id DESC LIMIT :limit")
+_LIVE = Sql(
+    f"{_SCANNED} WHERE {IS_LIVE} AND (status, created_at, run_id) > (:status, :created_at, :after)"
+    " ORDER BY status, created_at, run_id LIMIT :limit"
 )
 
 _MESSAGES = Sql(
@@ -74,13 +79,22 @@ _DELETE = change(RUN, "delete")(
 )
 
 
-def count_runs() -> Work[int]:
-    return _COUNT_RUNS.value()
-
-
 def scan_runs(after: str, limit: int) -> Work[list[ScannedRun]]:
     """Return the next runs of a scan after an id; `""` starts the scan."""
     return _SCAN.rows(ScannedRun, after=after, limit=limit)
+
+
+def list_newest(limit: int) -> Work[list[ScannedRun]]:
+    """Return the newest runs, the last one first."""
+    return _NEWEST.rows(ScannedRun, limit=limit)
+
+
+def list_live(after: ScannedRun | None, limit: int) -> Work[list[ScannedRun]]:
+    """Return the next live runs after another one, by status and age."""
+    status, created_at, run_id = (
+        ("", 0, "") if after is None else (after.status, after.created_at, after.run_id)
+    )
+    return _LIVE.rows(ScannedRun, status=status, created_at=created_at, after=run_id, limit=limit)
 
 
 def get_messages(run_id: str) -> Work[StoredMessages | None]:
@@ -113,97 +127,121 @@ def delete_orphan(run_id: str, dead_owner: str | None) -> Steps[int | None]:
 
 _COUNT_SESSIONS = Sql("SELECT count(*) FROM sessions")
 
-_PAGE = Sql(
-    "SELECT page.session_id, page.run_count, page.history_bytes, page.last_status,"
-    " count(runs.run_id), coalesce(max(runs.seq), 0),"
-    " coalesce(sum(CASE WHEN runs.parent_run_id IS NULL"
-    " THEN octet_length(runs.history) END), 0)"
-    " FROM (SELECT session_id, run_count, history_bytes, last_status FROM sessions"
-    " WHERE session_id > :after ORDER BY session_id LIMIT :limit) AS page"
-    " LEFT JOIN runs ON runs.session_id = page.session_id"
-    " GROUP BY page.session_id, page.run_count, page.history_bytes, page.last_status"
-    " ORDER BY page.session_id"
-)
-
-_LAST = Sql(
-    "SELECT status FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
-    " ORDER BY seq DESC LIMIT 1"
-)
-
-_VIOLATIONS = {
-    "runs without a session": Sql(
-        "SELECT run_id FROM runs WHERE NOT EXISTS"
-        " (SELECT 1 FROM sessions WHERE sessions.session_id = runs.session_id) LIMIT 3"
-    ),
-    "events without a run": Sql(
-        "SELECT run_id FROM run_events WHERE NOT EXISTS"
-        " (SELECT 1 FROM runs WHERE runs.run_id = run_events.run_id) LIMIT 3"
-    ),
-    "runs without their parent": Sql(
-        "SELECT run_id FROM runs WHERE parent_run_id IS NOT NULL AND NOT EXISTS"
-        " (SELECT 1 FROM runs AS parent WHERE parent.run_id = runs.parent_run_id) LIMIT 3"
-    ),
-    "ended runs without an end time": Sql(
-        f"SELECT run_id FROM runs WHERE finished_at IS NULL AND NOT {IS_OPEN} LIMIT 3"
-    ),
-    "paused or queued runs without a checkpoint": Sql(
-        "SELECT run_id FROM runs WHERE (status = 'PAUSED' OR status = 'PENDING'"
-        " AND queue_turn IS NOT NULL) AND NOT EXISTS"
-        " (SELECT 1 FROM run_checkpoints WHERE run_checkpoints.run_id = runs.run_id) LIMIT 3"
-    ),
-    "approvals without a run": Sql(
-        "SELECT approval_id FROM approvals WHERE NOT EXISTS"
-        " (SELECT 1 FROM runs WHERE runs.run_id = approvals.run_id) LIMIT 3"
-    ),
-    "runs with an unknown status": Sql(
-        f"SELECT run_id FROM runs WHERE NOT ({IS_OPEN} OR {IS_FINAL}) LIMIT 3"
-    ),
-}
-"""Statements that find rows that violate a rule, by the text for the report."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionsCheck:
-    """A page of checked sessions: their number, the last id, and pairs of violation and id."""
-
-    sessions: int
-    last: str
-    broken: list[tuple[str, str]]
-
 
 def count_sessions() -> Work[int]:
     return _COUNT_SESSIONS.value()
 
 
-@unit
-def check_sessions(after: str, limit: int) -> Steps[SessionsCheck]:
-    """Compare the counters of the next sessions after an id with their runs."""
-    rows = yield Statement(_PAGE, {"after": after, "limit": limit})
-    broken = []
-    for session_id, run_count, history_bytes, last_status, runs, highest, octets in rows:
-        if run_count != runs or run_count < highest:
-            broken.append(("run_count differs from the number of runs", session_id))
-        if history_bytes != octets:
-            broken.append(("history_bytes differs from the size of the history", session_id))
-        if last_status is not None or highest:
-            last = yield Statement(_LAST, {"session_id": session_id})
-            if last and last[0][0] != last_status:
-                broken.append(("last_status differs from that of the last run", session_id))
-    return SessionsCheck(len(rows), rows[-1][0] if rows else after, broken)
+def _lacks(table: str, key: str, value: str) -> str:
+    # Not EXISTS, see `_SCANNED`.
+    return f"(SELECT count(*) FROM {table} AS other WHERE other.{key} = page.{value}) = 0"
 
 
-@unit
-def find_violations() -> Steps[list[tuple[str, list[str]]]]:
-    """Find rows without the row that they refer to, or with an impossible state.
+class _Check(NamedTuple):
+    """The rules for the rows of a table.
 
-    Every row is read. Return each violated rule with the ids of some rows that violate it.
+    Attributes:
+        key: the column with the order of the pages.
+        columns: other columns that the rules use.
+        rules: the conditions of violations, by the text for the report.
+        source: a query of further columns for the rows of a page.
     """
-    violations = []
-    for rule, sql in _VIOLATIONS.items():
-        rows = yield Statement(sql)
-        if rows:
-            violations.append((rule, [row[0] for row in rows]))
-    return violations
+
+    key: str
+    columns: str
+    rules: Mapping[str, str]
+    source: str = "{page}"
+
+    def build(self, table: str) -> Sql:
+        """Return the statement that counts the rows of a page, and the violations of each rule."""
+        page = (
+            f"(SELECT {self.key}{self.columns} FROM {table} WHERE {self.key} > :after"
+            f" ORDER BY {self.key} LIMIT :limit) AS page"
+        )
+        counts = "".join(
+            f", count(CASE WHEN {rule} THEN 1 END), min(CASE WHEN {rule} THEN {self.key} END)"
+            for rule in self.rules.values()
+        )
+        return Sql(f"SELECT count(*), max({self.key}){counts} FROM {self.source.format(page=page)}")
+
+
+_CHECKS = {
+    "runs": _Check(
+        "run_id",
+        ", session_id, parent_run_id, status, queue_turn, finished_at",
+        {
+            "runs without a session": _lacks("sessions", "session_id", "session_id"),
+            "runs without their parent": "parent_run_id IS NOT NULL AND "
+            + _lacks("runs", "run_id", "parent_run_id"),
+            "ended runs without an end time": f"finished_at IS NULL AND NOT {IS_OPEN}",
+            "paused or queued runs without a checkpoint": "(status = 'PAUSED'"
+            " OR status = 'PENDING' AND queue_turn IS NOT NULL) AND "
+            + _lacks("run_checkpoints", "run_id", "run_id"),
+            "runs with an unknown status": f"NOT ({IS_OPEN} OR {IS_FINAL})",
+        },
+    ),
+    "run_events": _Check(
+        "run_id", "", {"events without a run": _lacks("runs", "run_id", "run_id")}
+    ),
+    "approvals": _Check(
+        "approval_id", ", run_id", {"approvals without a run": _lacks("runs", "run_id", "run_id")}
+    ),
+    "sessions": _Check(
+        "session_id",
+        ", run_count, history_bytes, last_status",
+        {
+            "run_count differs from the number of runs": "run_count <> runs OR run_count < highest",
+            "history_bytes differs from the size of the history": "history_bytes <> octets",
+            "last_status differs from that of the last run": "newest IS NOT NULL"
+            " AND (last_status IS NULL OR last_status <> newest)",
+        },
+        "(SELECT page.session_id, run_count, page.history_bytes, last_status,"
+        " count(runs.run_id) AS runs, coalesce(max(runs.seq), 0) AS highest,"
+        " coalesce(sum(CASE WHEN runs.parent_run_id IS NULL"
+        " THEN octet_length(runs.history) END), 0) AS octets,"
+        " (SELECT status FROM runs AS last WHERE last.session_id = page.session_id"
+        " AND parent_run_id IS NULL ORDER BY seq DESC LIMIT 1) AS newest"
+        " FROM {page} LEFT JOIN runs ON runs.session_id = page.session_id"
+        " GROUP BY page.session_id, run_count, page.history_bytes, last_status) AS compared",
+    ),
+}
+
+CHECKED_TABLES = tuple(_CHECKS)
+"""The tables of `check_page`, in the order of a whole check."""
+
+_PAGES = {table: check.build(table) for table, check in _CHECKS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPage:
+    """A page of checked rows.
+
+    Attributes:
+        rows: their number; 0 after the last page.
+        last: the key of the last one.
+        broken: the number of violations of a rule, and the key of one of them, by the rule.
+    """
+
+    rows: int
+    last: str
+    broken: dict[str, tuple[int, str]]
+
+
+@unit
+def check_page(table: str, after: str, limit: int) -> Steps[CheckedPage]:
+    """Check the next rows of one of `CHECKED_TABLES` after a key; `""` begins.
+
+    The rules find rows without the row that they refer to, impossible states, and counters of
+    sessions that differ from their runs.
+    """
+    ((rows, last, *found),) = yield Statement(_PAGES[table], {"after": after, "limit": limit})
+    pairs = zip(found[::2], found[1::2], strict=True)
+    broken = {
+        rule: (count, key)
+        for rule, (count, key) in zip(_CHECKS[table].rules, pairs, strict=True)
+        if count
+    }
+    return CheckedPage(rows, last or after, broken)
 
 
 _OPEN_STATES = [state for state in RUN.states if "finished_at" in state.absent]

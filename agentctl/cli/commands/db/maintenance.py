@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.commands.doctor import check_findings, show_findings
 from agentctl.cli.options import AllDatabases
-from agentctl.cli.parameters import flag
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config
-from agentctl.errors import BadRequest
+from agentctl.errors import BadRequest, UsageError
 from agentctl.records.text import format_bytes
 
 if TYPE_CHECKING:
-    from agentctl.admin.databases import DatabaseStatus, MigrationPlan
+    from agentctl.admin.databases import CheckState, DatabaseStatus, MigrationPlan
     from agentctl.admin.doctor.finding import Finding
     from agentctl.config.settings import Database, Settings
     from agentctl.store.schema import Migration
@@ -171,22 +172,60 @@ def _migration_row(entry: Database, migration: Migration, outcome: str) -> dict[
     }
 
 
-async def check(out: CommandOutput, chosen: AllDatabases) -> None:
+async def check(
+    out: CommandOutput,
+    chosen: AllDatabases,
+    cursor: str | None = option("--cursor", "CURSOR", "Continue an interrupted check"),
+) -> None:
     """Check integrity: pages, schema, references (read-only).
 
     Reads the whole database, which can take long; servers continue to work. Exit code 1 if there
-    is a problem.
+    is a problem. An interrupted check shows the problems found so far, and the command that
+    continues it; the pages of a SQLite file are checked in one step.
     """
-    from agentctl.admin.databases import check_integrity
+    import asyncio
+
+    from agentctl.admin.databases import CheckState, check_integrity
 
     findings: list[Finding] = []
-    for entry in chosen.load()[1]:
+    _, entries = chosen.load()
+    state = CheckState()
+    if cursor is not None:
+        entries, state = _continue_check(entries, cursor)
+    for entry in entries:
         counter = Counter("")
-        async with showing_progress(counter):
-            async for finding in check_integrity(entry, counter.show):
-                findings.append(finding)
+        try:
+            async with showing_progress(counter):
+                async for finding in check_integrity(entry, counter.show, state):
+                    findings.append(finding)
+        except asyncio.CancelledError:
+            findings += state.list_violations(f"database {entry.id}")
+            show_findings(findings, out)
+            options = {
+                "--cursor": f"{entry.id}:{state.step}:{state.after}",
+                "--db": chosen.db,
+                "--config": chosen.config and str(chosen.config),
+            }
+            words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
+            note(f"interrupted; continue with: agentctl db check {' '.join(words)}")
+            raise
+        state = CheckState()
     show_findings(findings, out)
     check_findings(findings)
+
+
+def _continue_check(
+    entries: Sequence[Database], cursor: str
+) -> tuple[Sequence[Database], CheckState]:
+    """Return the databases and the place that an interrupted check has not reached."""
+    from agentctl.admin.databases import CHECK_STEPS, CheckState
+
+    db_id, _, place = cursor.partition(":")
+    step, _, after = place.partition(":")
+    ids = [entry.id for entry in entries]
+    if db_id not in ids or step not in CHECK_STEPS:
+        raise UsageError("the cursor is not one of this check", hint="check without --cursor")
+    return entries[ids.index(db_id) :], CheckState(step, after)
 
 
 async def index(out: CommandOutput, chosen: AllDatabases) -> None:

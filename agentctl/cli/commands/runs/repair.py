@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -33,7 +34,7 @@ from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:
-    from agentctl.admin.runs_doctor.find import Problem
+    from agentctl.admin.runs_doctor.find import Problem, RunsDoctor
 
 _STATES = {"done": "done", "failed": "failed", "unknown": "outcome not known"}
 
@@ -178,17 +179,32 @@ async def examine_runs(
     fix: bool = flag("--fix", "Repair the problems that can be repaired"),
     yes: Yes = False,
     db: AnyDatabase = None,
+    cursor: str = option("--cursor", "CURSOR", "Continue an interrupted check", default=""),
 ) -> None:
     """Find inconsistent runs and, with --fix, repair them.
 
     Finds runs whose worker died, runs in no valid state, runs that contradict their parent or their
     approvals, runs without a session, tool calls without a result, and workers that died or have no
-    heartbeat. Works only locally. Exit code 1 if there is a problem, with --fix if one is left.
+    heartbeat. Works only locally. Exit code 1 if there is a problem, with --fix if one is left. An
+    interrupted check shows the problems found so far, and the command that continues it.
     """
+    import asyncio
+
+    from agentctl.admin.runs_doctor.find import RunsDoctor
+
     if fix:
         check_confirmable(yes=yes)
     assert target.local is not None
-    problems = await _find_problems(target, target.local, db)
+    doctor = RunsDoctor(target.local.service.hosting, db, cursor)
+    again = "runs doctor" + " --fix" * fix + (f" --db {db}" if db else "")
+    try:
+        problems = await _find_problems(target, doctor)
+    except asyncio.CancelledError:
+        _show_problems(doctor.problems, out)
+        if doctor.cursor:
+            again += f" --cursor {shlex.quote(doctor.cursor)}"
+        note(f"interrupted; continue with: {target.command(again)}")
+        raise
     repairable = sum(problem.remedy is not None for problem in problems)
     if not fix or not repairable:
         _show_problems(problems, out)
@@ -211,11 +227,8 @@ async def examine_runs(
         raise ProblemsFound(f"{_count(left)} left")
 
 
-async def _find_problems(target: Target, here: LocalTarget, db: str | None) -> list[Problem]:
-    from agentctl.admin.runs_doctor.find import RunsDoctor
-
-    doctor = RunsDoctor(here.service.hosting, db)
-    counter = Counter("runs checked", await doctor.count())
+async def _find_problems(target: Target, doctor: RunsDoctor) -> list[Problem]:
+    counter = Counter("runs checked", await doctor.estimate_count())
 
     def count_checked(more: int) -> None:
         counter.done += more

@@ -1,0 +1,144 @@
+"""`runs doctor` and `db check` that Ctrl-C ends, and that continue where they were."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from agentctl.config import settings
+from tests.benchmarks.population import Population
+from tests.benchmarks.seed import fill_database
+from tests.cli.test_runs_doctor import CALLS
+from tests.postgres import ConnectedTo, drop_schema, postgres_url
+from tests.process import without_coverage
+
+__all__ = ["postgres_url"]
+
+pytestmark = pytest.mark.slow
+
+SEARCH_PATH = "interrupted"
+
+DAMAGE = f"""
+UPDATE runs SET messages = '{CALLS}' WHERE finished_at IS NOT NULL AND seq = 2;
+UPDATE runs SET finished_at = NULL WHERE status = 'ERROR';
+UPDATE sessions SET run_count = run_count + 1;
+DELETE FROM sessions WHERE session_id IN (SELECT max(session_id) FROM sessions
+                                          UNION SELECT min(session_id) FROM sessions);
+"""
+
+PROGRAM = """
+import os, signal, sys
+from agentctl.__main__ import main
+from agentctl.admin import databases
+from agentctl.admin.runs_doctor import find
+from agentctl.store.repositories import integrity
+
+left = int(os.environ["PAGES"])
+find.PAGE_SIZE = databases.PAGE_SIZE = 7
+
+def interrupting(read):
+    def read_page(*args):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        return read(*args)
+    return read_page
+
+integrity.scan_runs = interrupting(integrity.scan_runs)
+integrity.check_page = interrupting(integrity.check_page)
+sys.exit(main())
+"""
+"""The command, which gets SIGINT before it reads a page."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def config(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str) -> Iterator[Path]:
+    """The configuration of a damaged database."""
+    path = tmp_path / "agentctl.toml"
+    if request.param == "sqlite":
+        entry = settings.Database("main", f"sqlite:///{tmp_path / 'agentctl.db'}")
+        asyncio.run(fill_database(entry.url, Population(30, 5)))
+        with apsw.Connection(str(tmp_path / "agentctl.db")) as connection:
+            connection.execute(DAMAGE).fetchall()
+        connection.close()
+    else:
+        entry = settings.Database("main", postgres_url, search_path=SEARCH_PATH)
+        asyncio.run(_damage_postgres(entry))
+    path.write_text(
+        f'[[databases]]\nid = "main"\nurl = "{entry.url}"\n'
+        + (f'search_path = "{SEARCH_PATH}"\n' if entry.search_path else "")
+        + "[authorization]\nenabled = false\n"
+        '[[models]]\nid = "echo"\nprovider = "demo"\nmodel = "echo"\n'
+        '[[agents]]\nid = "echo"\nmodel = "echo"\n'
+    )
+    yield path
+    if entry.search_path:
+        asyncio.run(drop_schema(entry))
+
+
+async def _damage_postgres(entry: settings.Database) -> None:
+    async with ConnectedTo(entry) as connection:
+        await connection.execute(f"CREATE SCHEMA {SEARCH_PATH}")
+    sign = "&" if "?" in entry.url else "?"
+    place = f"{entry.url}{sign}options=-csearch_path%3D{SEARCH_PATH}"
+    await fill_database(place, Population(30, 5))
+    async with ConnectedTo(entry) as connection:
+        # Foreign keys are triggers of the role "origin".
+        await connection.execute(f"SET session_replication_role = replica; {DAMAGE}")
+
+
+def execute(command: str, pages: int) -> tuple[int, list[dict[str, Any]], str]:
+    """Run a command that is interrupted before a page; return its code, its rows and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *shlex.split(command)[1:], "-o", "json"],
+        env=without_coverage(os.environ) | {"PAGES": str(pages)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def count(rows: list[dict[str, Any]]) -> Counter[str]:
+    """Count the problems of `runs doctor`, or the violations of each rule of `db check`."""
+    counts = Counter[str]()
+    for row in rows:
+        if "kind" in row:
+            counts[f"{row['kind']} {row['run_id']}"] += 1
+        elif row["verdict"] == "wrong":
+            rule, number = re.findall(r"^(.*: )?(\d+)", row["what"])[0]
+            counts[rule or row["what"]] += int(number)
+    return counts
+
+
+@pytest.mark.parametrize("command", ["runs doctor", "db check"])
+def test_interrupted_check_continues_where_it_was(config: Path, command: str) -> None:
+    whole = f"agentctl {command} --config {config}"
+    code, rows, _ = execute(whole, 1_000_000)
+    expected = count(rows)
+    assert code == 1
+    assert len(expected) > 2, expected
+    found, parts, again = Counter[str](), 0, whole
+    while True:
+        code, rows, stderr = execute(again, 9)
+        found += count(rows)
+        parts += 1
+        if code != 130:
+            break
+        again = stderr.partition("interrupted; continue with: ")[2].splitlines()[0]
+        assert "--cursor main:" in again
+        assert "Traceback" not in stderr
+    assert code == 1
+    assert parts > 2
+    assert found == expected
