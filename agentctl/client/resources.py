@@ -51,7 +51,7 @@ from agentctl.records.events import Event, parse_event
 from agentctl.records.ids import new_id
 from agentctl.records.kinds import KINDS, ComponentKind, component_of_run
 from agentctl.records.memories import MemoryRecord
-from agentctl.records.runs import CancelRecord, RunRecord
+from agentctl.records.runs import CancelRecord, FailureRecord, RunRecord
 from agentctl.records.sessions import SessionDetail, SessionSummary
 
 Repeat = TypeVar("Repeat", bound=RetryRequest)
@@ -123,6 +123,7 @@ class RunMethods(Resource[Mode]):
 
     get = declared(Operations.get_run)
     list = declared_rows(RunFilter, Operations.get_runs, RunRecord)
+    failures = declared_rows(RunFilter, Operations.get_failures, FailureRecord)
     retry = _repeating(RetryRequest, Operations.retry_run)
     fork = _repeating(ForkRequest, Operations.fork_run)
 

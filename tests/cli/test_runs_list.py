@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
+from tests.cli.projects import make_project
+from tests.process import base_environment, start_server
 
 _numbers = itertools.count()
 
@@ -91,3 +94,45 @@ def test_beginning_of_an_id_names_the_run(through: Agentctl, two: tuple[str, str
         assert f" runs begin with {common}" in ambiguous.stderr
     assert through("runs", "get", "00000000-0000").code == 5
     assert through("runs", "get", ended[:7]).code == 5
+
+
+BOOM = """
+async def boom(message, context):
+    raise ValueError(f"no order {message}\\nin the shop")
+"""
+
+
+@pytest.mark.slow
+def test_failures_have_the_exception_and_its_place(agentctl: Agentctl, tmp_path: Path) -> None:
+    config = make_project(tmp_path, rest='[[agents]]\nid = "boom"\nobject = "cli_boom:boom"')
+    (tmp_path / "cli_boom.py").write_text(BOOM)
+    local = ("--config", str(config))
+
+    def mint(scope: str) -> dict[str, str]:
+        minted = agentctl("token", "mint", "--sub", "me", "--scope", scope, *local)
+        return {"AGENTCTL_TOKEN": minted.stdout.strip()}
+
+    log, environment = tmp_path / "server.log", base_environment()
+    with start_server(*local, "--port", "0", log=log, environment=environment) as server:
+        url, debugger = ("--url", server.url), mint("runs:debug")
+        for order in ("17", "18"):
+            started = agentctl(
+                "runs", "start", "--agent", "boom", "-m", order, *url, env=mint("user")
+            )
+            assert started.code == 1
+        failures = ("runs", "failures", "--newer-than", "1h")
+        for read in (lambda *o: agentctl(*o, *local), lambda *o: agentctl(*o, *url, env=debugger)):
+            names = read(*failures, "--agent", "boom", "-o", "name").lines
+            first, *rows = read(*failures, "--sort-order", "asc", "-o", "tsv").lines
+            row = dict(zip(first.split("\t"), rows[0].split("\t"), strict=True))
+            assert [row["run_id"], row["cause_type"]] == [names[1], "ValueError"]
+            assert row["cause_place"] == "cli_boom.py:3 in boom"
+            assert row["error"].startswith("AGENT_FAILED: ")
+            shown = read(*failures, "--limit", "1", "-o", "table")
+            assert "ValueError: no order 18  cli_boom.py:3 in boom" in shown.stdout
+            assert "in the shop" not in shown.stdout
+            assert read(*failures, "--error-code", "TOOL_FAILED", "-o", "name").lines == []
+            assert "no such option: --status" in read(*failures, "--status", "ERROR").stderr
+        refused = agentctl(*failures, *url, env=mint("user"))
+        assert (refused.code, refused.stdout) == (4, "")
+        assert "runs:debug" in refused.stderr

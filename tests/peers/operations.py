@@ -455,7 +455,7 @@ ROWS: tuple[Row, ...] = (
             "sessions hold", "sessions release", "sessions prune", "users export", "users erase",
             "auth whoami", "auth can-i", "auth explain", "audit list", "audit tail",
             "audit export", "audit heads", "audit verify", "approvals receipt", "runs retry",
-            "runs fork", "usage", "budgets list", "webhooks list", "webhooks test",
+            "runs fork", "runs failures", "usage", "budgets list", "webhooks list", "webhooks test",
             "webhooks deliveries", "webhooks redeliver", "webhooks enable", "agents versions",
             "agents diff", "teams versions", "teams diff", "workflows versions", "workflows diff",
         ),

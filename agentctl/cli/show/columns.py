@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.table import Column, Columns, plain_columns
@@ -216,6 +217,32 @@ RUNS = Columns(
         *_RUNS_OF_SESSION[:6],
         Column("session_id", heading="session", look="id"),
         *_RUNS_OF_SESSION[6:],
+    ],
+)
+_CAUSE_FIELDS = ("component_id", "run_id", "tool_name", "type", "message", "place")
+
+
+def _describe_failure(record: Record) -> str | None:
+    """Return the exception that ended a run, or the error of a run without one."""
+    cause = record.get("cause")
+    return f"{cause['type']}: {cause['message']}".partition("\n")[0] if cause else _error(record)
+
+
+def _get_of_cause(record: Record, name: str) -> object:
+    return (record.get("cause") or {}).get(name)
+
+
+FAILURES = Columns(
+    tsv=[
+        *plain_columns("run_id", "finished_at"),
+        Column("error", _error),
+        *(Column(f"cause_{name}", partial(_get_of_cause, name=name)) for name in _CAUSE_FIELDS),
+    ],
+    table=[
+        Column("run_id", heading="run", look="id"),
+        Column("age", lambda row: format_distance(row["finished_at"]), right=True),
+        Column("failure", _describe_failure, look="text", keep=True, style=lambda _: "red"),
+        Column("place", partial(_get_of_cause, name="place"), look="text"),
     ],
 )
 RUN = [

@@ -1,4 +1,4 @@
-"""`agentctl runs list`, `get`, `watch` and `wait`: read runs.
+"""`agentctl runs list`, `failures`, `get`, `watch` and `wait`: read runs.
 
 In the formats table and tsv stdout of `watch` is the text of the run as it arrives, in a table at a
 terminal drawn as Markdown; tools, steps and members go to stderr. `jsonl` is one event in each
@@ -16,7 +16,7 @@ from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
 from agentctl.cli.follow import WatchedRun, is_settled
 from agentctl.cli.ids import ShortId
-from agentctl.cli.lists import NO_AGES, AgeOptions, WatchedOutput
+from agentctl.cli.lists import NO_AGES, AgeOptions, ListOutput, WatchedOutput
 from agentctl.cli.options import (
     NO_CHOICE,
     ComponentChoice,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from agentctl.interface.operations.model_calls import ModelCallDetail
     from agentctl.interface.requests import RunView
     from agentctl.records.document import Document
-    from agentctl.records.runs import RunPage, RunRecord
+    from agentctl.records.runs import FailurePage, RunPage, RunRecord
 
 
 _STATES = {
@@ -86,6 +86,30 @@ async def list_runs(
         return await target.operations.get_runs(ages.limit(filter))
 
     await out.show(target, read, matching, columns.RUNS, "run_id")
+
+
+@with_target(
+    without=("sort_by", "status", "live", "at_work"),
+    order=(
+        "agent", "team", "workflow", "component_type", "component_id", "session_id", "user_id",
+        "older_than", "newer_than", "metadata", "tag", "error", "error_code", "limit", "page",
+        "cursor", "sort_order", "all_pages", "db_id", ...,
+    ),
+)  # fmt: skip
+async def list_failures(
+    target: Target,
+    out: ListOutput,
+    filter: RunFilter,
+    choice: ComponentChoice = NO_CHOICE,
+    ages: AgeOptions = NO_AGES,
+) -> None:
+    """List failed runs with the exceptions that ended them, newest first."""
+
+    async def read(filter: RunFilter) -> Document[FailurePage]:
+        return await target.operations.get_failures(ages.limit(filter))
+
+    matching = select_component(filter, choice.resolve())
+    await out.show(target, read, matching, columns.FAILURES, "run_id", noun="failed runs")
 
 
 @with_target(
