@@ -33,7 +33,7 @@ from agentctl.store.visibility import Visibility
 MAXIMUM_COMPARED = MAXIMUM_TOTAL
 """Rows that a page is searched for if the index that it follows has the columns of all filters."""
 
-MAXIMUM_READ = 300
+MAXIMUM_READ = 250
 """Rows that a page is searched for if each has to be read, and rows that are sorted for a page."""
 
 R = TypeVar("R")
@@ -128,13 +128,13 @@ class Filtered:
             conditions = conditions if other is chosen else conditions.with_all(other.compared)
         conditions = conditions.with_times(*self.times, page.sort)
         rows = _Rows(self.listing, page, chosen.found, conditions, chosen.maximum)
-        total = (yield from rows.count()), False
-        if page.after is not None:
-            # `bind_page` has the values of the cursor.
-            position = follow_cursor(self.listing, page.sort, page.order)
-            rows = replace(rows, compared=conditions.with_condition(position))
-        found = yield from rows.read(make, total[0])
-        return RowPage(found.rows, *total, found.next)
+        if page.after is None:
+            return (yield from rows.read(make))
+        total = yield from rows.count()
+        # `bind_page` has the values of the cursor.
+        position = follow_cursor(self.listing, page.sort, page.order)
+        rows = replace(rows, compared=conditions.with_condition(position))
+        return (yield from rows.read(make, total))
 
     def _follow(self, page: Slice, make: Callable[..., R]) -> Work[RowPage[R]]:
         is_few = bool(self.few.texts)
@@ -190,23 +190,21 @@ class Filtered:
         """
         end = yield from self._find_end(followed, page, maximum)
         total = page.total
-        if total is None:
-            first, first_end = replace(page, after=None), end
-            if page.after is not None:
-                first_end = yield from self._find_end(followed, first, maximum)
-            count = yield from self._search(followed, compared, first, maximum).count()
-            total = count, first_end is not None
-            if not count and page.after is None:
-                return RowPage([], *total, end, keeps_total=True)
+        if total is None and page.after is not None:
+            first = replace(page, after=None)
+            capped = (yield from self._find_end(followed, first, maximum)) is not None
+            total = (yield from self._search(followed, compared, first, maximum).count()), capped
         rows = self._search(followed, compared, page, maximum)
-        found = yield from rows.read(make, total[0])
+        found = yield from rows.read(make, None if total is None else total[0])
+        total = total or (found.total, end is not None)
         return RowPage(found.rows, *total, found.next or end, keeps_total=True)
 
     def _search(
         self, followed: Conditions, compared: Conditions, page: Slice, maximum: int
     ) -> _Rows:
         matching, part = narrow(followed, page, *self.times)
-        return _Rows(self.listing, part, matching, compared, maximum, ordered=True)
+        by_id = bool(followed.texts) and not self.few.texts and maximum == MAXIMUM_READ
+        return _Rows(self.listing, part, matching, compared, maximum, ordered=True, by_id=by_id)
 
     @unit
     def _find_end(self, followed: Conditions, page: Slice, maximum: int) -> Steps[Cursor | None]:
@@ -226,6 +224,8 @@ class _Rows:
 
     Attributes:
         ordered: True if the index is in the order of the list, and the rows follow the cursor.
+        by_id: True if the index has columns of filters. Only with ids alone does PostgreSQL prefer
+            it to the index of all rows, which is in the order of the table.
     """
 
     listing: Listing
@@ -234,6 +234,7 @@ class _Rows:
     compared: Conditions
     maximum: int
     ordered: bool = False
+    by_id: bool = False
 
     @unit
     def count(self) -> Steps[int]:
@@ -241,26 +242,43 @@ class _Rows:
         sql = f"SELECT count(*) FROM (SELECT 1 FROM ({self._build_sql()}) AS searched WHERE matches"
         return int((yield Statement(Sql(f"{sql}) AS counted"), self._bind()))[0][0])
 
-    def read(self, make: Callable[..., R], total: int) -> Work[RowPage[R]]:
-        """Read the page. Only its rows are read as a whole."""
+    @unit
+    def read(self, make: Callable[..., R], total: int | None = None) -> Steps[RowPage[R]]:
+        """Read the page. Only its rows are read as a whole.
+
+        Args:
+            total: the result of `count` for the list; None: count the rows that match.
+        """
+        searched = self._build_sql()
         order = f"{self.page.sort} {self.page.order}, {self.listing.id} {self.page.order}"
         ids = (
-            f"SELECT {self.listing.id} FROM ({self._build_sql()}) AS searched WHERE matches"
-            f" ORDER BY {order} LIMIT :limit OFFSET :skipped"
+            f"SELECT {self.listing.id} FROM {f'({searched}) AS ' if total is not None else ''}"
+            f"searched WHERE matches ORDER BY {order} LIMIT :limit OFFSET :skipped"
         )
         values = {**self._bind(), "skipped": self.page.offset}
         matching = Conditions((f"{self.listing.id} IN ({ids})",), values)
-        return self.listing.read(matching, replace(self.page, after=None, offset=0), make, total)
+        page = replace(self.page, after=None, offset=0)
+        if total is not None:
+            return (yield from self.listing.read(matching, page, make, total))
+        found = yield from self.listing.read_counted(matching, page, make, searched)
+        if found.rows or not self.page.offset:
+            return found
+        return replace(found, total=(yield from self.count()))
 
     def _build_sql(self) -> str:
         # Without its own limit, the conditions could make another index seem to be the best one.
         matches = " AND ".join(self.compared.texts) or "TRUE"
-        columns = f"{self.page.sort}, {self.listing.id}, ({matches}) AS matches"
+        table, row_id = self.listing.table, self.listing.id
+        columns = f"{self.page.sort}, {row_id}, ({matches}) AS matches"
         if self.ordered:
+            found = f"{row_id} AS found_id" if self.by_id else columns
             parts = order_page(self.found, self.page)
-            return build_rows_sql(self.listing, columns, *parts, limits=" LIMIT :searched")
+            rows = build_rows_sql(self.listing, found, *parts, limits=" LIMIT :searched")
+            if not self.by_id:
+                return rows
+            return f"SELECT {columns} FROM ({rows}) AS found JOIN {table} ON {row_id} = found_id"
         condition = " AND ".join(self.found.texts)
-        return f"SELECT {columns} FROM {self.listing.table} WHERE {condition} LIMIT :searched"
+        return f"SELECT {columns} FROM {table} WHERE {condition} LIMIT :searched"
 
     def _bind(self) -> dict[str, Value]:
         values = {**bind_page(self.found, self.page), **self.compared.values}

@@ -252,6 +252,24 @@ class Listing:
         rows = yield Statement(sql, bind_page(conditions, page))
         return self._build_page(rows, page, make, total)
 
+    @unit
+    def read_counted(
+        self, conditions: Conditions, page: Slice, make: Callable[..., R], searched: str
+    ) -> Steps[RowPage[R]]:
+        """Read a page, and its total if it has rows, from searched rows.
+
+        Args:
+            conditions: those on the rows of the page. They may read the table `searched`.
+            searched: the query of the searched rows, whose column `matches` is true for the rows of
+                the list. It is executed once.
+        """
+        counted = Sql("SELECT count(*) FROM searched WHERE matches")
+        sql = _page_sql(self, *order_page(conditions, page), False, counted, False)
+        rows = yield Statement(
+            Sql(f"WITH searched AS MATERIALIZED ({searched}) {sql}"), bind_page(conditions, page)
+        )
+        return self._build_page([row[:-1] for row in rows], page, make, rows[0][-1] if rows else 0)
+
     def _build_page(
         self, found: Sequence[Row], page: Slice, make: Callable[..., R], total: int
     ) -> RowPage[R]:
@@ -311,7 +329,9 @@ def prefix_end(prefix: str) -> str | None:
 
 @lru_cache(_MAXIMUM_STATEMENTS)
 def _count_sql(listing: Listing, conditions: tuple[str, ...]) -> Sql:
-    rows = f"SELECT 1 FROM {listing.table}{_where(conditions)}"
+    # In the order of an index: PostgreSQL would read the table itself, in its own order.
+    order = "" if conditions else f" ORDER BY created_at, {listing.id}"
+    rows = f"SELECT 1 FROM {listing.table}{_where(conditions)}{order}"
     return Sql(f"SELECT count(*) FROM ({rows} LIMIT {MAXIMUM_TOTAL + MAXIMUM_SURPLUS}) AS counted")
 
 

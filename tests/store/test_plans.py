@@ -93,7 +93,15 @@ def plan_list(
     for sql, values in statements:
         # The newest runs are looked up for the rows of a page, and the removals for a list.
         others = ("page", "newest", "turns", "removals", "searched")
-        steps = [step for step in plan(sqlite, sql, values) if step.split()[1] not in others]
+        steps = plan(sqlite, sql, values)
+        if "SCAN found" in steps:  # the ids of rows, each of which is then read
+            joined = steps.index("SCAN found")
+            del steps[joined : joined + 2], steps[steps.index("CO-ROUTINE found")]
+        if "MATERIALIZE searched" in steps:  # the rows from which the page is also read
+            first, last = steps.index("MATERIALIZE searched"), steps.index("SCAN searched")
+            counted = steps[first + 1 : last]
+            steps = steps[:first] + counted + steps[last + 1 :]
+        steps = [step for step in steps if step.split()[1] not in others]
         if "CO-ROUTINE counted" in steps:
             first, last = steps.index("CO-ROUTINE counted"), steps.index("SCAN counted")
             counted = steps[first + 1 : last]
