@@ -27,7 +27,7 @@ WARNING = 0.8
 MAXIMUM_ROWS = 100
 """Users or components that are listed of one budget: those that have used most."""
 
-_COLUMNS = {"user": ("user_id",), "agent": ("component_id",), "server": ()}
+_OWNER_COLUMNS = {"user": ("user_id",), "agent": ("component_id",), "server": ()}
 
 
 async def check_start(
@@ -76,7 +76,7 @@ class BudgetOperations(OperationFamily):
         scope = UsageScope(
             "day", period.since, period.before, EVERYONE, component_id=budget.component or None
         )
-        found = await self._read(scope, _COLUMNS[budget.per])
+        found = await self._read(scope, _OWNER_COLUMNS[budget.per])
         if budget.component or budget.per == "server":
             found = {(budget.component if budget.per == "agent" else ""): Used(), **found}
         if budget.per == "server":

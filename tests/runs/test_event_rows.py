@@ -18,7 +18,7 @@ from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import EVENT_NAMES, EventKind
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs.log import recorder
+from agentctl.runs.log import recorder as stream_module
 from agentctl.runs.log.event_rows import (
     Members,
     Piece,
@@ -212,7 +212,7 @@ async def test_events_stay_json_until_the_upgrade_is_finished(
     migrated: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server of an earlier release prevents the end of the upgrade; followers see no change."""
-    monkeypatch.setattr(recorder, "VERSION_SECONDS", 0.05)
+    monkeypatch.setattr(stream_module, "VERSION_SECONDS", 0.05)
     old = WorkerRow("old", *identify_this_process(), beat=now(), started_at=1)
     async with two_services(migrated) as (owner, other):
         port, main = user(owner), main_database(owner)

@@ -19,11 +19,11 @@ from agentctl.work.event_loop import retrieve_exception
 KEPT_SECONDS = 2.0
 """Time for which a read is kept."""
 
-KEPT_BYTES = 2**21
+PART_KEPT_BYTES = 2**21
 """Maximum size of the kept reads of all runs, unless a single one is larger."""
 
 OVERHEAD_BYTES = 1_024
-"""The size of a read without events, for `KEPT_BYTES`."""
+"""The size of a read without events, for `PART_KEPT_BYTES`."""
 
 _Key = tuple[str, str]
 """The ids of a database and of a run."""
@@ -100,7 +100,7 @@ class StoredEvents:
         self._kept[key].append(read)
         self._oldest.append(read)
         self.size += size
-        while self.size > KEPT_BYTES and len(self._oldest) > 1:
+        while self.size > PART_KEPT_BYTES and len(self._oldest) > 1:
             self._drop_oldest()
         loop.call_later(KEPT_SECONDS, self._drop, read)
         return read
