@@ -32,7 +32,7 @@ from tests.store.rows import a_run, a_session
 SCHEMA = "streams"
 
 TICK_SECONDS = 0.1
-"""The interval of `agentctl.runs.log.recorder`."""
+"""The interval of `agentctl.runs.log.stream`."""
 
 WARM_SECONDS = 3.0
 

@@ -18,7 +18,7 @@ from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import EVENT_NAMES, EventKind
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs.log import recorder as stream_module
+from agentctl.runs.log import stream as stream_module
 from agentctl.runs.log.event_rows import (
     Members,
     Piece,

@@ -32,7 +32,7 @@ from agentctl.runs.life.cancel import _request_cancel
 from agentctl.runs.life.finish import store_end
 from agentctl.runs.life.legs import build_approval, claim_leg, prepare_pause, write_pause
 from agentctl.runs.life.live import LiveRun, _begin_call
-from agentctl.runs.log.recorder import Recorder
+from agentctl.runs.log.stream import Recorder
 from agentctl.runs.states import Ending, Pause
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.causes import CauseReader

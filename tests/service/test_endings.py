@@ -18,7 +18,7 @@ from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.life import changes, engine, finish, supervision
 from agentctl.runs.life.live import LiveRun
-from agentctl.runs.log import recorder
+from agentctl.runs.log import stream
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
@@ -404,14 +404,14 @@ async def test_end_waits_for_the_write_in_progress(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_held, held = asyncio.Event(), asyncio.Event()
-    append = recorder._EventWriter.append
+    append = stream._EventWriter.append
 
     async def hold(*arguments: Any) -> bool:
         held.set()
         await is_held.wait()
         return await append(*arguments)
 
-    monkeypatch.setattr(recorder._EventWriter, "append", hold)
+    monkeypatch.setattr(stream._EventWriter, "append", hold)
     async with open_service(deployment) as service:
         operations = user(service)
         async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (

@@ -21,9 +21,8 @@ from agentctl.runs.life.run_memories import RunMemories
 from agentctl.runs.log import event_format
 from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.log.journal import RunJournal
-from agentctl.runs.log.recorder import Recorder
 from agentctl.runs.log.requests import RequestRecorder
-from agentctl.runs.log.stream import EventPlace, Stream
+from agentctl.runs.log.stream import EventPlace, Recorder, Stream
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd, Pause
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
