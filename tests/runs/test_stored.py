@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.runs.log import stored as stored_module
-from agentctl.runs.log.stored import StoredEvents
+from agentctl.runs.log import hub as stored_module
+from agentctl.runs.log.hub import StoredEvents
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.database import Database
 from agentctl.store.repositories.events import PART_BYTES, StoredPart

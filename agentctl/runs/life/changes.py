@@ -24,8 +24,7 @@ from agentctl import errors
 from agentctl.records.logs import RateLimitedLog
 from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.engine import Engine
-from agentctl.runs.log.hub import Hub
-from agentctl.runs.log.stored import StoredEvents
+from agentctl.runs.log.hub import Hub, StoredEvents
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.worker import Worker
 from agentctl.store.copying.state import has_moved
