@@ -1,7 +1,7 @@
 """The events of runs as records, for the OpenAPI document and for clients.
 
 The names in the field `event` are those of `agentctl.records.events`, and
-`agentctl.runs.log.event_format` writes the fields (docs/api.md "Event streams").
+`agentctl.runs.log.event_rows` writes the fields (docs/api.md "Event streams").
 """
 
 from __future__ import annotations

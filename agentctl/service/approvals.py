@@ -34,7 +34,7 @@ from agentctl.records.validation import check_texts, dump_checked_json
 from agentctl.runs.desk.decisions import check_approver, rule, write_decisions
 from agentctl.runs.follow.follow import flatten, wait_until_final
 from agentctl.runs.life.admission import Idempotency, IdempotentReplay, claim_key
-from agentctl.runs.log.event_format import UNRECORDED_EVENTS
+from agentctl.runs.log.event_rows import UNRECORDED_EVENTS
 from agentctl.runs.states import is_final
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall

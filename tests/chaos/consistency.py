@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.store.repositories.events import EventRow
 from tests.chaos.cluster import Cluster
 from tests.chaos.ledger import Ledger, RunNote

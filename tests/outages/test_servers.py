@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from agentctl.auth.keys.signing import generate_key
-from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.outages.server_pair import Pair, running_pair

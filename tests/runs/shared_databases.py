@@ -20,7 +20,7 @@ from agentctl.config.settings import Database as Entry
 from agentctl.config.settings import Settings
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.runs import RunRow
-from agentctl.runs.log import event_format
+from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity, encode_events
 from agentctl.runtime.transcript.events import Content, RunEvent
 from agentctl.store.database import Database, Steps, unit
@@ -200,8 +200,8 @@ async def store_events(
     named = build_identity(run)
     happened = [Content(event) if isinstance(event, str) else event for event in contents]
     published = [
-        (*event_format.format_started(named), None),
-        *(event_format.format_event(named, event) for event in happened),
+        (*event_rows.format_started(named), None),
+        *(event_rows.format_event(named, event) for event in happened),
     ]
     portion = [StreamEvent(seq, name, data) for seq, (name, data, _) in enumerate(published, seq)]
     last = portion[-1].seq

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from agentctl.interface.requests import CancelRequest
-from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from tests.conditions import wait_for
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from agentctl.records.events import parse_event
-from agentctl.runs.log.event_format import format_event
-from agentctl.runs.log.event_rows import RunIdentity
+from agentctl.runs.log.event_rows import RunIdentity, format_event
 from agentctl.runs.log.fold import EventFold, StoredLog, begin_transcript, fold_steps
 from agentctl.runtime.journal import dump_outcome, load_outcome
 from agentctl.runtime.pauses import CallOutcome

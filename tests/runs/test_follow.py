@@ -17,7 +17,7 @@ from agentctl.records.times import now
 from agentctl.runs.follow import follow as follow_module
 from agentctl.runs.follow.follow import PORTION_BYTES, flatten, follow_run, wait_until_final
 from agentctl.runs.log import stream
-from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.log.hub import FollowedRun, News
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentctl.interface.requests import ResumeRequest
-from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.log.fold import read_stored_items
 from agentctl.runs.workers.recovery import recover_runs
 from tests.deployment import Deployment

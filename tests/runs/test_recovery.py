@@ -9,9 +9,8 @@ import orjson
 import pytest
 
 from agentctl import errors
-from agentctl.runs.log import event_format
-from agentctl.runs.log.event_format import LOST_SEQ_STEP
-from agentctl.runs.log.event_rows import encode_event
+from agentctl.runs.log import event_rows
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP, encode_event
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.events import (
@@ -115,7 +114,7 @@ async def test_run_with_a_cancel_request_ends_as_cancelled(
         transcript.add_content("part")
         assert_same(
             last.events,
-            event_format.format_end(
+            event_rows.format_end(
                 build_identity(run), Ending.cancelled("ann", expected), transcript
             ),
         )
@@ -143,7 +142,7 @@ async def test_last_event_has_the_usual_form(shared: SharedDatabases) -> None:
         ending = Ending.failed("WORKER_LOST", DETAIL)
         assert_same(
             (await batches(main))[-1].events,
-            event_format.format_end(build_identity(run), ending, transcript),
+            event_rows.format_end(build_identity(run), ending, transcript),
         )
 
 
@@ -210,7 +209,7 @@ async def test_all_batches_are_read(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         main = databases["main"]
         run = await create_live_run(main, "w1")
-        name, data, _ = event_format.format_event(build_identity(run), Content("x"))
+        name, data, _ = event_rows.format_event(build_identity(run), Content("x"))
         for seq in range(200):
             line = encode_event(name, data)
             assert await main.write(events.append_batch("r1", 1, seq, seq, line))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentctl.config.settings import Limits
 from agentctl.records.text import is_storable
-from agentctl.runs.log import event_format
+from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.states import Ending
 from agentctl.runtime.failures import ExecutionError
@@ -61,7 +61,7 @@ class Told:
         self.sent: list[bytes] = []
 
     def emit(self, event: RunEvent) -> None:
-        self.sent.append(event_format.format_event(IDENTITY, event)[1])
+        self.sent.append(event_rows.format_event(IDENTITY, event)[1])
 
     def checkpoint(self) -> None: ...
 
@@ -129,7 +129,7 @@ def test_events_and_ends_are_always_storable(
     transcript.close_open_calls(0)
 
     told.sent.append(
-        event_format.format_end(IDENTITY, Ending("CANCELLED", reason="x"), transcript)[1]
+        event_rows.format_end(IDENTITY, Ending("CANCELLED", reason="x"), transcript)[1]
     )
     kept = [transcript.messages, transcript.tools, build_chat_history(transcript.messages, None)]
     for data in [*told.sent, orjson.dumps(kept)]:

@@ -10,8 +10,7 @@ from typing import Any
 import apsw
 import orjson
 
-from agentctl.runs.log.event_format import LOST_SEQ_STEP
-from agentctl.runs.log.event_rows import decode_events
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP, decode_events
 from agentctl.store.repositories.events import EventRow
 from tests.server.concurrent_callers import ENDS, Event
 

@@ -12,8 +12,8 @@ from agentctl.records.approvals import ApprovalRow
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import append_event
-from agentctl.runs.log import event_format
-from agentctl.runs.log.event_format import LOST_SEQ_STEP, describe
+from agentctl.runs.log import event_rows
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP, describe
 from agentctl.runs.log.fold import StoredLog, load_log
 from agentctl.runs.log.results import to_json
 from agentctl.store.database import Steps, unit
@@ -111,5 +111,5 @@ def append_pause_event(root_id: str, asked: Sequence[ApprovalRow]) -> Steps[None
         return
     name = StoredLog(checkpoint).body["component_name"]
     described = [describe(row) for row in asked]
-    event = event_format.format_paused(event_format.identify_run(run, name), described, now())
+    event = event_rows.format_paused(event_rows.identify_run(run, name), described, now())
     yield from append_event(run, last + LOST_SEQ_STEP, event)

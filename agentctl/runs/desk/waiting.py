@@ -14,7 +14,7 @@ from agentctl import errors
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import now
-from agentctl.runs.log import event_format
+from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity, encode_event
 from agentctl.runs.log.fold import find_root_id, fold_row, load_log
 from agentctl.runs.log.results import build_run_end, store_question
@@ -66,7 +66,7 @@ def enqueue(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
     identity = RunIdentity(
         spec.run_id, spec.session_id, None, spec.component_type, spec.component_id, component_name
     )
-    event, data = event_format.format_queued(identity, places[spec.run_id], at)
+    event, data = event_rows.format_queued(identity, places[spec.run_id], at)
     yield from events.append_batch(spec.run_id, 1, 0, 0, encode_event(event, data))
     return (yield from queue.add(spec.session_id, at))
 
@@ -150,8 +150,8 @@ def write_end(
     """
     transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if seq_step is not None and (last := (yield from events.get_last_seq(run.run_id))) >= 0:
-        identity = event_format.identify_run(run, component_name)
-        event = event_format.format_end(identity, ending, transcript, at)
+        identity = event_rows.identify_run(run, component_name)
+        event = event_rows.format_end(identity, ending, transcript, at)
         yield from append_event(run, last + seq_step, event)
     end = build_run_end(
         run,

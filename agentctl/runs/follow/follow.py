@@ -26,8 +26,7 @@ from agentctl.records.run_reader import RunChange, RunReader
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.live import LiveRun
-from agentctl.runs.log.event_format import describe, format_stored_run
-from agentctl.runs.log.event_rows import decode_events
+from agentctl.runs.log.event_rows import decode_events, describe, format_stored_run
 from agentctl.runs.log.hub import FollowedRun
 from agentctl.runs.log.stream import Stream, limit_size
 from agentctl.runs.states import HandOver, is_settled

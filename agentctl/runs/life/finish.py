@@ -22,7 +22,7 @@ from agentctl.runs.desk.waiting import cancel_waiting_members, close_approvals
 from agentctl.runs.life.background import build_summary
 from agentctl.runs.life.legs import prepare_pause, write_pause
 from agentctl.runs.life.live import LiveRun
-from agentctl.runs.log import event_format
+from agentctl.runs.log import event_rows
 from agentctl.runs.log.results import build_run_end, to_json
 from agentctl.runs.states import AlreadyFinished, Ending, HandOver, LegEnd, Pause, is_final
 from agentctl.runs.workers.recovery import return_member, return_tree
@@ -219,7 +219,7 @@ def _write_plain_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending 
 
 
 def _build_last_batch(run: LiveRun, ending: Ending, end: RunEnd) -> events.Batch:
-    last = event_format.format_end(run.identity, ending, run.transcript, end.finished_at)
+    last = event_rows.format_end(run.identity, ending, run.transcript, end.finished_at)
     return run.stream.last_batch(last)
 
 

@@ -27,8 +27,8 @@ from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.continuation import Continuation
 from agentctl.runs.life.counters import RunCounters
 from agentctl.runs.life.live import LiveRun
-from agentctl.runs.log import event_format
-from agentctl.runs.log.event_format import describe
+from agentctl.runs.log import event_rows
+from agentctl.runs.log.event_rows import describe
 from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log
 from agentctl.runs.log.results import encode_requests, to_json
 from agentctl.runs.states import Pause, is_final, is_settled
@@ -51,7 +51,7 @@ from agentctl.store.repositories.runs import NewVersion
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 
-LOST_EVENTS = event_format.LOST_SEQ_STEP
+LOST_EVENTS = event_rows.LOST_SEQ_STEP
 
 MAXIMUM_PENDING = 10_000
 """Pending approvals of one database; a run that asks for more ends with APPROVALS_FULL."""
@@ -81,7 +81,7 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
     at = run.finished_at or now()
     # The times differ by one microsecond, so that lists have them in the order of the component.
     rows = [build_approval(run, asked, at + n, settings) for n, asked in enumerate(pause.asks)]
-    event = event_format.format_paused(run.identity, [describe(row) for row in rows], at)
+    event = event_rows.format_paused(run.identity, [describe(row) for row in rows], at)
 
     transcript = run.transcript
     transcript.end_answer([])
@@ -361,7 +361,7 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     last_event = claimed.last_event
     if checkpoint.kind != START:
         # The events of a run that recorded none are built from its row.
-        last_event = max(last_event, event_format.UNRECORDED_EVENTS - 1)
+        last_event = max(last_event, event_rows.UNRECORDED_EVENTS - 1)
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
     spec = replace(spec, version=claimed.new.version or spec.version)
     if state is not None:

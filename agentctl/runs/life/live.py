@@ -18,7 +18,7 @@ from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.continuation import Continuation
 from agentctl.runs.life.run_memories import RunMemories
-from agentctl.runs.log import event_format
+from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.log.requests import RequestRecorder
@@ -285,7 +285,7 @@ class LiveRun:
 
     def emit(self, event: RunEvent) -> None:
         if self.stream.recorded and not self.has_ended:
-            name, data, piece = event_format.format_event(self.identity, event)
+            name, data, piece = event_rows.format_event(self.identity, event)
             as_text = self.root.database.version.allows_text_rows
             self.stream.publish(name, data, piece if as_text else None, start=self.start_place)
 

@@ -30,7 +30,7 @@ from agentctl.runs.life.counters import RunCounters
 from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
 from agentctl.runs.life.live import LiveRun, ReportedRun
 from agentctl.runs.life.tracing import RunTracer
-from agentctl.runs.log import event_format
+from agentctl.runs.log import event_rows
 from agentctl.runs.states import CLIENT_DISCONNECTED, PARENT_ENDED, Ending, HandOver, LegEnd, Pause
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun, leave_out
@@ -424,9 +424,9 @@ def _format_begin(run: LiveRun) -> tuple[str, bytes]:
     if run.version_change is not None:
         version["version_change"] = orjson.loads(run.version_change)
     if run.attempt == 1:
-        return event_format.format_started(run.identity, run.spec.origin, at, version)
+        return event_rows.format_started(run.identity, run.spec.origin, at, version)
     content, decisions = run.transcript.content, run.leg.decisions if run.leg else []
-    return event_format.format_continued(run.identity, run.attempt, content, decisions, at, version)
+    return event_rows.format_continued(run.identity, run.attempt, content, decisions, at, version)
 
 
 def _keep_state(run: LiveRun, ending: LegEnd) -> LegEnd:
@@ -444,7 +444,7 @@ def _publish_end(run: LiveRun, ending: LegEnd | None) -> None:
     if isinstance(ending, Pause):
         last = ending.event if run.stream.recorded else None
     elif run.stream.recorded and isinstance(ending, Ending):
-        last = event_format.format_end(run.identity, ending, run.transcript, run.finished_at)
+        last = event_rows.format_end(run.identity, ending, run.transcript, run.finished_at)
     if run.parent is None:
         run.stream.close(last)
     elif last is not None:

@@ -33,7 +33,7 @@ from agentctl.runs.desk.waiting import (
     release_if_decided,
     write_end,
 )
-from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.log.fold import StoredLog, begin_transcript, find_root_id, fold_events
 from agentctl.runs.states import AlreadyFinished, Ending, is_final
 from agentctl.runtime.transcript.history import mark_kept, parse_messages
