@@ -13,7 +13,6 @@ LONGEST_FUNCTION = 80
 
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
-    "agentctl.runs.life.tracing": "an interface",
     "agentctl.records.hosts": "what the settings, servers and clients use",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.runs.life.continuation": "a type that the start and the life of a run share",

@@ -37,11 +37,10 @@ from agentctl.runs.life.background import (
 )
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.claims import LegClaims
-from agentctl.runs.life.counters import RunCounters
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.members import Members
+from agentctl.runs.life.observability import RunCounters, RunTracer
 from agentctl.runs.life.supervision import Starts, Supervision
-from agentctl.runs.life.tracing import RunTracer
 from agentctl.runs.states import CLIENT_DISCONNECTED, WORKER_LOST, Ending, Pause
 from agentctl.runs.workers.worker import Worker
 from agentctl.runtime.causes import CauseReader

@@ -25,8 +25,8 @@ from agentctl.runs.desk.version_questions import close_question, is_version_ques
 from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.continuation import Continuation
-from agentctl.runs.life.counters import RunCounters
 from agentctl.runs.life.live import LiveRun
+from agentctl.runs.life.observability import RunCounters
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import describe
 from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log

@@ -1,8 +1,10 @@
-"""Counts of runs since the process started, for the metrics."""
+"""Observation of runs: their counts, for the metrics, and the interface of their traces."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from agentctl.records.approvals import ApprovalRow, ApprovalStatus
 from agentctl.records.kinds import ComponentKind
@@ -10,6 +12,16 @@ from agentctl.records.runs import FinalStatus
 from agentctl.records.times import DurationHistogram, now
 from agentctl.runs.states import Ending
 from agentctl.store.repositories.approvals import WaitingCounts
+
+if TYPE_CHECKING:
+    from agentctl.records.run_spec import RunSpec
+    from agentctl.records.trace_context import TraceContext
+    from agentctl.runs.life.live import LiveRun
+    from agentctl.runs.states import LegEnd
+    from agentctl.runs.workers.recovery import LostRun
+    from agentctl.runtime.tracing import LegTrace
+    from agentctl.runtime.transcript.spans import Span
+
 
 CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Bounds of the cancel histogram in seconds; docs/cancellation.md has the guaranteed times."""
@@ -55,3 +67,40 @@ class RunCounters:
         self.finished[kind, ending.status] += 1
         if ending.status == "CANCELLED" and ending.requested_at is not None:
             self.cancel_seconds.add(max((now() - ending.requested_at) / 1_000_000, 0.0))
+
+
+class RunTracer(Protocol):
+    """Gives runs their place in a trace, and exports their spans.
+
+    No method waits, and none of them raises: a run does not depend on its trace.
+
+    Attributes:
+        dropped: number of spans that were not exported, of the server and of libraries.
+    """
+
+    @property
+    def dropped(self) -> int: ...
+
+    def install(self) -> None:
+        """Export the spans of libraries and of agents in code too, which are imported already."""
+        ...
+
+    def place(self, spec: RunSpec, cause: TraceContext | None = None) -> RunSpec:
+        """Return the specification of a new root run, or of background work, with its trace.
+
+        Args:
+            cause: the span to link to; None for the caller of the current request.
+        """
+        ...
+
+    def begin_leg(self, run: LiveRun) -> LegTrace | None:
+        """Return the trace of a leg that begins; None if the run is not traced."""
+        ...
+
+    def end_leg(self, run: LiveRun, ending: LegEnd, calls: Sequence[Span]) -> None:
+        """Export the spans of a leg that has ended."""
+        ...
+
+    def end_lost(self, lost: LostRun) -> None:
+        """Export the spans of the last leg of a run whose worker died."""
+        ...
