@@ -70,7 +70,7 @@ USES: dict[str, tuple[str, ...]] = {
         "cli.commands.chat", "cli.request_options", "store.sqlite.backup",
     ),
     "a lock of a file by one call of flock": (
-        "auth.keys.files", "cli.contexts", "cli.sign_ins", "runs.workers.process",
+        "auth.keys.files", "cli.contexts", "cli.sign_ins", "runs.workers.liveness",
     ),
     "one child process at a time, which is killed at its limit": (
         "cli.show.transcript.pages", "runtime.schema_checks",

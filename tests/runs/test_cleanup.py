@@ -7,7 +7,7 @@ import time
 
 from agentctl.records.times import now
 from agentctl.runs.jobs.cleanup import delete_expired
-from agentctl.runs.workers.process import WorkerLock
+from agentctl.runs.workers.liveness import WorkerLock
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, idempotency, runs

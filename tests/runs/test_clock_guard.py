@@ -13,7 +13,7 @@ from agentctl.config.settings import Audit
 from agentctl.interface.requests.audit import AuditFilter
 from agentctl.records.times import now
 from agentctl.runs.jobs.cleanup import ClockGuard
-from agentctl.runs.workers.process import WorkerLock
+from agentctl.runs.workers.liveness import WorkerLock
 from agentctl.store.repositories import audit, events
 from agentctl.store.repositories.audit import AuditRow
 from tests.commands import shift_clock

@@ -28,7 +28,7 @@ from agentctl.runs.log.event_rows import (
     find_frame,
 )
 from agentctl.runs.log.stream import Stream
-from agentctl.runs.workers.process import identify_this_process
+from agentctl.runs.workers.liveness import identify_this_process
 from agentctl.store.database import Sql
 from agentctl.store.repositories import events, workers
 from agentctl.store.repositories.events import EventRow

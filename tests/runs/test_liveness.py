@@ -13,8 +13,12 @@ from dataclasses import replace
 import apsw
 import pytest
 
-from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
-from agentctl.runs.workers.process import identify_this_process
+from agentctl.runs.workers.liveness import (
+    DEAD_AFTER_SECONDS,
+    WorkerDeath,
+    WorkerMonitor,
+    identify_this_process,
+)
 from agentctl.runs.workers.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers

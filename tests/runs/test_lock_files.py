@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.runs.workers.process import WorkerLock, is_lock_free, remove_lock, remove_stale_locks
+from agentctl.runs.workers.liveness import WorkerLock, is_lock_free, remove_lock, remove_stale_locks
 
 
 def test_lock_file_is_private_and_locked(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.runs.workers.process import ProcessIdentity, has_exited, identify_this_process
+from agentctl.runs.workers.liveness import ProcessIdentity, has_exited, identify_this_process
 from tests.loops import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc: run on Linux")

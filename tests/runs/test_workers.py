@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.runs.workers.process import identify_this_process
+from agentctl.runs.workers.liveness import identify_this_process
 from agentctl.runs.workers.worker import Worker
 from agentctl.store.repositories import workers
 from tests.loops import wait_until

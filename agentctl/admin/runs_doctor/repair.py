@@ -21,7 +21,7 @@ from agentctl.admin.runs_doctor.find import (
 from agentctl.records.runs import RunState
 from agentctl.records.times import now, whole_seconds
 from agentctl.runs.states import is_final
-from agentctl.runs.workers import process
+from agentctl.runs.workers import liveness
 from agentctl.runs.workers.liveness import WorkerDeath
 from agentctl.runs.workers.recovery import recover_runs, settle_inconsistent
 from agentctl.service.hosting import Hosting
@@ -164,7 +164,7 @@ class RunRepairs:
                 return problem.with_outcome("left", f"runs of database {database_id} still name it")
         if not await databases.system.write(workers.remove(worker_id)):
             return problem.with_outcome("gone", "its row was removed in the meantime")
-        process.remove_lock(databases.system.lock_folder, worker_id)
+        liveness.remove_lock(databases.system.lock_folder, worker_id)
         return problem.with_outcome("repaired", "removed its row")
 
 

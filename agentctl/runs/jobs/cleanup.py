@@ -28,7 +28,7 @@ from agentctl.records.logs import RateLimitedLog
 from agentctl.records.sessions import hash_ids
 from agentctl.records.times import DAY, HOUR, format_rfc3339, now
 from agentctl.runs.jobs.usage import KEEP_HOURS
-from agentctl.runs.workers import process
+from agentctl.runs.workers import liveness
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.listing import RowPage
@@ -384,7 +384,7 @@ async def delete_expired(
             if lost:
                 _log.warning("%d webhook deliveries were dropped: too many wait", lost)
     present = await databases.system.read(workers.list_workers())
-    process.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in present})
+    liveness.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in present})
 
 
 async def _delete_rows(

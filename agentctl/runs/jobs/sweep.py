@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from agentctl import errors
-from agentctl.runs.workers import process
+from agentctl.runs.workers import liveness
 from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.databases import Databases
@@ -65,7 +65,7 @@ async def _remove_dead_worker(
     ]
     ended = [run_id for run_ids in results if run_ids is not None for run_id in run_ids]
     if None not in results and await databases.system.write(workers.remove(owner)):
-        process.remove_lock(databases.system.lock_folder, owner)
+        liveness.remove_lock(databases.system.lock_folder, owner)
         _log.warning(
             "worker %s is dead (%s); %d of its runs were ended", owner, death.value, len(ended)
         )

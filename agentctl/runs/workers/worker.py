@@ -22,8 +22,12 @@ from agentctl import errors
 from agentctl.records.ids import new_id
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import now
-from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
-from agentctl.runs.workers.process import WorkerLock, identify_this_process
+from agentctl.runs.workers.liveness import (
+    WorkerDeath,
+    WorkerLock,
+    WorkerMonitor,
+    identify_this_process,
+)
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
