@@ -18,8 +18,8 @@ from agentctl.config.databases import SQLITE_SCHEME, sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError, Conflict, NotFound, Unavailable
 from agentctl.records.times import format_rfc3339
-from agentctl.runs.jobs.restored import Settled, settle
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerMonitor
+from agentctl.runs.workers.recovery import Settled, settle
 from agentctl.store.databases import Databases, open_sqlite
 from agentctl.store.sqlite.backup import CopiedRows
 from agentctl.store.sqlite.backup_folder import BackupFolder, has_same_rows, read_facts

@@ -11,7 +11,7 @@ import pytest
 from agentctl.admin.databases import back_up
 from agentctl.admin.restores import restore
 from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
-from agentctl.runs.jobs.restored import RESTORED_QUESTION
+from agentctl.runs.workers.recovery import RESTORED_QUESTION
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import steps

@@ -19,12 +19,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from agentctl.light_dataclass import dataclass
+from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import now
 from agentctl.runs.desk.lost_calls import (
     append_pause_event,
     ask_about_lost_calls,
     ask_about_lost_steps,
+    build_outcome_question,
 )
 from agentctl.runs.desk.waiting import (
     cancel_waiting_members,
@@ -40,7 +43,7 @@ from agentctl.runtime.transcript.history import mark_kept, parse_messages
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import approvals, integrity, run_reads, runs, steps
+from agentctl.store.repositories import approvals, integrity, run_reads, runs, steps, webhooks
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 
@@ -301,3 +304,59 @@ def return_member(member: RunState) -> Steps[None]:
     yield from runs.return_leg(member.run_id, member.attempt, "PAUSED")
     if member.cancel_requested_at is not None:
         yield from cancel_waiting_run(member.run_id, "system", None, now())
+
+
+RESTORED_QUESTION = (
+    "The database was restored to a time before this call had ended. It may have been made since."
+    " What happened? Complete it with its result, fail it, or retry it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The changes of a restored database.
+
+    Attributes:
+        ended_runs: number of runs that were live, and ended as WORKER_LOST.
+        unknown_calls: number of approved calls without an end: no one knows if they were made.
+        held_deliveries: number of deliveries of webhooks that wait for `webhooks redeliver`.
+    """
+
+    ended_runs: int
+    unknown_calls: int
+    held_deliveries: int
+
+
+async def settle(database: Database) -> Settled:
+    """End live runs, ask about approved calls of paused runs, and hold deliveries.
+
+    No process works with the database. After an interruption another call does the rest.
+    """
+    unknown = 0
+    for root_id in await database.read(approvals.list_paused_with_doubt(), size="large"):
+        unknown += await database.write(_ask_about_calls(root_id))
+    unknown += await database.write(approvals.mark_all_unknown())  # before the runs end
+    ended = 0
+    for owner in {None, *await database.read(run_reads.list_owners_at_work(), size="large")}:
+        ended += len(await recover_runs(database, owner, returns=False))
+    held = await database.write(webhooks.hold_waiting("held by the restore of a backup"))
+    return Settled(ended, unknown, held)
+
+
+@unit
+def _ask_about_calls(root_id: str) -> Steps[int]:
+    """Ask about the approved calls of a paused run and of its members. Return their number."""
+    yield from run_reads.lock_state(root_id)
+    at, asked = now(), list[ApprovalRow]()
+    for row in (yield from approvals.list_of_root(root_id)):
+        if row.kind == "outcome" and row.status == "approved":
+            # A person wants the call of a durable run, which needed no approval, to be made again.
+            is_in_doubt = yield from steps.doubt(row.run_id, row.tool_call_id)
+        else:
+            is_in_doubt = yield from approvals.doubt(row.approval_id)
+        if is_in_doubt:
+            asked.append(build_outcome_question(row, RESTORED_QUESTION, at + len(asked)))
+    if asked:
+        yield from approvals.create(asked)
+        yield from append_pause_event(root_id, asked)
+    return len(asked)
