@@ -12,7 +12,7 @@ from typing import Any
 
 from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.records.validation import check_json, check_text
-from agentctl.runtime.transcript.stop_texts import MAXIMUM_CHARACTERS, MAXIMUM_TEXTS
+from agentctl.runtime.transcript.answer import MAXIMUM_CHARACTERS, MAXIMUM_TEXTS
 
 MAXIMUM_MESSAGES = 2_048
 """Maximum number of messages in a request."""

@@ -30,9 +30,9 @@ from agentctl.runtime.context import MemberResult
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import MEMBER_PREFIX
 from agentctl.runtime.tracing import LegTrace
+from agentctl.runtime.transcript.answer import StopTexts
 from agentctl.runtime.transcript.events import RunEvent
 from agentctl.runtime.transcript.session_state import SessionState, StateChanges
-from agentctl.runtime.transcript.stop_texts import StopTexts
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases

@@ -23,10 +23,9 @@ from agentctl.records import times
 from agentctl.records.requests import Requests
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.causes import Causes
-from agentctl.runtime.transcript.answer import AnswerInProgress
+from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.transcript.spans import Span, Spans
-from agentctl.runtime.transcript.stop_texts import StopTexts
 from agentctl.work.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
