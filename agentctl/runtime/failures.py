@@ -5,7 +5,17 @@ The text of a provider or of a tool goes to the log `agentctl.runtime` only.
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+import sysconfig
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any, Literal
+
+from agentctl.config.known_secrets import list_secrets
+from agentctl.config.settings import Settings
+from agentctl.records.text import cut_text, escape_controls, mask_secrets, replace_unstorable
+from agentctl.records.times import now
 
 FailureCode = Literal[
     "AGENT_FAILED",
@@ -89,3 +99,135 @@ class ExecutionError(Exception):
         super().__init__(code)
         self.code = code
         self.detail = detail if detail is not None else DETAILS[code]
+
+
+MAXIMUM_CAUSES = 16
+"""Maximum number of causes that are kept with a run: the first ones, and the last one."""
+
+MESSAGE_CHARACTERS = 2_000
+"""Maximum length of the message of a cause."""
+
+_NAME_CHARACTERS = 200
+_PLACE_CHARACTERS = 500
+_READ_CHARACTERS = 65_536
+"""Length of a message that is searched for secrets before it is cut."""
+
+_DEPTH = 10
+"""Maximum number of exceptions of which each is the cause of the one before."""
+
+_OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
+_PATHS = sysconfig.get_paths()
+_STANDARD_LIBRARY = tuple(_PATHS[name] + os.sep for name in ("stdlib", "platstdlib"))
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+
+
+class CauseReader:
+    """Reads the causes of failures in this process.
+
+    Args:
+        settings: the configuration, which names the secrets and the modules of agents and tools.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._folder = None if settings.path is None else f"{settings.path.parent}{os.sep}"
+        self._secrets = list_secrets(settings, os.environ)
+        self._packages = _list_packages(settings)
+
+    def read(self, error: BaseException, tool: str | None = None) -> dict[str, Any]:
+        """Return the cause that an exception is, as a JSON object; control characters are escaped.
+
+        It is the outermost exception with a line of the user's code in its traceback. Of a group
+        of exceptions it is the first one.
+
+        Args:
+            tool: name of the tool that has raised it; None for other code.
+        """
+        found, place = next(
+            ((each, place) for each in _walk(error) if (place := self._find_place(each))),
+            (next(_walk(error)), None),
+        )
+        return {
+            "tool_name": tool,
+            "type": cut_text(_name_type(found), _NAME_CHARACTERS),
+            "message": self._read_message(found),
+            "place": place or self._find_place(found, any_code=True),
+            "raised_at": now(),
+        }
+
+    def _read_message(self, error: BaseException) -> str:
+        try:
+            text = str.__str__(str(error))
+        except Exception:
+            text = "(its text cannot be read)"
+        text = mask_secrets(text[:_READ_CHARACTERS], self._secrets)
+        text = escape_controls(replace_unstorable(text), lines=True)
+        return cut_text(text, MESSAGE_CHARACTERS)
+
+    def _find_place(self, error: BaseException, *, any_code: bool = False) -> str | None:
+        """Return the innermost line of the user's code, `FILE:LINE in FUNCTION`."""
+        found = None
+        for frame, line in walk_tb(error.__traceback__):
+            code = frame.f_code
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            if self._is_own(code.co_filename, package, any_code):
+                path = code.co_filename
+                if self._folder is not None:
+                    path = path.removeprefix(self._folder)
+                found = f"{path}:{line} in {code.co_name}"
+        if found is None:
+            return None
+        return cut_text(escape_controls(replace_unstorable(found)), _PLACE_CHARACTERS)
+
+    def _is_own(self, path: str, package: str, any_code: bool) -> bool:
+        if path.startswith(_OWN_FOLDER):
+            return False
+        if any_code or package in self._packages:
+            return True
+        return not is_library(path)
+
+
+class Causes:
+    """The causes of one run, in the order in which they were raised."""
+
+    def __init__(self, stored: Collection[dict[str, Any]] = ()) -> None:
+        self._causes = list(stored)
+
+    def add(self, cause: dict[str, Any]) -> None:
+        """Add a cause. The last one replaces the one before if the run has too many."""
+        if len(self._causes) == MAXIMUM_CAUSES:
+            self._causes.pop()
+        self._causes.append(cause)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return self._causes
+
+
+def is_library(path: str) -> bool:
+    """Return True for a file of the standard library or of an installed package."""
+    return path.startswith((*_STANDARD_LIBRARY, "<")) or any(name in path for name in _INSTALLED)
+
+
+def _list_packages(settings: Settings) -> frozenset[str]:
+    names = [reference for team in settings.teams for reference in team.tools]
+    for agent in settings.agents:
+        names += [*agent.tools, agent.object, agent.deps, agent.output]
+    modules = (name.partition(":")[0].partition(".")[0] for name in names)
+    return frozenset(module for module in modules if module not in ("", "mcp"))
+
+
+def _walk(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and its causes; a group is replaced by its first exception."""
+    cause: BaseException | None = error
+    for _ in range(_DEPTH):
+        while isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+
+
+def _name_type(error: BaseException) -> str:
+    kind = type(error)
+    name = kind.__qualname__
+    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"

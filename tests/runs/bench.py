@@ -14,8 +14,8 @@ from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
-from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
+from agentctl.runtime.failures import CauseReader
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql

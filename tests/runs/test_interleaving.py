@@ -35,8 +35,8 @@ from agentctl.runs.life.live import LiveRun, _begin_call
 from agentctl.runs.log.stream import Recorder
 from agentctl.runs.states import Ending, Pause
 from agentctl.runs.workers.recovery import recover_runs
-from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
+from agentctl.runtime.failures import CauseReader
 from agentctl.runtime.pauses import Ask
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.service.service import Service

@@ -12,7 +12,7 @@ from agentctl import errors
 from agentctl.auth.principal import Principal
 from agentctl.interface.requests import RunFilter, RunRequest, RunView
 from agentctl.records.text import MASK
-from agentctl.runtime.causes import MAXIMUM_CAUSES, MESSAGE_CHARACTERS
+from agentctl.runtime.failures import MAXIMUM_CAUSES, MESSAGE_CHARACTERS
 from agentctl.service.service import Service, ServiceOperations
 from tests.commands import run_command
 from tests.deployment import Deployment, create_deployment

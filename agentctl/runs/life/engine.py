@@ -43,10 +43,10 @@ from agentctl.runs.life.observability import RunCounters, RunTracer
 from agentctl.runs.life.supervision import Starts, Supervision
 from agentctl.runs.states import CLIENT_DISCONNECTED, WORKER_LOST, Ending, Pause
 from agentctl.runs.workers.worker import Worker
-from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import find_version
+from agentctl.runtime.failures import CauseReader
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
 from agentctl.work.tasks import Tasks, retry_while_unavailable

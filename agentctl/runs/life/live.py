@@ -24,10 +24,9 @@ from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.log.requests import RequestRecorder
 from agentctl.runs.log.stream import EventPlace, Recorder, Stream
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd, Pause
-from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult
-from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.failures import CauseReader, ExecutionError
 from agentctl.runtime.journal import MEMBER_PREFIX
 from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript.answer import StopTexts

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from agentctl.agents import RunContext
 from agentctl.records.approvals import ApprovalPolicy
-from agentctl.runtime.causes import is_library
-from agentctl.runtime.failures import ExecutionError, FailureCode, is_context_exceeded
+from agentctl.runtime.failures import ExecutionError, FailureCode, is_context_exceeded, is_library
 from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.pauses import Decided
 from agentctl.runtime.runners.hosted_run import HostedRun

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from agentctl.records import times
 from agentctl.records.requests import Requests
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.causes import Causes
+from agentctl.runtime.failures import Causes
 from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.transcript.spans import Span, Spans
