@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.schema_checks import find_schema_problem
+from agentctl.runtime.json_schema import find_schema_problem
 
 if TYPE_CHECKING:
     from agentctl.records.run_spec import RunSpec

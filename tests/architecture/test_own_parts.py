@@ -73,7 +73,7 @@ USES: dict[str, tuple[str, ...]] = {
         "auth.keys.files", "cli.contexts", "cli.sign_ins", "runs.workers.liveness",
     ),
     "one child process at a time, which is killed at its limit": (
-        "cli.show.transcript.pages", "runtime.schema_checks",
+        "cli.show.transcript.pages", "runtime.json_schema",
     ),
     "a process that loads code of users, and ends": ("server.processes.broken",),
     "bytes in JSON as base64": (

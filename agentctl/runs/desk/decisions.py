@@ -35,8 +35,8 @@ from agentctl.runs.desk.version_questions import is_version_question
 from agentctl.runs.desk.waiting import release_if_decided
 from agentctl.runs.log.results import to_json
 from agentctl.runtime.journal import dump_outcome
+from agentctl.runtime.json_schema import find_schema_problem
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.schema_checks import find_schema_problem
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, run_reads, steps

@@ -18,7 +18,7 @@ from agentctl.errors import Unavailable, ValidationFailed
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import escape_controls
 from agentctl.runtime.bounds import Turns
-from agentctl.runtime.schema_checks import check_request_schemas
+from agentctl.runtime.json_schema import check_request_schemas
 
 if TYPE_CHECKING:
     from agentctl.config.mcp_table import McpServer

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from agentctl.errors import InvalidConfiguration, ValidationFailed
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.imports import UnusableObject, load_object
+from agentctl.runtime.json_schema import check_request_schemas, list_schema_problems
 from agentctl.runtime.json_values import clean_json_value
-from agentctl.runtime.schema_checks import check_request_schemas, list_schema_problems
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

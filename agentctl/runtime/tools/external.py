@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.validation import check_json, find_json_problem
-from agentctl.runtime.json_schema import is_usable_schema
+from agentctl.runtime.json_schema import (
+    check_request_schemas,
+    find_schema_problem,
+    is_usable_schema,
+)
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.schema_checks import check_request_schemas, find_schema_problem
 from agentctl.runtime.tools.functions import TOOL_NAME
 from agentctl.runtime.tools.own_tools import OwnAction
 
