@@ -39,10 +39,10 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.components.versions import find_version
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
-from agentctl.service.budgets import check_start
 from agentctl.service.family import OperationFamily
 from agentctl.service.run_input import build_neutral_messages, dump_request_tools, read_run_input
 from agentctl.service.run_parts import check_event_number
+from agentctl.service.usage import check_start
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import lists, run_reads

@@ -37,7 +37,6 @@ from agentctl.service.approvals import ApprovalOperations
 from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
-from agentctl.service.budgets import BudgetOperations
 from agentctl.service.components import ComponentOperations, VersionOperations
 from agentctl.service.conversations import ConversationOperations
 from agentctl.service.hosting import Hosting, RateLimiter, Readiness
@@ -48,7 +47,7 @@ from agentctl.service.repeats import RepeatOperations
 from agentctl.service.retention import RetentionOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
-from agentctl.service.usage import UsageOperations
+from agentctl.service.usage import BudgetOperations, UsageOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.schema import describe_newer
