@@ -35,7 +35,7 @@ from agentctl.runs.life.versions import StoredVersions
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
-from agentctl.service.session_histories import SessionHistories
+from agentctl.service.session_documents import SessionHistories
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
 from agentctl.webhooks.deliveries import Deliveries

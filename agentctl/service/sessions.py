@@ -46,7 +46,7 @@ from agentctl.runtime.bounds import convert
 from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, json_texts, paging, session_documents
 from agentctl.service.family import OperationFamily
-from agentctl.service.session_histories import JOIN_BYTES
+from agentctl.service.session_documents import JOIN_BYTES
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import RowPage, Slice
 from agentctl.store.repositories import lists, run_reads, search_pages, sessions

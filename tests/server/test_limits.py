@@ -80,7 +80,7 @@ NOT_LISTED = {
     "agentctl.server.observability.metrics_endpoint.MAXIMUM_PENDING_REQUESTS",
     "agentctl.server.processes.supervisor.MAXIMUM_PAUSE",
     "agentctl.admin.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
-    "agentctl.service.session_histories.MAXIMUM_BYTES",
+    "agentctl.service.session_documents.MAXIMUM_BYTES",
     "agentctl.store.database.MAXIMUM_COMPILED",
     "agentctl.store.totals.MAXIMUM_LISTS",
     "agentctl.store.listing.MAXIMUM_SURPLUS",

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agentctl.records.sessions import SessionRow
-from agentctl.service import session_histories
-from agentctl.service.session_histories import SessionHistories
+from agentctl.service import session_documents
+from agentctl.service.session_documents import SessionHistories
 from agentctl.store.database import Database, Work
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE
@@ -107,7 +107,7 @@ def test_second_read_gets_only_the_new_runs(store: Store) -> None:
 def test_histories_beyond_the_bound_are_dropped(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_histories, "MAXIMUM_BYTES", 4_000)
+    monkeypatch.setattr(session_documents, "MAXIMUM_BYTES", 4_000)
 
     async def check() -> None:
         database, histories = CountedDatabase(store.database), SessionHistories()
@@ -126,7 +126,7 @@ def test_histories_beyond_the_bound_are_dropped(
 
 
 def test_unused_history_is_dropped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_histories, "KEPT_SECONDS", 0.01)
+    monkeypatch.setattr(session_documents, "KEPT_SECONDS", 0.01)
 
     async def check() -> None:
         database, histories = CountedDatabase(store.database), SessionHistories()

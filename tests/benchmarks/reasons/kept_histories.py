@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agentctl.auth.principal import local_principal
 from agentctl.service.service import Service
-from agentctl.service.session_histories import SessionHistories
+from agentctl.service.session_documents import SessionHistories
 from agentctl.store.repositories import sessions
 from agentctl.store.visibility import EVERYONE
 from tests.benchmarks.seeding import append_run, seed_database
