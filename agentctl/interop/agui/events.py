@@ -7,8 +7,7 @@ from typing import Any
 
 import orjson
 
-from agentctl.interop.agui.interrupts import build_interrupt
-from agentctl.interop.pages.decisions import Asked, build_call_id, is_interrupt
+from agentctl.interop.pages.decisions import Asked, build_call_id, build_question, is_interrupt
 from agentctl.interop.pages.stream import (
     PageEvent,
     PagePart,
@@ -16,7 +15,52 @@ from agentctl.interop.pages.stream import (
     TextEvents,
     describe_failure,
 )
+from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS
 from agentctl.records.events import Event, EventKind
+
+_NOTE = {"type": "string", "maxLength": MAXIMUM_NOTE_LENGTH}
+
+
+def build_interrupt(asked: Asked) -> dict[str, Any]:
+    """Return the interrupt of an approval."""
+    reason, schema = _describe_answer(asked)
+    interrupt = {
+        "id": asked["approval_id"],
+        "reason": reason,
+        "message": build_question(asked),
+        "responseSchema": schema,
+        "metadata": {
+            "agentctl": {
+                name: asked[name]
+                for name in ("kind", "policy", "run_id", "tool_name", "arguments", "arguments_hash")
+            }
+        },
+    }
+    if asked["kind"] != "input":
+        interrupt["toolCallId"] = build_call_id(asked["run_id"], asked["tool_call_id"])
+    if asked["expires_at"] is not None:
+        interrupt["expiresAt"] = asked["expires_at"]
+    return interrupt
+
+
+def _describe_answer(asked: Asked) -> tuple[str, dict[str, Any]]:
+    """Return the reason of an interrupt, and the schema of the payload that answers it."""
+    match asked["kind"]:
+        case "input":
+            return "input_required", asked["schema"] or {}
+        case "outcome":
+            outcomes = {"type": "string", "enum": [*VERBS["outcome"]]}
+            properties: dict[str, Any] = {"outcome": outcomes, "result": {}, "note": _NOTE}
+            required = ["outcome"]
+            reason = "agentctl:outcome"
+        case _:
+            edited = {**(asked["schema"] or {"type": "object"})}
+            properties = {"approved": {"type": "boolean"}, "editedArgs": edited, "note": _NOTE}
+            required = ["approved"]
+            reason = "tool_call"
+    properties["argumentsHash"] = {"type": "string"}
+    return reason, {"type": "object", "properties": properties, "required": required}
+
 
 PROTOCOL_VERSION = "1.0"
 """The version of AG-UI whose events these are."""
