@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from agentctl.config.webhooks import Webhook
-from agentctl.webhooks.addresses import find_problem
-from agentctl.webhooks.attempts import Outcome, Receiver, plan_next
+from agentctl.webhooks.attempts import Outcome, Receiver, find_problem, plan_next
 from agentctl.webhooks.signing import Signer
 from tests.certificates import create_certificate
 from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
