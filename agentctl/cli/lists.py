@@ -28,7 +28,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.show.watched_list import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
 from agentctl.errors import AgentctlError
 from agentctl.interface.requests import MAXIMUM_LIMIT
-from agentctl.interface.requests.paging import (
+from agentctl.interface.requests.lists import (
     F,
     Read,
     ReadAt,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agentctl.errors import AgentctlError, NotFound, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, ResumeRequest, RunFilter
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from agentctl.interface.requests.paging import Read, read_rows
+from agentctl.interface.requests.lists import Read, read_rows
 from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.document import build_document
 from agentctl.records.events import EventKind, parse_event

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from agentctl.interface.requests.paging import read_rows
+from agentctl.interface.requests.lists import read_rows
 
 if TYPE_CHECKING:
     from agentctl.interface.operations import Operations

@@ -17,7 +17,7 @@ from agentctl.interface.requests import (
     RunView,
     SessionFilter,
 )
-from agentctl.interface.requests.list_filters import check_text_filters
+from agentctl.interface.requests.lists import check_text_filters
 from agentctl.records.validation import check_text, check_texts
 from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, Slice, Total
 

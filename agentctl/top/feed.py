@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agentctl.cli.show.progress import run_all, successes
 from agentctl.errors import NotFound, Unsupported
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
-from agentctl.interface.requests.paging import read_pages
+from agentctl.interface.requests.lists import read_pages
 from agentctl.light_dataclass import dataclass
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus

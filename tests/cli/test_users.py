@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentctl.cli.commands import users
-from agentctl.interface.requests import paging
+from agentctl.interface.requests import lists
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database, write_config
 from tests.process import serve_config
@@ -151,7 +151,7 @@ def test_export_leaves_out_a_session_that_is_deleted_meanwhile(
     agentctl(
         "runs", "start", "--agent", "echo", "--no-stream", "-m", "x", "--as-user", "ada", *local
     )
-    read_pages = paging.read_pages
+    read_pages = lists.read_pages
 
     async def read_and_delete(read: Any, filter: Any) -> AsyncIterator[list[Any]]:
         async for rows in read_pages(read, filter):
@@ -159,7 +159,7 @@ def test_export_leaves_out_a_session_that_is_deleted_meanwhile(
                 in_database(config, "DELETE FROM sessions")
             yield rows
 
-    monkeypatch.setattr(paging, "read_pages", read_and_delete)
+    monkeypatch.setattr(lists, "read_pages", read_and_delete)
     ended = agentctl("users", "export", "ada", "--out", str(file), *local)
     assert ended.code == 0, ended.stderr
     with zipfile.ZipFile(file) as archive:

@@ -25,7 +25,7 @@ from agentctl.interface.requests.accounts import (
     Grant,
     NewAccount,
 )
-from agentctl.interface.requests.paging import read_rows
+from agentctl.interface.requests.lists import read_rows
 from agentctl.records.kinds import Record
 from agentctl.records.times import format_span
 

@@ -31,7 +31,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT
 from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
-from agentctl.interface.requests.paging import Row, read_pages, read_rows
+from agentctl.interface.requests.lists import Row, read_pages, read_rows
 
 if TYPE_CHECKING:
     from agentctl.auth.audit_chain import Verification

@@ -21,13 +21,13 @@ from agentctl.cli.show.terminal import confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page
+from agentctl.interface.requests.lists import read_rows
 from agentctl.interface.requests.memories import (
     MemoryDeletion,
     MemoryFilter,
     MemoryPatch,
     NewMemory,
 )
-from agentctl.interface.requests.paging import read_rows
 from agentctl.records.kinds import Record
 
 app = CommandApp(

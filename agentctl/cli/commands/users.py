@@ -24,8 +24,8 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import Conflict, Held, InvalidResponse, NotFound, PartFailed, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionLocator
 from agentctl.interface.requests.approvals import ApprovalFilter
+from agentctl.interface.requests.lists import Row, read_rows
 from agentctl.interface.requests.memories import MemoryFilter
-from agentctl.interface.requests.paging import Row, read_rows
 from agentctl.interface.requests.personal_data import (
     Erasure,
     PersonalPart,

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from agentctl.interface.declarations import Option, Query
-from agentctl.interface.requests.list_filters import (
+from agentctl.interface.requests.lists import (
     STATUS_OPTION,
     CreatedAfter,
     CreatedBefore,

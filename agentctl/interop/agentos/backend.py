@@ -18,7 +18,7 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
-from agentctl.interface.requests.list_filters import check_text_filters, is_text_match
+from agentctl.interface.requests.lists import check_text_filters, is_text_match
 from agentctl.interop.agentos.values import Built
 from agentctl.records.document import Document, build_document
 from agentctl.records.items import Child, build_items

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from agentctl.interface.requests import RunFilter, SessionFilter
-from agentctl.interface.requests.list_filters import TAGS
+from agentctl.interface.requests.lists import TAGS
 from agentctl.light_dataclass import dataclass
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.runs import LastRunState, RunRow

@@ -36,7 +36,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import StillPending, UsageError
 from agentctl.interface.operations.cancels import cancel_until_stopped
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, CancelRequest, Page, RunFilter
-from agentctl.interface.requests.paging import read_pages
+from agentctl.interface.requests.lists import read_pages
 from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.records.phase import describe_phase
 from agentctl.records.times import now

@@ -44,7 +44,7 @@ from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Held, InvalidResponse, NotFound, UsageError
 from agentctl.interface.requests import DEFAULT_LOCATOR, BulkDeletion, SessionLocator
-from agentctl.interface.requests.paging import read_pages
+from agentctl.interface.requests.lists import read_pages
 from agentctl.interface.requests.retention import IdleFilter, PruneRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record

@@ -40,7 +40,7 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
-from agentctl.interface.requests.paging import read_rows
+from agentctl.interface.requests.lists import read_rows
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES

@@ -24,7 +24,7 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
-from agentctl.interface.requests.list_filters import check_text_filters, is_text_match
+from agentctl.interface.requests.lists import check_text_filters, is_text_match
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.interop.agentos.backend import (
     SESSION_FILTERS,
