@@ -31,8 +31,8 @@ from agentctl.runs.life.budgets import Period, build_scope, find_limit, find_per
 from agentctl.service.family import OperationFamily, find_repeated
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, Value, unit
-from agentctl.store.repositories import live_usage, usage_reads
-from agentctl.store.repositories.live_usage import Used
+from agentctl.store.repositories import quotas, usage_reads
+from agentctl.store.repositories.quotas import Used
 from agentctl.store.repositories.usage import COUNTERS, NANODOLLARS, PERIODS, CostOf, SumKey, Sums
 from agentctl.store.repositories.usage_reads import UsageScope, WaitingApprovals
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -326,7 +326,7 @@ class BudgetOperations(OperationFamily):
         found: dict[str, Used] = {}
         for database in self.hosting.databases.values():
             groups = await self.hosting.prices.run(
-                lambda cost_of: live_usage.read_used(scope, by, cost_of), database.read
+                lambda cost_of: quotas.read_used(scope, by, cost_of), database.read
             )
             for name, used in groups.items():
                 found[name] = found.get(name, Used()).add(used)

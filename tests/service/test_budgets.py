@@ -23,7 +23,7 @@ from agentctl.interface.requests import RunRequest
 from agentctl.runs.life import budgets
 from agentctl.runs.life.budgets import find_period
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.store.repositories import live_usage
+from agentctl.store.repositories import quotas
 from tests.commands import run_command
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -318,13 +318,13 @@ def test_doctor_names_models_without_a_price(tmp_path: Path, model_endpoint: Mod
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The tokens and the cost of each report of a live run."""
     made: list[tuple[int, int]] = []
-    report = live_usage.report
+    report = quotas.report
 
     def keep(run_id: str, tokens: int, cost: int) -> Any:
         made.append((tokens, cost))
         return report(run_id, tokens, cost)
 
-    monkeypatch.setattr(live_usage, "report", keep)
+    monkeypatch.setattr(quotas, "report", keep)
     return made
 
 
@@ -387,14 +387,14 @@ async def test_reports_of_ended_runs_are_deleted_in_time(
     reports: list[tuple[int, int]],
 ) -> None:
     deletions: list[int] = []
-    forget = live_usage.forget_ended
+    forget = quotas.forget_ended
 
     def keep() -> Any:
         deletions.append(len(reports))
         return forget()
 
     monkeypatch.setattr(budgets, "FORGET_REPORTS", 3)
-    monkeypatch.setattr(live_usage, "forget_ended", keep)
+    monkeypatch.setattr(quotas, "forget_ended", keep)
     extra = budget(per="server", tokens=1_000_000, on_exceed="stop")
     async with open_service(deploy(tmp_path, model_endpoint, extra)) as service:
         for _ in range(7):

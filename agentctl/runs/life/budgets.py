@@ -24,8 +24,8 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import live_usage
-from agentctl.store.repositories.live_usage import Used
+from agentctl.store.repositories import quotas
+from agentctl.store.repositories.quotas import Used
 from agentctl.store.repositories.usage import NANODOLLARS, CostOf
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -185,13 +185,13 @@ class Budgets:
                 cost += found or 0
         database = run.database
         await retry_while_unavailable(
-            lambda: database.write(live_usage.report(run.run_id, tokens, cost)),
+            lambda: database.write(quotas.report(run.run_id, tokens, cost)),
             stopped=run.stop_requested,
         )
         self._reports += 1
         if self._reports % FORGET_REPORTS == 0:
             await retry_while_unavailable(
-                lambda: database.write(live_usage.forget_ended()), stopped=run.stop_requested
+                lambda: database.write(quotas.forget_ended()), stopped=run.stop_requested
             )
         return unpriced
 
@@ -235,7 +235,7 @@ class Budgets:
         """Read what the runs of a scope have used."""
 
         def work(cost_of: CostOf) -> Work[Mapping[str, Used]]:
-            return live_usage.read_used(scope, (), cost_of)
+            return quotas.read_used(scope, (), cost_of)
 
         used: Mapping[str, Used] = await self._prices.run(work, database.read)
         return used.get("", Used())
