@@ -1,4 +1,9 @@
-"""Validation of JSON values by the JSON Schemas of tools and questions, which may be hostile."""
+"""Checks of JSON values against JSON Schemas, of which either may be hostile (docs/decisions/0075).
+
+The validator holds the interpreter until it has finished, and no limit interrupts it. A check of
+more than some milliseconds is done in a separate process, which is killed after
+`PROCESSOR_SECONDS`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operations on components and on the instance itself."""
+"""The operations on components, their versions (docs/contract.md "Versions") and the instance."""
 
 from __future__ import annotations
 

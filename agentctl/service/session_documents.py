@@ -1,4 +1,12 @@
-"""Documents of sessions, built from rows."""
+"""Documents of sessions, built from rows, and the kept histories of long sessions.
+
+A kept history makes a second read need only the new runs of its session.
+The history of a run is stored once, when the run ends, and never changes, and `history_bytes` of a
+session counts the bytes of all its histories. So the kept text is that of the first runs of a
+session if its bytes and those of the runs after it add up to `history_bytes`, and the session was
+not deleted and imported again. Each read asks the database for the session, with the visibility of
+the caller, before it asks here (docs/decisions/0029).
+"""
 
 from __future__ import annotations
 

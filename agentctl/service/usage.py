@@ -1,4 +1,4 @@
-"""The operations on usage (docs/contract.md "Usage")."""
+"""The operations on usage and on budgets (docs/contract.md "Usage", "Budgets")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The pages of a list, one after the other: with the cursor of each for the next one."""
+"""Lists: their pages, and the filters of lists of sessions and of runs.
+
+A page has the cursor for the next one. The filters are status, age, metadata, tags and errors;
+docs/contract.md "Lists" has their meaning.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events of a run as the events of AG-UI (docs/agui.md "Events")."""
+"""The events of a run as those of AG-UI, approvals as its interrupts (docs/agui.md "Events")."""
 
 from __future__ import annotations
 

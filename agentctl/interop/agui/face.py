@@ -1,4 +1,4 @@
-"""The requests below `/agui` (docs/agui.md)."""
+"""The requests below `/agui`, and their body, `RunAgentInput` of AG-UI (docs/agui.md)."""
 
 from __future__ import annotations
 

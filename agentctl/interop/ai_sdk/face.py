@@ -1,4 +1,7 @@
-"""The requests below `/ai` (docs/ai-sdk.md)."""
+"""The requests below `/ai` (docs/ai-sdk.md).
+
+Their body is that of `DefaultChatTransport` of the AI SDK.
+"""
 
 from __future__ import annotations
 

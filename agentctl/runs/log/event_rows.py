@@ -1,6 +1,7 @@
-"""The rows of stored events: their one encoder and their one decoder (docs/decisions/0125).
+"""The forms of events: for clients, and as rows, with one encoder and one decoder.
 
-A row has consecutive events of a stream as lines. A line is an event as clients receive it,
+docs/contract.md "Events" has the form that clients receive, docs/decisions/0125 that of rows. A
+row has consecutive events of a stream as lines. A line is an event as clients receive it,
 
     ToolCallStarted {"event":"ToolCallStarted","created_at":1763892000,...}
 

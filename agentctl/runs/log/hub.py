@@ -4,6 +4,10 @@ A follower that has read the stored events of a run joins the hub. The hub reads
 all its runs by one statement, `POLL_SECONDS` after the last one or as soon as a notification names
 one of them, and keeps the newest for its followers. It requests the notifications from the workers
 of its runs (docs/decisions/0093).
+
+A late follower reads stored events by one statement at a time, as many batches as fit into 64 KB.
+The reads are kept for a moment and shared by all of a process: the followers that come to the same
+place next read nothing. A follower that waits for no read is not delayed by slower ones.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
-"""The event stream of one live run: numbers its events and delivers them from memory.
+"""The event stream of one live run, and the recorder that stores the streams of a process.
 
 Memory keeps a window: all events that are not stored yet, and up to `WINDOW_BYTES` of stored ones.
 A follower that falls behind the window reads the database (`runs.follow.follow`), so that a slow
 follower costs no memory.
 
-The recorder (`runs.log.recorder`) stores the events in batches while the run executes. The last
-batch is stored with the final status (docs/decisions/0014).
-
 Events are published in the order in which they happen. The start and the end of a member that a
 library executes happen before they are stored, and are published afterwards: each has a place
 (`Stream.reserve`), for which later events wait.
+
+The events of a run are stored within `BATCH_SECONDS`, when `BATCH_BYTES` are waiting, or after any
+event that is not content. Each run has one write at a time, and so has each database: the batches
+of all runs that arrive meanwhile share the next statement. So a slow database receives larger
+statements instead of more of them. The last batch is stored with the final status
+(docs/decisions/0014).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The monitor that finds dead workers (docs/contract.md "Workers").
+"""The life of workers: identities of processes, lock files, and the monitor that finds dead ones.
 
-A worker is dead in two cases. Its process has exited: its lock file is free, or its pid does not
-exist or belongs to another process. This is known at once. Or its heartbeat has not changed for
-`DEAD_AFTER_SECONDS`.
+A worker is dead in two cases (docs/contract.md "Workers"). Its process has exited:
+its lock file is free, or its pid does not exist or belongs to another process. This is known at
+once. Or its heartbeat has not changed for `DEAD_AFTER_SECONDS`.
 
 The time without a heartbeat is measured on a clock of the monitor, which advances only when the
 monitor looks and the database accepts writes of this process. So no worker is declared dead because
@@ -11,6 +11,14 @@ clocks of machines differ. The heartbeats of this process show when those of oth
 a process that begins to look can judge at once. A command does not live long enough to observe
 heartbeats. If lock files cannot cover all machines, it compares the heartbeat with the clock of the
 database, which also set it.
+
+A pid alone does not identify a process: it is reused, and it means something else on another
+machine, after a reboot and in another container. The identity adds the start time, the boot id and
+the pid namespace (proc(5), pid_namespaces(7)).
+
+A worker locks its own file as long as it lives; the kernel frees the lock when the process ends.
+Processes that share a SQLite file share one kernel and therefore the locks next to that file, even
+if they see each other's pids differently or not at all (flock(2), docs/decisions/0094).
 """
 
 from __future__ import annotations

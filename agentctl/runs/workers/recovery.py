@@ -10,6 +10,10 @@ again, and a person is asked (`runs/desk/lost_calls.py`). A run that may be repe
 from its start checkpoint.
 
 The results of an ended run come from the stored events (`runs/log/fold.py`).
+
+The unfinished work of a database that was restored to an earlier time may have ended since, with
+its effects, so none of it goes on by itself. Live runs end. An approved call without an end is
+unknown; if its run is paused, it is asked about, as after the death of a server.
 """
 
 from __future__ import annotations

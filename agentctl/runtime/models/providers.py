@@ -1,6 +1,8 @@
-"""Connections to the providers of the configured models (docs/models.md).
+"""Connections to the providers of the configured models (docs/models.md), and the demo models.
 
-They belong to one event loop.
+Connections belong to one event loop. The models of the provider `demo`, `echo`, `slow`, `leader`
+and `tool`, need no network. They are deterministic, stream like other models, and count one token
+for each word.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The answer of a model while it arrives, and its message."""
+"""The answer of a model while it arrives, its message, and the texts at which it ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""Quotas: bounds for the data of one owner in one database (docs/limits.md "Quotas").
+"""Quotas of owners (docs/limits.md "Quotas"), and the usage of live runs with a budget.
 
-A check is the last step of the transaction that adds data, so that it counts the added rows. It
-locks the owner first: two transactions of one owner cannot both take the last place.
+The check of a quota is the last step of the transaction that adds data, so that it counts the added
+rows. It locks the owner first: two transactions of one owner cannot both take the last place.
+
+The row of a live run counts until the transaction that ends the run, which writes its row in
+`usage_ends`. So each run counts once (docs/decisions/0107).
 """
 
 from __future__ import annotations
