@@ -1,6 +1,7 @@
 """Failures of runs: codes with fixed public texts, and their causes.
 
-The public texts are in docs/contract.md "Failures of a run". The text of a provider or of a tool goes to the log `agentctl.runtime` only.
+The public texts are in docs/contract.md "Failures of a run". The text of a provider or of a tool
+goes to the log `agentctl.runtime` only.
 
 A cause has the type, the message and the place of an exception of the code of an agent or a tool.
 It is kept with its run for callers with the scope `runs:debug` (docs/contract.md "Causes"); every

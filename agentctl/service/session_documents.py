@@ -1,6 +1,6 @@
 """Documents of sessions, built from rows, and the kept histories of long sessions.
 
-A kept history makes a second read need only the new runs of its session.
+With a kept history, a second read needs only the new runs of its session.
 The history of a run is stored once, when the run ends, and never changes, and `history_bytes` of a
 session counts the bytes of all its histories. So the kept text is that of the first runs of a
 session if its bytes and those of the runs after it add up to `history_bytes`, and the session was
