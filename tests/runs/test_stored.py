@@ -86,7 +86,7 @@ async def test_size_of_reads_and_of_what_is_kept_is_bounded(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored_module, "KEPT_SECONDS", 0.2)
-    monkeypatch.setattr(stored_module, "KEPT_BYTES", 2 * PART_BYTES)
+    monkeypatch.setattr(stored_module, "PART_KEPT_BYTES", 2 * PART_BYTES)
     async with open_service(deployment) as service:
         database, seq = service.hosting.databases["main"], 0
         run = await create_live_run(database, "dead", component_id="echo")
