@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agentctl.errors import AgentctlError, NotFound, UsageError
+from agentctl.errors import NotFound, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, ResumeRequest, RunFilter
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.interface.requests.lists import Read, read_rows
@@ -40,7 +40,7 @@ _COMPARED = (
 
 async def find_reader(target: Target) -> Read[ApprovalFilter] | None:
     """Return the list of approvals that the caller may read; None if it may read none."""
-    operations, allowed = target.operations, await _list_allowed(target)
+    operations, allowed = target.operations, await target.list_allowed()
     if allowed is None or "get_approvals" in allowed:
         return operations.get_approvals
     return partial(_read_page, operations) if {"get_runs", "get_run"} <= allowed else None
@@ -49,7 +49,8 @@ async def find_reader(target: Target) -> Read[ApprovalFilter] | None:
 async def read_whole(target: Target, approval: ApprovalRecord) -> Document[ApprovalRecord]:
     """Return the document of an approval that was found in a list."""
     kind = approval["component_type"]
-    if await _may(target, operation_ids(kind).get_approval):
+    allowed = await target.list_allowed()
+    if allowed is None or operation_ids(kind).get_approval in allowed:
         place = kind, approval["component_id"], approval["approval_id"]
         return await target.operations.get_approval(*place)
     return build_document(approval)
@@ -60,7 +61,8 @@ async def decide(
 ) -> Document[ApprovalRecord]:
     """Decide about an approval: as an approver, else as the owner of its run."""
     operations, kind = target.operations, approval["component_type"]
-    if await _may(target, operation_ids(kind).decide_approval):
+    allowed = await target.list_allowed()
+    if allowed is None or operation_ids(kind).decide_approval in allowed:
         place = kind, approval["component_id"], approval["approval_id"]
         return await operations.decide_approval(*place, ruling)
     root = (await operations.get_run(approval["root_run_id"], form=SUMMARY_VIEW)).value
@@ -72,22 +74,6 @@ async def decide(
         if summary["approval_id"] == named.approval_id:
             record |= summary
     return build_document(record)
-
-
-async def _list_allowed(target: Target) -> set[str] | None:
-    """Return the operations that the caller may call; None if the server does not list them.
-
-    A refused call would be an entry of the audit log.
-    """
-    try:
-        return {*(await target.operations.get_me()).value["operations"]}
-    except AgentctlError:
-        return None
-
-
-async def _may(target: Target, operation: str) -> bool:
-    allowed = await _list_allowed(target)
-    return allowed is None or operation in allowed
 
 
 async def _read_page(operations: Operations, matching: ApprovalFilter) -> Document[ApprovalPage]:

@@ -42,6 +42,7 @@ from agentctl.interface.declarations import Order
 from agentctl.interface.requests import MINIMUM_ID_PREFIX, SUMMARY_VIEW
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS
+from agentctl.records.routes import operation_ids
 
 if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
@@ -114,6 +115,16 @@ class Target:
     local: LocalTarget | None = None
     token: str | None = field(default=None, repr=False)
     product: str | None = None
+
+    async def list_allowed(self) -> set[str] | None:
+        """Return the operations that the caller may call; None if the server does not list them.
+
+        A refused call would be an entry of the audit log.
+        """
+        try:
+            return {*(await self.operations.get_me()).value["operations"]}
+        except AgentctlError:
+            return None
 
     def report_done(self, change: str) -> None:
         """Report a change, and where it was made, on stderr."""
@@ -333,17 +344,21 @@ async def _explain_not_found(failure: NotFound, target: Target, values: Mapping[
 async def _find_hint(
     target: Target, noun: str, ids: Sequence[str], values: Mapping[str, Any]
 ) -> str | None:
-    """Return a hint about ids of which nothing was found; None if there is no better one."""
+    """Return a hint about ids of which nothing was found; None if there is no better one.
+
+    It asks only for what the caller may read: a hint adds no denial to the audit log.
+    """
     look = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
     if noun not in KINDS:
         is_cut = any(map(is_short, ids))
         return f"give at least {MINIMUM_ID_PREFIX} characters of an id; {look}" if is_cut else None
+    allowed = await target.list_allowed() or set()
     named = values.get("run_id") or next(iter(values.get("run_ids") or ()), None)
-    if isinstance(named, str):
+    if isinstance(named, str) and "get_run" in allowed:
         run = (await target.operations.get_run(named, form=SUMMARY_VIEW)).value
         if parent := run["parent_run_id"]:
             return f"it is the run of a member: name the run that started it, {parent}"
-    if not ids:
+    if not ids or operation_ids(noun).list not in allowed:
         return None
     from agentctl.records.text import suggest_name
 

@@ -318,6 +318,28 @@ def test_hint_of_a_wrong_word_tells_what_to_write(
     check(finished, 5 if "not found" in detail else 2, detail, hint=hint)
 
 
+def test_hint_of_a_wrong_id_adds_no_denial(agentctl: Agentctl, demo: Demo) -> None:
+    def mint(scope: str) -> dict[str, str]:
+        mint = ("token", "mint", "--sub", "near", "--scope", scope, "--config", str(demo.config))
+        return {"AGENTCTL_TOKEN": agentctl(*mint, "--yes").stdout.strip()}
+
+    def count_denials() -> int:
+        options = ("--principal", "near", "--outcome", "denied", "-o", "name")
+        env = {"AGENTCTL_TOKEN": demo.token}
+        return len(agentctl("audit", "list", *options, "--url", demo.url, env=env).lines)
+
+    start = ("runs", "start", "--agent", "ekco", "-m", "x", "--url", demo.url)
+    finished = agentctl(*start, env=mint("agents:run"))
+    check(finished, 5, "agent not found: ekco", hint="list them with: agentctl agents list")
+    assert "did you mean" not in finished.stderr
+    assert count_denials() == 0
+    check(agentctl(*start, env=mint("user")), 5, "agent not found: ekco", hint="did you mean echo?")
+    # An agent that the caller may not read is as unknown as one that does not exist.
+    hidden = agentctl(*start, env=mint("agents:slow:read"))
+    check(hidden, 4, "insufficient scopes")
+    assert "echo" not in hidden.stderr
+
+
 def test_session_id_of_another_user_is_taken(agentctl: Agentctl, demo: Demo) -> None:
     demo.run("taken", "x")
     mint = ("token", "mint", "--sub", "you", "--scope", "user", "--config", str(demo.config))
