@@ -75,23 +75,18 @@ REASONS = {
 
 
 def format_table() -> str:
-    """Return the columns that all kinds have, the table of the others and the reasons."""
-    columns = [each for each in COLUMNS if any(column == each for _, column in REASONS)]
-    common = "; ".join(name for column, name in COLUMNS.items() if column not in columns)
-    lines = [*textwrap.wrap(f"Every kind has: {common}.", 100), ""]
-    lines += [f"| agent | {' | '.join(map(COLUMNS.__getitem__, columns))} |"]
-    lines += [f"| --- |{' --- |' * len(columns)}"]
-    reasons = [*dict.fromkeys(REASONS.values())]
-    for kind, name in KINDS.items():
-        cells = [
-            f"no ({reasons.index(REASONS[kind, column]) + 1})"
-            if (kind, column) in REASONS
-            else "yes"
-            for column in columns
-        ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", *(f"{number}. {reason}." for number, reason in enumerate(reasons, 1))]
-    return "\n".join(lines).rstrip()
+    """Return the list of columns, and the cells that are not yes with their reasons."""
+    everything = f"Every kind has, except for the cases below: {'; '.join(COLUMNS.values())}."
+    lines = [*textwrap.wrap(everything, 100), ""]
+    lines += ["| agent | lacks | reason |", "| --- | --- | --- |"]
+    for reason in dict.fromkeys(REASONS.values()):
+        cells = [cell for cell, each in REASONS.items() if each == reason]
+        kinds = [name for kind, name in KINDS.items() if any(kind == each for each, _ in cells)]
+        columns = [COLUMNS[each] for each in dict.fromkeys(column for _, column in cells)]
+        assert len(cells) == len(kinds) * len(columns)
+        names = "all kinds of code" if len(kinds) == len(KINDS) - 1 else ", ".join(kinds)
+        lines.append(f"| {names} | {', '.join(columns)} | {reason} |")
+    return "\n".join(lines)
 
 
 def replace_table(page: str) -> str:

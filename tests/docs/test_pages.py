@@ -38,6 +38,13 @@ def test_index_links_every_page() -> None:
     assert wanted - linked == set()
 
 
+def test_index_has_three_doors_of_at_most_eight_pages() -> None:
+    parts = re.split(r"^## ", page("docs/README.md").text, flags=re.MULTILINE)[1:]
+    titles = [part.partition("\n")[0] for part in parts]
+    assert titles == ["Build", "Run", "Debug", "Reference"]
+    assert [len(re.findall(r"\]\(\S+\)", part)) for part in parts[:3]] == [8, 8, 8]
+
+
 def test_list_of_decisions_is_complete() -> None:
     text = page("docs/decisions/README.md").text
     there = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("0*.md"))

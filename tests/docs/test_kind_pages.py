@@ -1,0 +1,91 @@
+"""The pages "I have a … agent": each command in two terminals, with a scripted model.
+
+AGENTCTL_TEST_PACKAGING installs the package as the pages do, from an index, and prints the seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.conditions import wait_for
+from tests.docs.pages import ROOT, page
+from tests.docs.shell import Shell
+from tests.docs.test_commands import KIND_PAGES, URL, find_mistake
+from tests.peers.agents.model_server import Answer, ScriptedModels, serve_models
+from tests.ports import find_free_port
+
+pytestmark = pytest.mark.slow
+
+INSTALL = re.compile(r"python3 -m venv|\. env/bin/activate|pip install")
+"""Commands that need minutes and an index."""
+
+ANSWERS: list[Answer] = [[("get_weather", {"city": "Paris"})], "It's always sunny in Paris!"]
+CONFIG = page(KIND_PAGES[0]).blocks("toml")[0].text
+IS_INSTALLED = "AGENTCTL_TEST_PACKAGING" in os.environ
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[ScriptedModels]:
+    with serve_models() as served:
+        yield served
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx2.get(f"{url}/ready").status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("name", KIND_PAGES)
+def test_agent_of_the_page_answers_as_printed(
+    name: str, tmp_path: Path, models: ScriptedModels, function: str
+) -> None:
+    tested = page(name)
+    models.begin({"gpt-5.2": ANSWERS})
+    url = f"http://127.0.0.1:{find_free_port()}"
+    variables = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "AGENTCTL_SERVER__PORT": url.rpartition(":")[2],
+        "AGENTCTL_CONFIG": "/another/agentctl.toml",
+        "OPENAI_BASE_URL": f"{models.url}/v1",
+    }
+    function = "" if IS_INSTALLED else function
+    with (
+        Shell(tmp_path / "one", variables, function) as one,
+        Shell(tmp_path / "two", variables, function) as two,
+    ):
+        folder = tmp_path / "one" / "work"
+        (tmp_path / "one" / "home" / "agentctl").symlink_to(ROOT)
+        (folder / "weather.py").write_text(tested.blocks("python")[0].text)
+        (folder / "agentctl.toml").write_text(tested.blocks("toml")[0].text)
+        assert two.run(f"cd {folder}")[0] == 0
+        shell, began, steps = one, time.monotonic(), 0
+        try:
+            for command in tested.commands():
+                if INSTALL.match(command.text) and not IS_INSTALLED:
+                    continue
+                if command.text == "agentctl serve":
+                    assert one.run("agentctl serve 2> server.log & echo $! > server.pid")[0] == 0
+                    wait_for(lambda: is_ready(url), 120)
+                    shell = two
+                else:
+                    code, output = shell.run(command.text.replace(URL, url))
+                    mistake = find_mistake(tested, command, code, output.replace(url, URL))
+                    assert mistake is None, mistake
+                steps += 1
+            print(f"{name}: {steps} commands, {time.monotonic() - began:.0f} s")
+        finally:
+            one.run("kill $(cat server.pid); wait $(cat server.pid)")
+
+
+def test_pages_differ_in_library_and_agent_only() -> None:
+    assert {page(name).blocks("toml")[0].text for name in KIND_PAGES} == {CONFIG}
