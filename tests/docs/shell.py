@@ -18,7 +18,7 @@ _END = re.compile(rb"\x1e(\d+)\x1e")
 
 
 class Shell:
-    """A new bash without user settings, with a pseudo terminal as its output.
+    """A new bash without user settings, with a pseudo terminal as its input and output.
 
     Args:
         folder: an empty folder; `home` in it becomes the home, `work` the current folder.
@@ -46,7 +46,7 @@ class Shell:
                 "USER": "you",
                 **variables,
             },
-            stdin=subprocess.DEVNULL,
+            stdin=terminal,
             stdout=terminal,
             stderr=terminal,
             pass_fds=[stdin],

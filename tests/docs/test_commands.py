@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -36,19 +36,6 @@ NOT_EXECUTED = {
 }
 """Commands that no test executes, with the reason."""
 
-DEMO_PAGES = (
-    "README.md",
-    "docs/api.md",
-    "docs/cli.md",
-    "docs/databases.md",
-    "docs/memory.md",
-    "docs/models.md",
-    "docs/openai.md",
-    "docs/retention.md",
-)
-CONTINUED = {"README.md": "docs/quickstart.md"}
-"""Pages that continue another one, in its terminal."""
-
 GUIDES = (
     "docs/guides/explain-a-403.md",
     "docs/guides/session-cost.md",
@@ -58,7 +45,28 @@ GUIDES = (
     "docs/guides/follow-a-team.md",
     "docs/guides/run-on-a-schedule.md",
 )
-PAGES_WITHOUT_SERVER = ("docs/authorization.md",)
+SEQUENCE = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/authorization.md",
+    *GUIDES,
+    "docs/cli.md",
+    "docs/api.md",
+    "docs/databases.md",
+    "docs/memory.md",
+    "docs/retention.md",
+    "docs/models.md",
+    "docs/openai.md",
+    "docs/python.md",
+)
+"""Pages in the order in which a person reads them, in one terminal and with one demo."""
+
+KIND_PAGES = tuple(
+    f"docs/guides/{kind}.md"
+    for kind in ("function", "pydantic-ai", "langgraph", "agno", "openai-agents")
+)
+"""Tested by `test_kind_pages`."""
+
 PAGE_WITH_AGENT = "docs/python.md"
 PAGE_WITH_POSTGRES = "docs/guides/recover-postgresql.md"
 """Tested by `test_recover_postgresql`."""
@@ -116,42 +124,59 @@ def first_missing_line(expected: tuple[str, ...], output: str) -> str | None:
     return None
 
 
-def run_commands(tested: Page, shell: Shell, demo: Demo | None) -> None:
-    """Execute every command of the page, in order, and compare the output."""
-    run_id = ""
+def run_commands(tested: Page, terminal: Terminal) -> list[str]:
+    """Execute every command of the page, in order, and return the mistakes of the page."""
+    demo, run_id = terminal.demo, ""
+    mistakes = []
     shown: dict[int, str] = {}
     for command in tested.commands():
         if command.text in NOT_EXECUTED:
             continue
-        text = _RUN_ID.sub(run_id, command.text)
-        if demo is not None:
-            is_export = text.startswith("export PATH=")
-            text = demo.export if is_export else text.replace(URL, demo.url)
-            text = text.replace(POSTGRES, demo.postgres)
-        code, output = shell.run(text)
+        text = _RUN_ID.sub(run_id, command.text).replace(FOLDER, str(demo.folder))
+        text = demo.export if text.startswith("export PATH=") else text.replace(URL, demo.url)
+        code, output = terminal.shell.run(text.replace(POSTGRES, demo.postgres))
         if found := _STARTED.search(output):
             run_id = found[1]
-        output = output if demo is None else demo.as_documented(output)
-        check(tested, command, code, output)
+        output = demo.as_documented(output)
+        if (mistake := find_mistake(tested, command, code, output)) is not None:
+            mistakes.append(mistake)
         shown[command.line] = f"$ {command.text}\n{output}"
+        terminal.steps += 1
     if PICTURES in os.environ:
         for picture, lines in tested.terminal_pictures():
             write_picture(picture, "".join(shown[line] for line in lines))
+    return mistakes
 
 
 def check(tested: Page, command: Command, code: int, output: str) -> None:
-    """Compare the result of a command with the page.
+    """Compare the result of a command with the page."""
+    mistake = find_mistake(tested, command, code, output)
+    assert mistake is None, mistake
+
+
+def find_mistake(tested: Page, command: Command, code: int, output: str) -> str | None:
+    """Return how the result of a command differs from the page, or None.
 
     The exit code is 0 unless the page shows an error or a denial as the first line of the output.
     """
     place = f"{tested.name}:{command.line}: {command.text}\n{output}"
     fails = bool(command.output) and command.output[0].startswith(("error:", "401:", "403:"))
-    assert (code != 0) == fails, f"exit code {code}: {place}"
+    if (code != 0) != fails:
+        return f"exit code {code}: {place}"
     missing = first_missing_line(command.output, output)
-    assert missing is None, f"{missing!r} is not in {place}"
+    return None if missing is None else f"{missing!r} is not in {place}"
 
 
-@pytest.fixture
+@dataclass
+class Terminal:
+    """The second terminal of a person: a shell, the demo that it uses, and the steps so far."""
+
+    shell: Shell
+    demo: Demo
+    steps: int = 0
+
+
+@pytest.fixture(scope="module")
 def empty_database(postgres_url: str) -> Iterator[str]:
     """The URL of a new PostgreSQL database."""
     name = f"moved_{uuid4().hex}"
@@ -168,65 +193,44 @@ def empty_database(postgres_url: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """One demo for all pages: a person tries them one after the other."""
-    with start_demo(tmp_path_factory.mktemp("pages") / "demo") as demo:
-        yield demo
-
-
-@pytest.mark.parametrize("name", DEMO_PAGES)
-def test_commands_of_a_page_work_against_the_demo(
-    name: str, tmp_path: Path, function: str, demo: Demo, request: pytest.FixtureRequest
-) -> None:
-    tested = page(name)
-    own: AbstractContextManager[Demo] = nullcontext(demo)
-    if any(POSTGRES in command.text for command in tested.commands()):
-        # The demo serves nothing more after its database has moved to PostgreSQL.
-        own = start_demo(tmp_path / "demo", request.getfixturevalue("empty_database"))
-    if "curl " in tested.text and shutil.which("curl") is None:
-        pytest.skip("needs curl: apt install curl")
-    with own as demo, Shell(tmp_path / "shell", {}, function) as shell:
-        if not any(command.text.startswith("export PATH=") for command in tested.commands()):
-            assert shell.run(demo.export)[0] == 0
-            token = "agentctl token mint --sub me --scope agent_os:admin --yes"
-            assert shell.run(f"export AGENTCTL_TOKEN=$({token})")[0] == 0
-        if name == "README.md":
-            assert tested.blocks("text")[0].text.strip() == demo.as_documented(demo.output).strip()
-        run_commands(tested, shell, demo)
-        if name in CONTINUED:
-            run_commands(page(CONTINUED[name]), shell, demo)
-
-
-@pytest.mark.parametrize("name", PAGES_WITHOUT_SERVER)
-def test_commands_of_a_page_work_without_a_server(name: str, tmp_path: Path, function: str) -> None:
-    with Shell(tmp_path / "shell", {}, function) as shell:
-        binaries = Path(sys.executable).parent
-        assert shell.run(f"export PATH='{binaries}':\"$PATH\"") == (0, "")
-        run_commands(page(name), shell, None)
-
-
-def test_commands_of_a_page_work_with_its_agent(tmp_path: Path) -> None:
-    tested, binaries = page(PAGE_WITH_AGENT), Path(sys.executable).parent
-    code = next(block.text for block in tested.blocks("python") if "def price(" in block.text)
-    with Shell(tmp_path, {"PATH": f"{binaries}:{os.defpath}"}) as shell:
-        (tmp_path / "work" / "my_agents.py").write_text(code)
-        (tmp_path / "work" / "agentctl.toml").write_text(
+def terminal(
+    tmp_path_factory: pytest.TempPathFactory, function: str, empty_database: str
+) -> Iterator[Terminal]:
+    """One demo and one shell for all pages: a person tries them one after the other."""
+    folder = tmp_path_factory.mktemp("pages")
+    variables = {"NO_COLOR": "", "COLUMNS": "120"}
+    work = folder / "shell" / "work"
+    blocks = page(PAGE_WITH_AGENT).blocks("python")
+    with (
+        start_demo(folder / "demo", empty_database) as demo,
+        Shell(folder / "shell", variables, function) as shell,
+    ):
+        (work / "my_agents.py").write_text(
+            next(block.text for block in blocks if "def price(" in block.text)
+        )
+        (work / "agentctl.toml").write_text(
             '[[databases]]\nid = "main"\nurl = "sqlite:///main.db"\n\n'
             '[[agents]]\nid = "price"\nobject = "my_agents:price"\n'
         )
-        run_commands(tested, shell, None)
+        for line in demo.output.splitlines():
+            if line.startswith("export "):
+                assert shell.run(line)[0] == 0
+        yield Terminal(shell, demo)
 
 
-def test_commands_of_the_guides_work_against_one_demo(
-    tmp_path: Path, function: str, demo: Demo
-) -> None:
-    variables = {"NO_COLOR": "", "COLUMNS": "90"}
-    for number, name in enumerate(GUIDES):
-        with Shell(tmp_path / f"shell{number}", variables, function) as shell:
-            assert shell.run(demo.export)[0] == 0
-            token = "agentctl token mint --sub me --scope agent_os:admin --yes"
-            assert shell.run(f"export AGENTCTL_TOKEN=$({token})")[0] == 0
-            run_commands(page(name), shell, demo)
+@pytest.mark.parametrize("name", SEQUENCE)
+def test_commands_of_the_pages_work_one_page_after_the_other(name: str, terminal: Terminal) -> None:
+    tested = page(name)
+    if "curl " in tested.text and shutil.which("curl") is None:
+        pytest.skip("needs curl: apt install curl")
+    if name == "README.md":
+        printed = terminal.demo.as_documented(terminal.demo.output)
+        assert tested.blocks("text")[0].text.strip() == printed.strip()
+    # The pictures of the guides have this width.
+    assert terminal.shell.run(f"COLUMNS={90 if name in GUIDES else 120}")[0] == 0
+    steps = terminal.steps
+    mistakes = run_commands(tested, terminal)
+    assert mistakes == [], f"{len(mistakes)} of {terminal.steps - steps} steps are wrong"
 
 
 @pytest.mark.parametrize("name", GUIDES)
@@ -240,13 +244,6 @@ def test_every_guide_has_a_picture_of_its_commands(name: str) -> None:
 
 def test_every_page_with_commands_is_tested() -> None:
     with_commands = {tested.name for tested in pages() if tested.commands()}
-    assert with_commands == {
-        *DEMO_PAGES,
-        *CONTINUED.values(),
-        *GUIDES,
-        *PAGES_WITHOUT_SERVER,
-        PAGE_WITH_AGENT,
-        PAGE_WITH_POSTGRES,
-    }
+    assert with_commands == {*SEQUENCE, *KIND_PAGES, PAGE_WITH_POSTGRES}
     commands = {command.text for tested in pages() for command in tested.commands()}
     assert commands >= NOT_EXECUTED.keys()

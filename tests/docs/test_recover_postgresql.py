@@ -120,7 +120,8 @@ def test_recovered_database_has_the_first_run_and_repeats_no_call(
 
 def approve_refund(shell: Shell, session: str) -> None:
     """Start a run that asks for a refund, and approve it; no server is there to pay."""
-    code, output = shell.run(f"agentctl runs start --agent clerk --session {session} -m refund")
+    start = f"agentctl runs start --agent clerk --session {session} -m refund --no-input"
+    code, output = shell.run(start)
     assert code == 9, output
     listed = f"agentctl approvals list --session {session} -o name"
     code, output = shell.run(f"agentctl approvals approve $({listed}) --yes")
