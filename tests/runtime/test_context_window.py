@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -198,12 +197,11 @@ def test_random_conversations_fit_and_stay_pairs(seed: int) -> None:
         assert fitted.estimated_tokens <= 3_000 * 0.8
         assert fitted.size >= sum(map(measure_message, shown)) + 100
         # The numbers do not fall, and another process shows the same.
-        before, after = asdict(compaction), asdict(fitted.compaction)
+        before, after = compaction._asdict(), fitted.compaction._asdict()
         assert all(after[name] >= before[name] for name in list(before)[:3])
         again = ContextMessages([*messages], own, runs)
         assert fit_messages(again, 3_000, compaction, other_bytes=100) == fitted
         compaction = keep_report(fitted.compaction, fitted.size, fitted.size // 4)
-        compaction = replace(compaction)
         sizes = [chance.randrange(5_000) for _ in range(chance.randrange(1, 4))]
         messages += build_turn(100 + turn, ["z" * size for size in sizes])
 

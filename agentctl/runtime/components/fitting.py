@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agentctl.light_dataclass import dataclass
@@ -112,9 +112,9 @@ class ContextFitter:
         self._recorded_summary = self._summary
         if not self._summary:
             if compaction.summarized_before:
-                self._compaction = replace(compaction, summarized_before=0)
+                self._compaction = compaction._replace(summarized_before=0)
         elif not compaction.summarized_before and (end := context.find_step_end(last)):
-            self._compaction = replace(compaction, turns_before=end, summarized_before=end)
+            self._compaction = compaction._replace(turns_before=end, summarized_before=end)
 
     async def _summarize(self, calls: CallFitter, model: PreparedModel) -> None:
         """Summarize the steps that the next call leaves out, before it is made."""
@@ -130,10 +130,11 @@ class ContextFitter:
         summary = await summarize_steps(model_id, before, task, self.messages[:end])
         if summary.before > known:
             self._summary = summary.text
-            calls.compaction = replace(calls.compaction, summarized_before=summary.before)
+            calls.compaction = calls.compaction._replace(summarized_before=summary.before)
 
     def _fit(self, calls: CallFitter, model: PreparedModel) -> None:
-        calls.note_bytes = len(self._format_summary(calls, model).encode())
+        if self._summary:
+            calls.note_bytes = len(self._format_summary(calls, model).encode())
         calls.fit(model)
 
     def _format_summary(self, calls: CallFitter, model: PreparedModel) -> str:
@@ -171,7 +172,8 @@ class ContextFitter:
             if self._can_read and fitted.omissions[0].kind == "tool_result":
                 self._offer_reading()
                 tools = [*tools, _READ_TOOL]
-        self._record(fitted, calls.windows.get(model.id))
+        if self._failed or fitted.omissions:
+            self._record(fitted, calls.windows.get(model.id))
         if fitted.size > SMALLEST_WINDOW:
             about = {**self._conversation.about_call, "sent_bytes": fitted.size}
             self._conversation.about_call = about
@@ -193,7 +195,7 @@ class ContextFitter:
     def keep(self) -> dict[str, Any]:
         """Return a JSON object from which another process builds the same calls; see `restore`."""
         compaction = self._compaction if self._calls is None else self._calls.compaction
-        return {"numbers": asdict(compaction), "recorded": self._recorded}
+        return {"numbers": compaction._asdict(), "recorded": self._recorded}
 
     def restore(self, kept: Mapping[str, Any] | None) -> None:
         if kept is not None:  # A checkpoint of an earlier version has none.
@@ -236,7 +238,7 @@ class ContextFitter:
     def _record(self, fitted: FittedMessages, window: int | None) -> None:
         """Let the answer record what its call leaves out, if the call before left out less."""
         records = [omission.record() for omission in (*self._failed, *fitted.omissions)]
-        if records and records != self._recorded:
+        if records != self._recorded:
             self._recorded = records
             summary = self._summary if self._summary != self._recorded_summary else None
             self._recorded_summary = self._summary

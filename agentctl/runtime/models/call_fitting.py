@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -139,7 +138,7 @@ class CallFitter:
             ExecutionError: CONTEXT_EXCEEDED: what cannot be left out is far too large.
         """
         if not self.compaction.maximum_bytes and (refused := self._bounds.find(model.id)):
-            self.compaction = replace(self.compaction, maximum_bytes=refused)
+            self.compaction = self.compaction._replace(maximum_bytes=refused)
         self.fitted = self._fit(self.compaction, self.find_room(model))
         self.compaction = self.fitted.compaction
         window = self.windows.get(model.id)
@@ -157,8 +156,8 @@ class CallFitter:
         """Leave out more than a refused size requires, so that the next calls leave out nothing."""
         bound = self.compaction.maximum_bytes
         if bound and self.fitted.size > bound * EMPTIED / FULL:
-            smaller = replace(self.compaction, maximum_bytes=int(bound * EMPTIED / FULL))
-            self.compaction = replace(self._fit(smaller, None).compaction, maximum_bytes=bound)
+            smaller = self.compaction._replace(maximum_bytes=int(bound * EMPTIED / FULL))
+            self.compaction = self._fit(smaller, None).compaction._replace(maximum_bytes=bound)
 
     def shrink(self, model: PreparedModel) -> bool:
         """Make a call smaller that was refused as too large; return False if that is impossible.
@@ -169,7 +168,7 @@ class CallFitter:
         self._refusals, self._refused = self._refusals + 1, (model.id, self.fitted.size)
         half = self.fitted.size // 2 if self._refusals < MAXIMUM_REFUSALS else 1
         for bound in (half, 1):
-            compaction = replace(self.compaction, maximum_bytes=max(bound, 1))
+            compaction = self.compaction._replace(maximum_bytes=max(bound, 1))
             smaller = self._fit(compaction, None)
             if smaller.size < self.fitted.size:
                 self.compaction = compaction

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -91,8 +90,7 @@ class Omission:
         return {name: getattr(self, name) for name in ("kind", "count", "first", "last", "size")}
 
 
-@dataclass(frozen=True, slots=True)
-class Compaction:
+class Compaction(NamedTuple):
     """The messages that the calls of a run show, and the last report of its model.
 
     Attributes:
@@ -312,8 +310,8 @@ def fit_messages(
 def keep_report(compaction: Compaction, sent: int, tokens: int) -> Compaction:
     """Return the compaction after a call with the reported tokens; 0 if none were reported."""
     if compaction.maximum_bytes and sent > compaction.maximum_bytes:
-        compaction = replace(compaction, maximum_bytes=sent)
-    return replace(compaction, sent_bytes=sent, sent_tokens=tokens) if tokens else compaction
+        compaction = compaction._replace(maximum_bytes=sent)
+    return compaction._replace(sent_bytes=sent, sent_tokens=tokens) if tokens else compaction
 
 
 def find_report(messages: Sequence[Message], model: str) -> tuple[int, int]:
@@ -338,7 +336,7 @@ def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Co
         if excess <= 0:
             return compaction
         before = context.measure_shown(index, compaction)
-        compaction = replace(compaction, results_before=index + 1)
+        compaction = compaction._replace(results_before=index + 1)
         excess -= before - context.measure_shown(index, compaction)
 
     for name, first, last in (
@@ -349,14 +347,14 @@ def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Co
             if excess <= 0:
                 return compaction
             excess -= sum(context.measure_shown(at, compaction) for at in range(first, end))
-            compaction, first = replace(compaction, **{name: end}), end
+            compaction, first = compaction._replace(**{name: end}), end
 
     results = [at for at in range(last_turn, len(context.messages)) if context.is_result(at)]
     if excess > 0 and results:
         room = sum(context.measure_shown(at, compaction) for at in results) - excess
         bound = max(room // len(results) - LINE_BYTES, _SMALLEST_RESULT)
         bound = min(bound, compaction.result_bytes or bound)
-        compaction = replace(compaction, result_bytes=bound)
+        compaction = compaction._replace(result_bytes=bound)
     return compaction
 
 
