@@ -162,7 +162,8 @@ class LiveRun:
         self.stop_requested: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[LegEnd] = loop.create_future()
         self.transcript = start.transcript
-        self.transcript.requests = RequestRecorder(self.transcript.requests.since())
+        recorded = self.transcript.requests
+        self.transcript.requests = RequestRecorder(recorded.since() if recorded else None)
         self.transcript.stop = StopTexts(spec.stop, self.complete)
         self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
         self._start = start

@@ -52,21 +52,29 @@ class RequestRecorder(Requests):
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
         super().__init__(stored)
         self._has_begun = False
-        self._room = MAXIMUM_WORDS - sum(len(word.get("content") or "") for word in self._words)
+        self._room = MAXIMUM_WORDS
         # Of the request before, in this leg.
         self._sent: list[Message] = []
         self._size = 0
         # After a restart the tools are stated again.
         self._tools: tuple[Sequence[Mapping[str, Any]], str | None] = (), "" if stored else None
         # Those of the calls of the component, and those that the last record states.
-        stated = [call["omitted"] for call in self._calls.values() if "omitted" in call]
-        self._omitted: Sequence[Mapping[str, Any]] = next(filter(None, reversed(stated)), [])
-        self._stated = stated[-1] if stated else []
+        self._omitted: Sequence[Mapping[str, Any]] = []
+        self._stated: Sequence[Mapping[str, Any]] = []
         # Messages are found by their identity, or by their content.
         self._history: list[Message] = []
         self._places: dict[int, int] = {}
         self._keys: dict[object, tuple[int, int]] = {}
         self._indexed = 0
+        if stored:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Go on with the room and the omissions of the stored requests."""
+        self._room -= sum(len(word.get("content") or "") for word in self._words)
+        stated = [call["omitted"] for call in self._calls.values() if "omitted" in call]
+        self._omitted = next(filter(None, reversed(stated)), [])
+        self._stated = stated[-1] if stated else []
 
     def begin(self, runs: Sequence[EarlierRun], completed: Sequence[Message] | None = None) -> None:
         if self._has_begun and completed is None:
@@ -99,10 +107,6 @@ class RequestRecorder(Requests):
         if not is_own:
             # A library may replace its answers at the end.
             own = [*takewhile(is_kept, own)]
-        for at in range(self._indexed, len(own)):
-            self._keys[_find_key(own[at])] = OWN, at
-        self._indexed = len(own)
-
         record = {**self._describe(call, model, own), **attempts.about}
         if is_own and answer is not None and "compacted" in answer.about_call:
             self._omitted = answer.about_call["compacted"]["omissions"]
@@ -143,11 +147,17 @@ class RequestRecorder(Requests):
         if not kept and (history := self._history) and shown[: len(history)] == history:
             first = len(history)
             sent += [HISTORY, 0, first]
-        for message in shown[first:]:
-            source, at = self._find(message)
-            native = message.get("native") if source == OWN else None
-            is_native = native is not None and native.connection is model.connection
-            self._append(sent, (NATIVE if is_native else source, at))
+        rest = shown[first:]
+        if rest and rest == own[-len(rest) :] and not any("native" in each for each in rest):
+            # The usual case again.
+            sent += [OWN, len(own) - len(rest), len(own)]
+        else:
+            self._index_own(own)
+            for message in rest:
+                source, at = self._find(message)
+                native = message.get("native") if source == OWN else None
+                is_native = native is not None and native.connection is model.connection
+                self._append(sent, (NATIVE if is_native else source, at))
 
         is_longer = kept and kept == len(self._sent)
         size = sum(len(message["content"]) for message in shown[kept if is_longer else 0 :])
@@ -158,6 +168,11 @@ class RequestRecorder(Requests):
         if call.instructions != system:
             record["system"] = self._find_system(call.instructions, system)
         return record
+
+    def _index_own(self, own: Sequence[Message]) -> None:
+        for at in range(self._indexed, len(own)):
+            self._keys[_find_key(own[at])] = OWN, at
+        self._indexed = len(own)
 
     @staticmethod
     def _append(sent: list[int], place: tuple[int, int]) -> None:
