@@ -12,7 +12,7 @@ import orjson
 
 from agentctl.records.document import build_damage
 from agentctl.records.runs import LastRunState
-from agentctl.records.times import Timestamp, format_optional_time
+from agentctl.records.times import Timestamp, format_rfc3339
 from agentctl.records.value_types import field_types
 from agentctl.runs.states import is_final
 
@@ -129,7 +129,7 @@ class RecordWriter:
         """The functions for the columns that are not stored as they are sent."""
         types = field_types(self._record)
         kinds: dict[object, Callable[[Any], Any]] = {
-            Timestamp: format_optional_time,
+            Timestamp: format_rfc3339,
             dict: partial(embed_stored, opening="{"),
             list: partial(embed_stored, opening="["),
         }
@@ -147,7 +147,8 @@ class RecordWriter:
         """
         record = self._template | dict(zip(self._stored, self._read(row), strict=True))
         for name, convert in self._converters:
-            record[name] = convert(record[name])
+            if (value := record[name]) is not None:
+                record[name] = convert(value)
         record.update(computed)
         for name in self._others.difference(computed):
             del record[name]
