@@ -49,14 +49,14 @@ def describe_version(catalog: Catalog, component: Component) -> ComponentVersion
 
     None if its code is not usable.
     """
-    known = catalog.versions
-    if component.key not in known:
+    known, key = catalog.versions, component.key
+    if key not in known:
         try:
             configuration = dump_sorted(_Describer(catalog).describe(component))
-            known[component.key] = ComponentVersion(hash_text(configuration), configuration)
+            known[key] = ComponentVersion(hash_text(configuration), configuration)
         except InvalidConfiguration:
-            known[component.key] = None
-    return known[component.key]
+            known[key] = None
+    return known[key]
 
 
 def find_version(catalog: Catalog, component: Component) -> str | None:

@@ -183,6 +183,8 @@ def build_usage(**counters: int) -> dict[str, int]:
     usage = {**dict.fromkeys(TOKEN_COUNTERS, 0), **counters}
     usage["total_tokens"] = usage["input_tokens"] + usage["output_tokens"]
     usage["audio_total_tokens"] = usage["audio_input_tokens"] + usage["audio_output_tokens"]
+    if min(usage.values()) >= 0 and max(usage.values()) <= MAXIMUM_TOKENS:
+        return usage
     return {name: min(max(0, count), MAXIMUM_TOKENS) for name, count in usage.items()}
 
 

@@ -6,7 +6,6 @@ A span is recorded for each call, never for each token. The spans are stored wit
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from typing import Any, Literal
@@ -114,7 +113,7 @@ class Spans:
         self._spans: list[Span] = []
         self._model_calls = 0
         self._reported: set[Span] = set()
-        self._counts = Counter[str]()
+        self._counts: dict[str, int] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with all spans, for a checkpoint."""
@@ -266,8 +265,8 @@ class Spans:
                 self._reported.add(span)
 
     def _add(self, span: Span) -> None:
-        span.repetition = self._counts[span.id]
-        self._counts[span.id] += 1
+        span.repetition = self._counts.get(span.id, 0)
+        self._counts[span.id] = span.repetition + 1
         self._spans.append(span)
 
     def find_open(self, id: str) -> Span | None:

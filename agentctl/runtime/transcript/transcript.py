@@ -317,10 +317,10 @@ class Transcript:
 
     def name_left_out(self) -> None:
         """Record what the run did not get (`left_out`) with the message that it answers."""
-        own = (entry for entry in self._messages if "origin_run_id" not in entry)
-        asked = next((entry for entry in own if entry["role"] == "user"), None)
-        if self.left_out and asked is not None:
-            asked["compacted"] = {"omissions": self.left_out}
+        own = self._messages if self.left_out else ()
+        asked = (each for each in own if each["role"] == "user" and "origin_run_id" not in each)
+        if entry := next(asked, None):
+            entry["compacted"] = {"omissions": self.left_out}
 
     def add_answer(self, text: str) -> None:
         """Add an answer that did not come from this run's model; it uses no tokens."""
