@@ -27,6 +27,7 @@ __all__ = [
     "SECONDS",
     "ConsolePage",
     "check_accessibility",
+    "check_view",
     "expect",
     "needs_browser",
     "open_browser",
@@ -117,27 +118,35 @@ class ConsolePage:
 
 def check_accessibility(shown: ConsolePage) -> None:
     """Check a page with axe-core in both color schemes and at 360 px."""
-    page = shown.page
-    size = page.viewport_size
-    if not page.evaluate("'axe' in window"):
-        page.evaluate(read_vendored(AXE).decode())
-    contrast = "color-contrast"
+    size = shown.page.viewport_size
     for scheme, width, choice in (
         ("light", 1280, {}),
-        ("dark", 1280, {"runOnly": [contrast]}),
+        ("dark", 1280, {"runOnly": ["color-contrast"]}),
         ("light", 360, {"runOnly": list(_SMALL_SCREEN)}),
     ):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        page.set_viewport_size({"width": width, "height": 720})
-        options = {"resultTypes": ["violations"], **choice}
-        found = page.evaluate("options => axe.run(document, options)", options)
-        assert [
-            (place["id"], node["html"], node["failureSummary"])
-            for place in found["violations"]
-            for node in place["nodes"]
-        ] == [], f"{page.url}, {scheme}, {width} px"
+        check_view(shown, scheme, width, **choice)
     if size is not None:
-        page.set_viewport_size(size)
+        shown.page.set_viewport_size(size)
+
+
+def check_view(shown: ConsolePage, scheme: str, width: int, **choice: Any) -> None:
+    """Check a page with axe-core in one color scheme and width.
+
+    Args:
+        choice: options of axe; by default all its rules.
+    """
+    page = shown.page
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(read_vendored(AXE).decode())
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.set_viewport_size({"width": width, "height": 720})
+    options = {"resultTypes": ["violations"], **choice}
+    found = page.evaluate("options => axe.run(document, options)", options)
+    assert [
+        (place["id"], node["html"], node["failureSummary"])
+        for place in found["violations"]
+        for node in place["nodes"]
+    ] == [], f"{page.url}, {scheme}, {width} px"
 
 
 @contextlib.contextmanager

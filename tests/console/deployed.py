@@ -67,6 +67,7 @@ id = "refunds"
 name = "Refunds"
 model = "refund"
 tools = ["console_tools:refund"]
+instructions = "Refund what is due."
 approve = {{ refund = "user" }}
 
 [[models]]

@@ -16,13 +16,7 @@ from agentctl.config.settings import Console
 from agentctl.server import create_app
 from agentctl.transcripts.texts import PHASE_LOOKS
 from tests.cli.proxy import proxied
-from tests.console.browser import (
-    ConsolePage,
-    check_accessibility,
-    expect,
-    needs_browser,
-    open_console,
-)
+from tests.console.browser import ConsolePage, expect, needs_browser, open_console
 from tests.console.deployed import READS, RUNS, hold, start, token, wait_for_status
 from tests.console.sums import repeat_sums
 from tests.console.vendor import ROOT
@@ -470,32 +464,6 @@ def check_size(urls: list[str], budget: tuple[int, int, int]) -> None:
     files = [(CONSOLE / (name[0] if name else "index.html")).read_bytes() for name in names]
     sizes = (len(files), sum(map(len, files)), sum(len(gzip.compress(each)) for each in files))
     assert all(size <= limit for size, limit in zip(sizes, budget, strict=True)), sizes
-
-
-def test_pages_are_accessible_in_both_schemes_and_on_small_screens(
-    server: ThreadedServer, browser: Browser
-) -> None:
-    start(server, "agents/tool-add", "axe", '{"a": 1, "b": 2}')
-    run = start(server, "agents/http-500", "axe", "a failure").json()["run_id"]
-    admin = server.deployment.token("boss", ADMIN)
-    hold(server, "axe")
-    with open_console(browser, server.url) as shown:
-        check_accessibility(shown)
-        shown.sign_in(admin)
-        for place, text in {
-            "#/overview": "Groups by",
-            "#/sessions": "Last used",
-            "#/sessions/axe": "add(a=1, b=2)",
-            "#/runs?all=1": "completed",
-            f"#/runs/{run}/timeline": "timeline",
-            "#/agents": "Workflows",
-            "#/agents/agents/tool-add": "Last runs",
-            "#/audit": "create_agent_run",
-            "#/access?method=GET&path=/agents": "checks passed",
-        }.items():
-            shown.go(place)
-            shown.see(text)
-            check_accessibility(shown)
 
 
 def test_open_server_shows_a_warning_and_no_sign_in(

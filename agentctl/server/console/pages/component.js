@@ -64,7 +64,21 @@ function About({ kind, record }) {
         ${" "}<a href=${toHash(["agents", step.agent_id ? "agents" : "teams", step.agent_id || step.team_id])}>${printable(step.agent_id || step.team_id)}</a></li>`)}</ol>` : null}
     ${record.tools?.length ? html`<h3 class="caption">Tools</h3>${record.tools.map((tool) => html`<${Tool} key=${tool.name} tool=${tool} />`)}` : null}
     ${kind === "agent" && !record.tools?.length ? html`<p class="dim">It has no tools.</p>` : null}
+    <${Configuration} place=${path`/${`${kind}s`}/${record.id}`} />
   </div>`;
+}
+
+/** What decides how the newest version answers: instructions, model, gated tools, limits. */
+function Configuration({ place }) {
+  const versions = useResource(withQuery(`${place}/versions`, { limit: 1 }));
+  const [newest] = versions.data?.data || [];
+  if (!newest) return null;
+  const { instructions, tools, members, steps, code, ...others } = newest.configuration;
+  const words = (value) => (value instanceof Object && !Array.isArray(value)
+    ? Object.entries(value).map(([name, each]) => `${name} ${words(each)}`).join(" · ") : typeof value === "string" ? value : JSON.stringify(value));
+  return html`<h3 class="caption">Configuration of version ${newest.version}</h3>
+    ${instructions ? html`<pre class="json" tabindex="0" data-instructions>${printable(instructions)}</pre>` : null}
+    <dl class="facts" data-configuration>${Object.entries(others).map(([name, value]) => html`<dt key=${name}>${printable(name)}</dt><dd dir="auto">${printable(words(value))}</dd>`)}</dl>`;
 }
 
 function Members({ members, depth = 0 }) {
