@@ -21,7 +21,13 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.text import format_bytes
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.store.databases import Databases
-from agentctl.store.migrating import get_engine, open_reader, read_sizes, read_version
+from agentctl.store.migrating import (
+    get_engine,
+    list_missing_indexes,
+    open_reader,
+    read_sizes,
+    read_version,
+)
 from agentctl.store.repositories import integrity, workers
 from agentctl.store.schema import (
     MIGRATE_COMMAND,
@@ -108,7 +114,8 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
         status.bytes, status.wal_bytes, status.sessions, status.runs, status.estimated = sizes
         try:
             pending = list_pending(engine, version, display_url(entry.url))
-            status.pending = [migration.name for migration in pending]
+            indexes = await list_missing_indexes(entry, version)
+            status.pending = [migration.name for migration in (*pending, *indexes)]
             check_version(version, display_url(entry.url))
             status.state = "ahead" if version.is_newer else "ok"
         except AgentctlError as failure:
@@ -150,7 +157,8 @@ async def plan_migration(entry: Database) -> MigrationPlan:
     if version is None:
         return MigrationPlan(None, load_migrations(engine))
     check_newer(version, display_url(entry.url))
-    return MigrationPlan(version, list_pending(engine, version, display_url(entry.url)))
+    pending = list_pending(engine, version, display_url(entry.url))
+    return MigrationPlan(version, [*pending, *await list_missing_indexes(entry, version)])
 
 
 CHECK_STEPS = ("pages", "references", "schema", *integrity.CHECKED_TABLES)
@@ -261,7 +269,9 @@ async def _check_schema(
             texts = await find_schema_differences(connection, version.number)
         differences = [(text, False) for text in texts]
     for text, is_additional in differences:
-        yield note(check, text) if is_additional else wrong(check, text, RESTORE)
+        is_built = text.startswith("index ") and not is_sqlite_url(entry.url)
+        remedy = MIGRATE_COMMAND if is_built else RESTORE
+        yield note(check, text) if is_additional else wrong(check, text, remedy)
     if all(is_additional for _, is_additional in differences):
         yield ok(check, f"its schema is that of the migrations, version {version.number}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -67,6 +67,20 @@ async def read_version(entry: Entry) -> StoredVersion | None:
     if version is None and has_been_used(path):
         raise build_emptied(path)
     return version
+
+
+async def list_missing_indexes(entry: Entry, version: StoredVersion) -> Sequence[Migration]:
+    """Return the indexes that `migrate` would build in the second step. Raises Unavailable.
+
+    The file of SQLite gets its indexes with the migrations.
+    """
+    if is_sqlite_url(entry.url) or not version.is_current:
+        return []
+    from agentctl.store.postgres.connection import open_connection
+    from agentctl.store.postgres.schema import find_missing_indexes
+
+    async with open_connection(entry) as connection:
+        return await find_missing_indexes(connection)
 
 
 class Reader(Protocol):
@@ -155,10 +169,12 @@ def _count_rows(estimate: str) -> Steps[list[int]]:
 async def migrate(entry: Entry, applied: Callable[[Migration], None]) -> None:
     """Apply the pending migrations; create a missing database.
 
-    A newer schema that this code works with is not changed.
+    Of PostgreSQL it builds indexes last, while servers work. After an interruption the next call
+    builds the rest. A newer schema that this code works with is not changed.
 
     Args:
-        applied: called with each migration after it is durable, on any thread.
+        applied: called with each migration, and each index that was built separately, after it is
+            durable, on any thread.
 
     Raises:
         SchemaMismatch: the schema is newer than this code, and not compatible with it.

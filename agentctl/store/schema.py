@@ -7,7 +7,7 @@ A file `migrations/NNNN_name.ENGINE.sql` is applied in one transaction, together
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -66,13 +66,17 @@ _PIECE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+_CREATED_INDEX = re.compile(r"^CREATE INDEX (\w+)\s+ON (\w+)[^;]*;", re.MULTILINE)
+
+_DROPPED_INDEX = re.compile(r"^DROP INDEX (\w+);", re.MULTILINE)
+
 CLOSED_FROM = 1_000_000
 """`compatible_from` of a database that no program may serve, of any version: the source of a copy
 that has moved, or the target of one that is not complete."""
 
 
 class Migration(NamedTuple):
-    """A migration, such as `0002_many_servers` with the number 2."""
+    """A migration, such as `0002_many_servers` with the number 2; an index to build has 0."""
 
     number: int
     name: str
@@ -88,6 +92,18 @@ class Migration(NamedTuple):
             elif not piece["skip"]:
                 parts.append(piece[0])
         return [statement for statement in statements if statement]
+
+    def defer_indexes(self) -> Migration:
+        """Return it without the indexes of tables that it does not create.
+
+        A later migration may remove an index that was not built.
+        """
+
+        def keep(found: re.Match[str]) -> str:
+            return found[0] if f"CREATE TABLE {found[2]} (" in self.text else ""
+
+        text = _CREATED_INDEX.sub(keep, self.text)
+        return self._replace(text=_DROPPED_INDEX.sub(r"DROP INDEX IF EXISTS \1;", text))
 
     def summary(self) -> list[str]:
         """Return the beginnings of its statements, such as `CREATE INDEX runs_parent ON runs`."""
@@ -115,6 +131,11 @@ class StoredVersion(NamedTuple):
         return self.number > SCHEMA_VERSION
 
     @property
+    def is_current(self) -> bool:
+        """True if the database has the schema of this code, and is not part of a copy."""
+        return self.number == SCHEMA_VERSION and (self.moved_to or self.copied_from) is None
+
+    @property
     def allows_text_rows(self) -> bool:
         """True if all programs that work with the database read pieces of text
         (`runs.log.event_rows`).
@@ -131,6 +152,18 @@ def load_migrations(engine: Engine) -> Sequence[Migration]:
         Migration(int(file.name[:4]), file.name.partition(".")[0], file.read_text("utf-8"))
         for file in sorted(MIGRATIONS_FOLDER.glob(f"*.{engine}.sql"))
     )
+
+
+@cache
+def list_indexes(engine: Engine) -> Mapping[str, str]:
+    """Return the statement of each index of the migrations, by its name."""
+    indexes = dict[str, str]()
+    for migration in load_migrations(engine):
+        for name in _DROPPED_INDEX.findall(migration.text):
+            indexes.pop(name, None)
+        for found in _CREATED_INDEX.finditer(migration.text):
+            indexes[found[1]] = found[0]
+    return indexes
 
 
 def list_pending(engine: Engine, version: StoredVersion, where: str) -> Sequence[Migration]:

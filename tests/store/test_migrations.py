@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sqlite3
@@ -186,7 +187,10 @@ def test_one_of_several_processes_migrates_postgres(postgres_url: str) -> None:
         async with old_postgres(postgres_url) as (entry, connection):
             each = (migrate(entry, lambda step: applied.append(step.name)) for _ in range(3))
             await asyncio.gather(*each)
-            assert sorted(applied) == NEWER
+            built = [name for name in applied if name.startswith("index ")]
+            assert "index runs_finished" in built
+            assert len(set(built)) == len(built)
+            assert sorted(set(applied) - set(built)) == NEWER
             assert await find_schema_differences(connection, SCHEMA_VERSION) == []
             assert await connection.fetchval("SELECT count(*) FROM runs") == 1
             await connection.execute("DROP INDEX runs_parent")
@@ -199,7 +203,7 @@ def test_one_of_several_processes_migrates_postgres(postgres_url: str) -> None:
 
 _MIGRATOR = """
 SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_class ON pg_class.oid = relation
-WHERE relname = 'audit_log' AND relnamespace = current_schema()::regnamespace AND NOT granted
+WHERE relname = 'sessions' AND relnamespace = current_schema()::regnamespace AND NOT granted
 """
 
 
@@ -208,7 +212,7 @@ def test_a_killed_postgres_migration_changes_nothing(postgres_url: str) -> None:
         async with old_postgres(postgres_url) as (entry, connection):
             transaction = connection.transaction()
             await transaction.start()
-            await connection.execute("LOCK TABLE audit_log IN ROW EXCLUSIVE MODE")
+            await connection.execute("LOCK TABLE sessions IN ROW EXCLUSIVE MODE")
             migrating = asyncio.create_task(migrate(entry, lambda _: None))
             async with asyncio.timeout(60):
                 while not await connection.fetch(_MIGRATOR):
@@ -222,6 +226,65 @@ def test_a_killed_postgres_migration_changes_nothing(postgres_url: str) -> None:
             assert await read_version(entry) == CURRENT
 
     asyncio.run(kill())
+
+
+ANOTHER_RUN = """
+INSERT INTO runs (run_id, session_id, seq, component_type, component_id, status, background,
+                  attempt, created_at, late_result, input)
+VALUES ('r2', 's1', 2, 'agent', 'echo', 'PENDING', 0, 0, 1, 0, '')
+"""
+
+_BUILDER = """
+SELECT pid FROM pg_locks WHERE NOT granted AND pid IN (
+    SELECT pid FROM pg_stat_progress_create_index
+    WHERE relid = to_regclass('runs') AND command = 'CREATE INDEX CONCURRENTLY')
+"""
+
+
+def test_an_index_is_built_beside_writers_and_after_a_kill(postgres_url: str) -> None:
+    async def start(entry: settings.Database, watch: asyncpg.Connection) -> asyncio.Task[None]:  # type: ignore[type-arg]
+        """Start a migration, and wait until it builds an index that waits for a writer."""
+        migrating = asyncio.create_task(migrate(entry, lambda _: None))
+        async with asyncio.timeout(60):
+            while not await watch.fetch(_BUILDER):
+                assert not migrating.done(), migrating
+                await asyncio.sleep(0.02)
+        return migrating
+
+    async def main() -> None:
+        async with old_postgres(postgres_url) as (entry, connection):
+            await migrate(entry, lambda _: None)
+            await connection.execute("DROP INDEX runs_finished, runs_created")
+            async with contextlib.AsyncExitStack() as stack:
+                writer = await asyncpg.connect(postgres_url)
+                stack.callback(writer.terminate)
+                await writer.execute(f"SET search_path = {entry.search_path}")
+                transaction = writer.transaction()
+                await transaction.start()
+                await writer.execute("UPDATE runs SET seq = 1")
+                migrating = await start(entry, connection)
+                await connection.execute(f"SET lock_timeout = '20s'; {ANOTHER_RUN}")
+                (row,) = await connection.fetch(_BUILDER)
+                await connection.execute("SELECT pg_terminate_backend($1::int)", row[0])
+                await asyncio.wait([migrating], timeout=60)
+                assert isinstance(migrating.exception(), errors.Unavailable)
+                left = (await read_database_status(entry)).pending
+                assert left == ["index runs_created", "index runs_finished"]
+                assert "index runs_created is disabled" in await find_schema_differences(
+                    connection, SCHEMA_VERSION
+                )
+                looked = [each.what async for each in examine(entry)]
+                slow = "lists are slower until it has each index runs_created, index runs_finished"
+                assert slow in looked
+                await open_database(entry, create=False).check()
+                both = [asyncio.create_task(migrate(entry, lambda _: None)) for _ in range(2)]
+                await asyncio.wait(both, timeout=0.3)
+                await transaction.rollback()
+                await asyncio.wait_for(asyncio.gather(*both), 60)
+                assert await find_schema_differences(connection, SCHEMA_VERSION) == []
+                assert (await read_database_status(entry)).pending == []
+
+    asyncio.run(main())
 
 
 def test_postgres_is_inspected_migrated_and_checked(postgres_url: str) -> None:
@@ -253,7 +316,7 @@ def test_postgres_is_inspected_migrated_and_checked(postgres_url: str) -> None:
             assert (await read_database_status(absent)).state == "missing"
             looked = [each async for each in examine(entry)]
             # Settings that the server of the tests changes for speed.
-            expected = ("is off", "its upgrade is not finished")
+            expected = ("is off", "its upgrade is not finished", "lists are slower")
             safe = [each for each in looked if not any(text in each.what for text in expected)]
             assert {each.verdict for each in safe} == {"ok"}
             away = replace(entry, url="postgresql:///x?host=/nowhere&user=u")

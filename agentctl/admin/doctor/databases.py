@@ -20,11 +20,11 @@ from agentctl.records.hosts import is_loopback_host
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span, now
 from agentctl.store.databases import open_database
-from agentctl.store.migrating import read_version
+from agentctl.store.migrating import list_missing_indexes, read_version
 from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications
 from agentctl.store.postgres.schema import CREATE_DATABASE, ENCODING
 from agentctl.store.repositories.workers import get_newest_time
-from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
+from agentctl.store.schema import MIGRATE_COMMAND, SCHEMA_VERSION, StoredVersion, describe_newer
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.backup import read_creation_time
 from agentctl.store.sqlite.backup_folder import SPARE_BYTES, BackupFolder
@@ -130,6 +130,9 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
         yield await _check_newest_record(entry, check)
         for finding in _check_schema(check, where, version):
             yield finding
+        if missing := await list_missing_indexes(entry, version):
+            text = f"lists are slower until it has each {', '.join(each.name for each in missing)}"
+            yield note(check, text, f"{MIGRATE_COMMAND} builds them, unless one is at work")
         facts = await read_server_facts(entry)
         needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
         for finding in (

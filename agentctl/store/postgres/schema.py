@@ -7,6 +7,7 @@ compared with that of a SQLite database in memory.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 
@@ -28,6 +29,7 @@ from agentctl.store.schema import (
     StoredVersion,
     check_newer,
     check_version,
+    list_indexes,
     list_pending,
     load_migrations,
 )
@@ -36,6 +38,15 @@ from agentctl.store.versions import read_version
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl ' || current_schema()))"
 _SCHEMA_LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl schema'))"
+_INDEX_LOCK = "hashtext('agentctl indexes ' || current_schema())"
+_TRY_INDEX_LOCK = f"SELECT pg_try_advisory_lock({_INDEX_LOCK})"
+_INDEX_UNLOCK = f"SELECT pg_advisory_unlock({_INDEX_LOCK})"
+
+LOCK_PAUSE_SECONDS = 0.5
+"""Seconds between two looks whether another process still builds indexes."""
+
+INDEX_PREFIX = "index "
+
 _TABLE_NAMES = """
 SELECT relname FROM pg_class
 WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relkind IN ('r', 'p')
@@ -105,6 +116,7 @@ async def apply_pending(
     """Apply the pending migrations, each in a separate transaction, under the lock.
 
     An empty database gets all of them in one transaction, so that no server finds an old schema.
+    Another one gets the indexes of its tables afterwards (`_build_indexes`).
 
     Raises:
         InvalidConfiguration: an empty database cannot store every text.
@@ -133,15 +145,62 @@ async def apply_pending(
             pending = list_pending("postgres", version, display_url(entry.url))
             todo = pending[: 1 if version.number else None]
             for migration in todo:
-                await connection.execute(migration.text)
-                await connection.execute(_APPLIED, migration.number, now())
+                await _apply(connection, migration if stored is None else migration.defer_indexes())
             if stored is None:
                 await connection.execute(FINISH_UPGRADE)
         if not todo:
             check_newer(version, display_url(entry.url))
+            if version.is_current:
+                await _build_indexes(connection, applied)
             return
         for migration in todo:
             applied(migration)
+
+
+async def _apply(connection: PooledConnection, migration: Migration) -> None:
+    if migration.statements():
+        await connection.execute(migration.text)
+    await connection.execute(_APPLIED, migration.number, now())
+
+
+async def _build_indexes(
+    connection: PooledConnection, applied: Callable[[Migration], None]
+) -> None:
+    """Build the missing indexes, and those whose build was interrupted; writers continue.
+
+    One process builds at a time, the others wait. A transaction of a pooler cannot hold the lock:
+    behind one that shares sessions each index is built in a transaction, and writers wait for it.
+    """
+    if not await find_missing_indexes(connection):
+        return
+    is_alone = not connection.is_shared
+    # A statement that waits has a snapshot, for whose end the other process would wait.
+    while is_alone and not await connection.fetchval(_TRY_INDEX_LOCK):
+        await asyncio.sleep(LOCK_PAUSE_SECONDS)
+    for index in await find_missing_indexes(connection):
+        name, how = index.name.removeprefix(INDEX_PREFIX), "CONCURRENTLY " if is_alone else ""
+        texts = [f"DROP INDEX {how}IF EXISTS {name}", index.text]
+        texts[1] = texts[1].replace("CREATE INDEX ", f"CREATE INDEX {how}", 1)
+        if is_alone:
+            for text in texts:
+                await connection.execute(text)
+        else:
+            async with connection.transaction():
+                for text in ("SET LOCAL statement_timeout = 0", _LOCK, *texts):
+                    await connection.execute(text)
+        applied(index)
+    if is_alone:
+        await connection.execute(_INDEX_UNLOCK)
+
+
+async def find_missing_indexes(connection: Connection) -> list[Migration]:
+    """Return the indexes of the schema that do not exist, or are not complete."""
+    valid = {str(row[0]) for row in await connection.fetch(_INDEXES) if row[1]}
+    return [
+        Migration(0, f"{INDEX_PREFIX}{name}", text)
+        for name, text in list_indexes("postgres").items()
+        if name not in valid
+    ]
 
 
 async def read_stored_version(connection: PooledConnection, entry: Entry) -> StoredVersion | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config
 from agentctl.errors import BadRequest, UsageError
 from agentctl.records.text import format_bytes
+from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
     from agentctl.admin.databases import CheckState, DatabaseStatus, MigrationPlan
@@ -99,7 +101,8 @@ async def migrate(
     """Apply pending migrations; create missing databases.
 
     Each migration is applied completely or not at all. Back up the database first. Servers of the
-    previous version continue: they wait while a migration is applied.
+    previous version continue: they wait while a migration is applied, and on PostgreSQL not while
+    indexes are built. After an interruption, run it again: it builds the rest.
 
     With --finish servers may store what earlier versions cannot read, such as streams in a quarter
     of the space. The way back to an earlier version is then a backup. Exit code 6 if a server of an
@@ -124,9 +127,15 @@ async def _migrate(
     from agentctl.store.migrating import migrate
     from agentctl.store.schema import SCHEMA_VERSION, describe_newer
 
+    began = time.monotonic()
+
     def applied(migration: Migration) -> None:
+        nonlocal began
         records.append(_migration_row(entry, migration, "applied"))
-        counter.done += 1
+        counter.show(counter.text, counter.done + 1, max(counter.total or 0, counter.done + 1))
+        if not migration.number:
+            note(f"{migration.name} was built in {format_span(time.monotonic() - began)}")
+        began = time.monotonic()
 
     for entry in entries:
         plan = await plan_migration(entry)
