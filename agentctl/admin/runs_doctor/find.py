@@ -132,10 +132,12 @@ class RunsDoctor:
 
     async def estimate_count(self) -> int:
         """Return the number of runs, which is an estimate for a large database."""
-        entries = self._hosting.settings.databases
-        return sum(
-            [(await read_sizes(each)).runs for each in entries if each.id in self._databases]
-        )
+        total = 0
+        for entry in self._hosting.settings.databases:
+            if entry.id in self._databases:
+                await self._databases[entry.id].check()  # the sizes need the tables
+                total += (await read_sizes(entry)).runs
+        return total
 
     async def find_problems(self, report_progress: Callable[[int], object]) -> list[Problem]:
         """Check all runs, and all workers unless one database was selected.

@@ -168,8 +168,8 @@ async def _build_indexes(
 ) -> None:
     """Build the missing indexes, and those whose build was interrupted; writers continue.
 
-    One process builds at a time, the others wait. A transaction of a pooler cannot hold the lock:
-    behind one that shares sessions each index is built in a transaction, and writers wait for it.
+    One process builds at a time, the others wait. A session that a pooler shares cannot hold the
+    lock: there each index is built in a transaction, and writers wait for it.
     """
     if not await find_missing_indexes(connection):
         return
