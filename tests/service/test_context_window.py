@@ -79,6 +79,22 @@ base_url = "{{url}}"
 context_tokens = {WINDOW // 2}
 
 [[models]]
+id = "costly"
+provider = "openai"
+model = "tokens:{WINDOW // 2}"
+base_url = "{{url}}"
+context_tokens = {WINDOW // 2}
+price = {{{{ input = 2.0, output = 2.0 }}}}
+
+[[budgets]]
+id = "summaries"
+per = "agent"
+component = "by_costly"
+cost = 0.000001
+on_exceed = "stop"
+unknown = "allow"
+
+[[models]]
 id = "counted-otherwise"
 provider = "openai"
 model = "tokens:{WINDOW}"
@@ -116,7 +132,7 @@ def deployment(deploy: Deploy) -> Deployment:
     )
     unusable = (
         AGENT.format(id=f"by_{name}", model="tokens", more=f'summary = {{ model = "{name}" }}')
-        for name in ("hang", "http-401")
+        for name in ("hang", "http-401", "costly")
     )
     config = CONFIG.format(url=deploy.url).replace('"known"', '"fit_known"')
     return deploy(config + "".join((*agents, *unusable)), files={"fetching.py": TOOLS})
@@ -282,6 +298,21 @@ async def test_failure_of_the_summary_is_no_failure_of_the_run(
     assert [each["kind"] for each in compacted[-1]["omissions"]] == ["tool_result", "turns"]
     # It is tried once for each set of steps, not before each call.
     assert 1 < len(model_endpoint.requests("http-401")) < STEPS // 2
+
+
+async def test_budget_counts_the_summary_of_first_steps_and_stops_the_run(
+    deployment: Deployment, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    async with open_service(deployment) as service:
+        operations = user(service)
+        request = RunRequest(f"paid work {STEPS} 9 150")
+        run = (await operations.create_run("agent", "by_costly", request)).value
+        calls = await read_calls(operations, run["run_id"])
+    assert (run["status"], run["error"]["code"]) == ("ERROR", "BUDGET_EXCEEDED")
+    # Only the summary has a price: the call after it is not made.
+    assert [call["model"] for call in calls].count("costly") == 1
+    assert "You summarize conversations" in str(model_endpoint.requests()[-1])
 
 
 @pytest.mark.slow
