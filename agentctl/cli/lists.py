@@ -173,6 +173,7 @@ async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
     rows, meta = document.value["data"], document.value["meta"]
     if target.product is not None or len(rows) >= page.limit or not meta.get("next_cursor"):
         return document
+    meta.pop("searched_until", None)
     found, reached = list[Row](rows), meta["next_cursor"]
 
     def read_rest(cursor: str | None) -> Awaitable[Document[Any]]:

@@ -183,7 +183,11 @@ class SessionHead(SessionSummary):
 
 
 class PageMeta(TypedDict):
-    """The position of a page. `total_count` is exact up to 10,000 and capped there."""
+    """The position of a page. `total_count` is exact up to 10,000 and capped there.
+
+    `searched_until` is present if the search for rows ended early: the time of the last row that
+    was compared with the filters. `next_cursor` continues there.
+    """
 
     page: int
     limit: int
@@ -191,6 +195,7 @@ class PageMeta(TypedDict):
     total_pages: int
     total_is_capped: bool
     next_cursor: str | None
+    searched_until: NotRequired[str]
 
 
 class SessionPage(TypedDict):

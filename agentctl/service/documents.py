@@ -20,7 +20,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunRecord, RunRow, RunState, RunSummary
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
-from agentctl.records.times import now
+from agentctl.records.times import format_rfc3339, now
 from agentctl.records.trace_context import parse_run_trace
 from agentctl.runs.life.cancel import CancelResult
 from agentctl.runs.log.fold import find_root_id, read_stored_items
@@ -87,6 +87,8 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
         "total_is_capped": rows.capped,
         "next_cursor": encode_cursor(noun, page, rows),
     }
+    if rows.searched_until is not None:
+        meta["searched_until"] = format_rfc3339(rows.searched_until)
     return b'{"data":%b,"meta":%b}' % (join_array(items), orjson.dumps(meta))
 
 

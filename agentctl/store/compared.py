@@ -65,7 +65,7 @@ class FilterRange(NamedTuple):
 
     found: Conditions
     compared: Conditions
-    maximum: int = MAXIMUM_READ
+    maximum: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,9 @@ class Filtered:
         rows = self._search(followed, compared, page, maximum)
         found = yield from rows.read(make, None if total is None else total[0])
         total = total or (found.total, end is not None)
-        return RowPage(found.rows, *total, found.next or end, keeps_total=True)
+        if found.next is not None or end is None:
+            return RowPage(found.rows, *total, found.next, keeps_total=True)
+        return RowPage(found.rows, *total, end, keeps_total=True, searched_until=end[0])
 
     def _search(
         self, followed: Conditions, compared: Conditions, page: Slice, maximum: int

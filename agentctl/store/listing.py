@@ -77,6 +77,7 @@ class RowPage(Generic[R]):
         capped: True if more rows than that match.
         next: the cursor of the next page; None on the last page.
         keeps_total: True if the next pages have the same total, from the cursor.
+        searched_until: the time of the last row that was compared, if the page ends there.
     """
 
     rows: list[R]
@@ -84,6 +85,7 @@ class RowPage(Generic[R]):
     capped: bool
     next: Cursor | None
     keeps_total: bool = False
+    searched_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2728,11 +2728,17 @@ export interface components {
             total: components["schemas"]["OverviewCounts"];
             waiting: components["schemas"]["WaitingRecord"];
         };
-        /** @description The position of a page. `total_count` is exact up to 10,000 and capped there. */
+        /**
+         * @description The position of a page. `total_count` is exact up to 10,000 and capped there.
+         *
+         *     `searched_until` is present if the search for rows ended early: the time of the last row that
+         *     was compared with the filters. `next_cursor` continues there.
+         */
         PageMeta: {
             limit: number;
             next_cursor: string | null;
             page: number;
+            searched_until?: string;
             total_count: number;
             total_is_capped: boolean;
             total_pages: number;

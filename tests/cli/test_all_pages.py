@@ -209,6 +209,7 @@ def test_list_goes_on_until_the_page_is_full(
     rest = json.loads(through(*rare, "--cursor", page["meta"]["next_cursor"]).stdout)
     assert [row["session_id"] for row in rest["data"]] == ["walk-207"]
     assert rest["meta"]["next_cursor"] is None
+    assert "searched_until" not in page["meta"]  # the command has searched on
     whole = json.loads(through(*rare).stdout)
     assert [row["session_id"] for row in whole["data"]] == ["walk-007", "walk-107", "walk-207"]
     assert (whole["meta"]["total_count"], whole["meta"]["total_is_capped"]) == (3, False)

@@ -17,6 +17,7 @@ from agentctl.interface.requests import (
     SessionPatch,
 )
 from agentctl.records.times import parse_rfc3339
+from agentctl.store import compared
 from tests.contract.backends import Backends
 from tests.deployment import ADMIN
 
@@ -154,7 +155,9 @@ async def check_states(operations: Operations, stranger: Operations) -> None:
             assert await list_sessions(operations, sort_by=sort_by, **times) == ordered, name
 
 
-async def test_both_backends_filter_alike(separate: Backends) -> None:
+async def test_both_backends_filter_alike(
+    separate: Backends, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for here in (True, False):
         deployment = separate.here if here else separate.there
         opened = separate.local if here else separate.remote
@@ -163,4 +166,14 @@ async def test_both_backends_filter_alike(separate: Backends) -> None:
             await check_story(operations, stranger)
         async with opened(deployment.token("boss", ADMIN)) as boss:
             filters = SessionFilter(tag=("prod",))
-            assert (await boss.get_sessions(filters)).value["meta"]["total_count"] == 3
+            meta = (await boss.get_sessions(filters)).value["meta"]
+            assert meta["total_count"] == 3
+            assert "searched_until" not in meta
+            if not here:
+                continue  # the server is another process
+            newest = (await boss.get_sessions(SessionFilter(page=Page(limit=2)))).value["data"]
+            monkeypatch.setattr(compared, "MAXIMUM_READ", 2)
+            meta = (await boss.get_sessions(filters)).value["meta"]
+            monkeypatch.undo()
+            assert meta["searched_until"] == newest[1]["created_at"]
+            assert (meta["total_count"], meta["total_is_capped"]) == (0, True)

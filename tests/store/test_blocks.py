@@ -10,7 +10,8 @@ import pytest
 from agentctl.admin.doctor.runs import NEWEST_RUNS
 from agentctl.admin.runs_doctor.find import MAXIMUM_WAITING, PAGE_SIZE
 from agentctl.config import settings
-from agentctl.store.repositories import approvals, events, integrity, queue, workers
+from agentctl.store import compared
+from agentctl.store.repositories import approvals, events, integrity, lists, queue, workers
 from tests.benchmarks import blocks
 from tests.benchmarks.population import START, YEAR, Population
 from tests.benchmarks.seed import fill_database
@@ -20,11 +21,21 @@ pytestmark = pytest.mark.slow
 
 SESSIONS = 20_000
 RUNS = 5
-"""Runs per session. A scan of an index, or of a table, reads more than the maximum."""
+"""Runs per session."""
+
+MAXIMUM_BLOCKS = 800
+"""Blocks of a page with a fifth of the windows: a scan of an index or a table reads more."""
+
+
+@pytest.fixture(autouse=True)
+def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (compared, lists):
+        monkeypatch.setattr(module, "MAXIMUM_READ", 50)
+        monkeypatch.setattr(module, "MAXIMUM_COMPARED", 2_000)
 
 
 def check(found: list[tuple[int, blocks.Case]]) -> None:
-    beyond = [f"{count:,}: {case}" for count, case in found if count > blocks.MAXIMUM_BLOCKS]
+    beyond = [f"{count:,}: {case}" for count, case in found if count > MAXIMUM_BLOCKS]
     assert not beyond, "\n".join(beyond[:20])
     assert {case.table for _, case in found} == {"runs", "sessions"}
 

@@ -64,6 +64,10 @@ def test_pages_have_each_row_once_within_the_bound(store: Store) -> None:
             pages = walk(store, sort=sort, order=order, limit=2)
             assert ids_of(pages) == sorted(MATCHING, reverse=order == "desc")
             assert any(not page.rows and page.next for page in pages)
+            for page in pages:
+                ends_early = page.next is not None and len(page.rows) < 2
+                assert (page.searched_until is not None) == ends_early
+                assert page.searched_until in (None, page.next and page.next[0])
             # The total is that of the first page, which has compared 7 rows of 40.
             first = {"asc": 3, "desc": 1}[order]
             assert {(page.total, page.capped) for page in pages} == {(first, True)}

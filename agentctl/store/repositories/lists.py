@@ -103,7 +103,7 @@ def list_runs(
         ended = Conditions().with_condition(
             "finished_at + 0 >= :finished_after", finished_after=after
         )
-        ranges.append(FilterRange(found, ended))
+        ranges.append(FilterRange(found, ended, MAXIMUM_READ))
     filtered = Filtered(
         listing,
         _RUN_LEADS,
@@ -150,6 +150,7 @@ def _find_by_prefix(column: str, prefix: str | None) -> list[FilterRange]:
         FilterRange(
             Conditions().with_prefix(column, prefix),
             Conditions().with_prefix(f"{column} || ''", prefix, column),
+            MAXIMUM_READ,
         )
     ]
 

@@ -235,7 +235,8 @@ export function usePages(name, filters, { every, key, live = false }) {
       // Rows that leave the first page are between it and the second one.
       const kept = live ? shown.rows : rows;
       const next = page.meta.next_cursor ?? "";
-      set({ ...nothing, rows: kept.concat(page.data), cursor: next, pages: shown.pages + 1 });
+      const until = page.meta.searched_until;
+      set({ ...nothing, rows: kept.concat(page.data), cursor: next, pages: shown.pages + 1, until });
     } catch (error) {
       set({ ...shown, busy: false, error });
     }
@@ -258,7 +259,8 @@ export function usePages(name, filters, { every, key, live = false }) {
     const timer = setInterval(() => refresh.current().catch(() => null), 5 * every);
     return () => clearInterval(timer);
   }, [refreshing, place]);
-  return { resource, rows, more: { available: Boolean(cursor), load, ...shown } };
+  const until = shown.pages ? shown.until : resource.data?.meta.searched_until;
+  return { resource, rows, more: { available: Boolean(cursor), load, ...shown, until } };
 }
 
 function unique(rows, key) {
@@ -283,6 +285,7 @@ export function LoadMore({ more }) {
   if (!more.available) return null;
   return html`<div class="more row" ref=${end}>
     <${ErrorText} error=${more.error} />
+    ${more.until ? html`<span class="dim">searched until ${more.until.slice(0, 10)}</span>` : null}
     <button type="button" disabled=${more.busy} onClick=${more.load}>Load ${PAGE_ROWS} more</button>
   </div>`;
 }
