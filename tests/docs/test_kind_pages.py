@@ -74,7 +74,9 @@ def test_agent_of_the_page_answers_as_printed(
                 if INSTALL.match(command.text) and not IS_INSTALLED:
                     continue
                 if command.text == "agentctl serve":
-                    assert one.run("agentctl serve 2> server.log & echo $! > server.pid")[0] == 0
+                    # `command`: the job has to be the server itself, not a shell around it.
+                    start = "command agentctl serve 2> server.log & echo $! > server.pid"
+                    assert one.run(start)[0] == 0
                     wait_for(lambda: is_ready(url), 120)
                     shell = two
                 else:
@@ -84,7 +86,9 @@ def test_agent_of_the_page_answers_as_printed(
                 steps += 1
             print(f"{name}: {steps} commands, {time.monotonic() - began:.0f} s")
         finally:
-            one.run("kill $(cat server.pid); wait $(cat server.pid)")
+            ended, output = one.run("kill $(cat server.pid); wait $(cat server.pid)")
+        assert ended == 0, output
+        assert not is_ready(url)
 
 
 def test_pages_differ_in_library_and_agent_only() -> None:
