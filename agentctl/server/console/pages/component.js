@@ -75,7 +75,7 @@ function Configuration({ place }) {
   if (!newest) return null;
   const { instructions, tools, members, steps, code, ...others } = newest.configuration;
   const words = (value) => (value instanceof Object && !Array.isArray(value)
-    ? Object.entries(value).map(([name, each]) => `${name} ${words(each)}`).join(" · ") : typeof value === "string" ? value : JSON.stringify(value));
+    ? Object.entries(value).filter(([name]) => name !== "endpoint").map(([name, each]) => `${name} ${words(each)}`).join(" · ") : typeof value === "string" ? value : JSON.stringify(value));
   return html`<h3 class="caption">Configuration of version ${newest.version}</h3>
     ${instructions ? html`<pre class="json" tabindex="0" data-instructions>${printable(instructions)}</pre>` : null}
     <dl class="facts" data-configuration>${Object.entries(others).map(([name, value]) => html`<dt key=${name}>${printable(name)}</dt><dd dir="auto">${printable(words(value))}</dd>`)}</dl>`;
