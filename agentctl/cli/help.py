@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from agentctl.cli.io import current_io
 from agentctl.cli.plain_values import convert_plainly
-from agentctl.errors import UsageError
+from agentctl.errors import InvalidConfiguration, NotFound, UsageError, ValidationFailed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +42,16 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         convert_plainly(self.get_params(ctx))
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (NotFound, UsageError, ValidationFailed) as failure:
+            # The help of the command is the remedy of a wrong value if there is no better one; a
+            # wrong configuration names its key.
+            if failure.hint is None and not isinstance(failure, InvalidConfiguration):
+                failure.hint = f"`{ctx.command_path} --help` lists its parameters"
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the pieces of `--message TEXT [OPTIONS] RUN_ID... [NAME]`."""

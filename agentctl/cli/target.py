@@ -51,9 +51,12 @@ if TYPE_CHECKING:
     from agentctl.remote.connection import TokenSource
     from agentctl.service.service import Service
 
-_NOUNS = ("agent", "team", "workflow", "session", "run", "approval")
-_LISTS = {noun: f"{noun}s" for noun in _NOUNS} | {"memory": "memories"}
-"""The group of commands with the list of a kind of record."""
+_NOUNS = ("agent", "team", "workflow", "session", "run", "approval", "webhook")
+_LISTS = {noun: f"{noun}s list" for noun in _NOUNS} | {
+    "memory": "memories list",
+    "delivery": "webhooks deliveries",
+}
+"""The command with the list of a kind of record."""
 
 
 @contextlib.contextmanager
@@ -336,7 +339,7 @@ async def _explain_not_found(failure: NotFound, target: Target, values: Mapping[
     if len(ids) == 1 and ids[0] not in failure.detail:
         failure.detail = f"{failure.detail}: {ids[0]}"
     if failure.hint is None:
-        failure.hint = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
+        failure.hint = f"list them with: {target.command(_LISTS[noun])}"
         with contextlib.suppress(AgentctlError):  # the error about the id is the one to report
             failure.hint = await _find_hint(target, noun, ids, values) or failure.hint
 
@@ -348,7 +351,7 @@ async def _find_hint(
 
     It asks only for what the caller may read: a hint adds no denial to the audit log.
     """
-    look = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
+    look = f"list them with: {target.command(_LISTS[noun])}"
     if noun not in KINDS:
         is_cut = any(map(is_short, ids))
         return f"give at least {MINIMUM_ID_PREFIX} characters of an id; {look}" if is_cut else None

@@ -63,7 +63,7 @@ def test_earlier_texts_are_found_once_they_are_indexed(agentctl: Agentctl, home:
     assert found.lines == [session["session_id"]]
 
     many = agentctl("sessions", "list", "--search", "word " * 17, *place)
-    assert (many.code, many.stderr) == (2, "error: search must be at most 16 words\n")
+    assert (many.code, many.stderr.splitlines()[0]) == (2, "error: search must be at most 16 words")
     by_use = agentctl("sessions", "list", "--search", "refund", "--sort-by", "updated_at", *place)
     assert by_use.code == 2
     assert "--search and --sort-by updated_at exclude each other" in by_use.stderr

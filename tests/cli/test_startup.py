@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Agentctl
+from tests.cli.demo import Demo
 from tests.process import AGENTCTL, without_coverage
 
 pytestmark = pytest.mark.slow
@@ -41,6 +42,13 @@ def test_local_command_imports_no_unused_library(environment: dict[str, str]) ->
     loaded = _loaded(environment, "teams", "list")
     assert "asyncio" in loaded
     assert not loaded & (HEAVY - {"apsw"} | {"pydantic", "pydantic_core"})
+
+
+def test_remote_list_imports_no_unused_library(environment: dict[str, str], demo: Demo) -> None:
+    remote = environment | {"AGENTCTL_TOKEN": demo.token}
+    loaded = _loaded(remote, "sessions", "list", "--url", demo.url)
+    assert "httpx2" in loaded
+    assert not loaded & (HEAVY - {"httpx2"} | {"pydantic", "pydantic_core"})
 
 
 def test_interrupt_of_the_imports_is_exit_code_130(

@@ -20,7 +20,7 @@ from tests.process import AGENTCTL
 pytestmark = pytest.mark.slow
 
 
-def check(finished: Result, code: int, *parts: str, hint: str | None = None) -> None:
+def check(finished: Result, code: int, *parts: str, hint: str | None = None) -> list[str]:
     """One error of the one shape: what failed, perhaps why and what to do, nothing on stdout."""
     lines = finished.stderr.splitlines()
     assert finished.code == code, finished.stderr
@@ -28,10 +28,11 @@ def check(finished: Result, code: int, *parts: str, hint: str | None = None) -> 
     assert [line for line in lines if line.startswith("error: ")] != []
     for part in parts:
         assert part in finished.stderr
+    hints = [line for line in lines if line.startswith("hint: ")]
     if hint is not None:
-        hints = [line for line in lines if line.startswith("hint: ")]
         assert hints, finished.stderr
         assert hint in hints[0]
+    return hints
 
 
 LOOKUPS: dict[str, tuple[tuple[str, ...], int, str]] = {
@@ -61,7 +62,7 @@ LOOKUPS: dict[str, tuple[tuple[str, ...], int, str]] = {
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_missing_things_and_wrong_values(through: Agentctl, name: str) -> None:
     arguments, code, part = LOOKUPS[name]
-    check(through(*arguments), code, part)
+    assert check(through(*arguments), code, part)
 
 
 FILTERS = {
@@ -84,7 +85,74 @@ FILTERS = {
 
 def test_wrong_filters_are_named_with_their_option(through: Agentctl) -> None:
     for words, part in FILTERS.items():
-        check(through(*words.split()), 2, part)
+        assert check(through(*words.split()), 2, part), words
+
+
+WRONG_WORDS: dict[str, tuple[int, str, str]] = {
+    "runs get 01a2": (5, "run not found: 01a2", "give at least 8 characters"),
+    "runs list --token abc": (2, "no such option: --token", "use --token-file FILE"),
+    "runs list --all --limit 5": (2, "--all and --limit exclude each other", "runs list --help"),
+    "runs list --watch --all": (2, "--all and --watch exclude each other", "runs list --help"),
+    "runs list --live --status RUNNING": (2, "exclude each other", "runs list --help"),
+    "runs list --agent a --team b": (2, "exclude each other", "runs list --help"),
+    "runs lst": (2, "no such command 'lst'", "did you mean 'list'"),
+    "runs list extra": (2, "unexpected extra argument", "runs list --help"),
+    "runs failures --cursor x": (2, "cursor must be the next_cursor", "runs failures --help"),
+    "runs failures --newer-than yesterday": (2, "is not a time span", "write 15m, 2h, 7d"),
+    "runs cancel": (2, "give a RUN_ID, or --all", ""),
+    "runs cancel x --all": (2, "--all and RUN_ID exclude each other", "runs cancel --help"),
+    "runs fork x --at many": (2, "--at must be a whole number", "runs fork --help"),
+    "runs start -m x": (2, "--agent", ""),
+    "agents get ekco": (5, "agent not found: ekco", "did you mean echo?"),
+    "agents diff echo 1 2": (5, "version not found", "agents diff --help"),
+    "teams get du": (5, "team not found: du", "did you mean duo?"),
+    "workflows get rely": (5, "workflow not found: rely", "did you mean relay?"),
+    "approvals get missing": (5, "approval not found: missing", "approvals list"),
+    "memories get missing": (5, "memory not found", "memories list"),
+    "webhooks test missing": (5, "webhook not found: missing", "webhooks list"),
+    "webhooks redeliver missing": (5, "delivery not found", "webhooks deliveries"),
+    "sessions delete missing": (2, "confirmation required", "--yes"),
+    "usage --step year": (2, "--step must be hour or day", "usage --help"),
+    "accounts create --scope nope x": (2, "resource:action", "accounts create --help"),
+}
+
+
+def test_wrong_words_have_an_error_and_a_remedy(through: Agentctl) -> None:
+    for words, (code, part, hint) in WRONG_WORDS.items():
+        assert check(through(*words.split()), code, part, hint=hint), words
+    assert len(WRONG_WORDS) + len(FILTERS) + len(LOOKUPS) >= 40
+
+
+@pytest.mark.parametrize(
+    ("command", "part", "hint"),
+    [
+        ("token mint --sub me --expires-in never", "'never'", ""),
+        (
+            "token mint --sub me --expires-in 20000d",
+            "from 1 second to 3650 days",
+            "accounts create",
+        ),
+        ("token verify --token-file nowhere", "no token can be read from nowhere", "verify --help"),
+        ("context use missing", "missing", "context list"),
+        (
+            "context add x --url ftp://host",
+            "the URL of the server is not valid",
+            "write it like http://",
+        ),
+        ("db copy", "give the target with --to", "db copy --help"),
+        ("db restore", "give either FILE or --latest", "agentctl db backups"),
+        ("sessions import nowhere.jsonl", "nowhere.jsonl cannot be read", "sessions import --help"),
+        ("login --url nonsense", "the URL of the server is not valid", "write it like http://"),
+        ("sessions list --url ftp://x", "does not start with http:// or https://", "write it like"),
+        ("sessions list --context nowhere", "nowhere", "context list"),
+        ("help nothing", "nothing", ""),
+    ],
+)
+def test_wrong_words_of_local_commands_have_a_remedy(
+    agentctl: Agentctl, demo: Demo, command: str, part: str, hint: str
+) -> None:
+    env = {"AGENTCTL_CONFIG": str(demo.config)}
+    assert check(agentctl(*command.split(), env=env), 2, part, hint=hint)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 DEFAULT_LIFETIME = timedelta(hours=1)
 
+MAXIMUM_LIFETIME = timedelta(days=3_650)
+"""That of the token of a service account, too."""
+
 _TIME_CLAIMS = ("iat", "nbf", "exp")
 
 
@@ -56,7 +59,7 @@ def mint_token(
     """Sign a token with the key of `[signing]` that the configured server accepts.
 
     Args:
-        expires_in: the lifetime, at least one second.
+        expires_in: the lifetime, from one second to `MAXIMUM_LIFETIME`.
         audience: `aud`; None takes the configured audience if the server verifies it, else omits
             it.
         session_id: the default session of runs and cancels; None omits it.
@@ -69,8 +72,11 @@ def mint_token(
     check_mintable_scopes(granted, settings.authorization.admin_scope)
     rules = ClaimRules.from_settings(settings)
     now, seconds = int(time.time()), int(expires_in.total_seconds())
-    if seconds < 1:
-        raise UsageError("The lifetime of a token must be at least one second")
+    if not 1 <= seconds <= MAXIMUM_LIFETIME.total_seconds():
+        raise UsageError(
+            f"The lifetime of a token must be from 1 second to {MAXIMUM_LIFETIME.days} days",
+            hint="an account without an end: agentctl accounts create NAME --never-expires",
+        )
     claims = {
         "iss": settings.authorization.issuer or None,
         "sub": subject,
