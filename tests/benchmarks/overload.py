@@ -1,7 +1,7 @@
 """Twice the load that a server can serve: `python -m tests.benchmarks.overload`.
 
-In each round the best rate is that of callers of whom each starts a plain run after the end of the
-one before. Then runs start at twice this rate, whether earlier ones have ended or not. The ratio is
+In each round the best rate is that of callers that each start a plain run after the end of the one
+before. Then runs start at twice this rate, whether earlier ones have ended or not. The ratio is
 that of the completed runs per second; the second one is that of completed runs per second of the
 server's processor time, which other programs of the machine hardly change.
 """
