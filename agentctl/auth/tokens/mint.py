@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_LIFETIME = timedelta(hours=1)
 
 MAXIMUM_LIFETIME = timedelta(days=3_650)
-"""That of the token of a service account, too."""
+"""Lifetime of any token, also of that of a service account."""
 
 _TIME_CLAIMS = ("iat", "nbf", "exp")
 
