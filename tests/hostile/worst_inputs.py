@@ -214,16 +214,16 @@ CASES: dict[str, Case] = {
         (
             "store.compared.MAXIMUM_READ",
             "store.repositories.lists.MAXIMUM_METADATA",
-            "interface.requests.list_filters.MAXIMUM_PAIRS",
-            "interface.requests.list_filters.MAXIMUM_TAGS",
-            "interface.requests.list_filters.MAXIMUM_KEY_LENGTH",
-            "interface.requests.list_filters.MAXIMUM_VALUE_LENGTH",
+            "interface.requests.lists.MAXIMUM_PAIRS",
+            "interface.requests.lists.MAXIMUM_TAGS",
+            "interface.requests.lists.MAXIMUM_KEY_LENGTH",
+            "interface.requests.lists.MAXIMUM_VALUE_LENGTH",
         ),
     ),
     "filter by error": Case(
         get(f"/runs?limit=100&error={'x' * 200}"),
         OK,
-        ("store.compared.MAXIMUM_COMPARED", "interface.requests.list_filters.MAXIMUM_ERROR_LENGTH"),
+        ("store.compared.MAXIMUM_COMPARED", "interface.requests.lists.MAXIMUM_ERROR_LENGTH"),
     ),
     "page of a list": Case(
         get("/sessions?limit=100"),

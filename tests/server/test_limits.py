@@ -551,19 +551,13 @@ PROBES: dict[str, Probe] = {
     "interface.requests.MAXIMUM_REASON_LENGTH": cancel_run(f"reason={'r' * 501}"),
     "interface.requests.MAXIMUM_CANCEL_WAIT": cancel_run("wait=31"),
     "interface.requests.MAXIMUM_LIMIT": refuse("GET /sessions?limit=101"),
-    "interface.requests.list_filters.MAXIMUM_PAIRS": refuse(
+    "interface.requests.lists.MAXIMUM_PAIRS": refuse(
         f"GET /sessions?{'&'.join(['metadata=a%3Db'] * 5)}"
     ),
-    "interface.requests.list_filters.MAXIMUM_TAGS": refuse(f"GET /runs?{'&'.join(['tag=a'] * 5)}"),
-    "interface.requests.list_filters.MAXIMUM_KEY_LENGTH": refuse(
-        f"GET /runs?metadata={'k' * 65}%3Db"
-    ),
-    "interface.requests.list_filters.MAXIMUM_VALUE_LENGTH": refuse(
-        f"GET /sessions?tag={'t' * 257}"
-    ),
-    "interface.requests.list_filters.MAXIMUM_ERROR_LENGTH": refuse(
-        f"GET /sessions?error={'e' * 201}"
-    ),
+    "interface.requests.lists.MAXIMUM_TAGS": refuse(f"GET /runs?{'&'.join(['tag=a'] * 5)}"),
+    "interface.requests.lists.MAXIMUM_KEY_LENGTH": refuse(f"GET /runs?metadata={'k' * 65}%3Db"),
+    "interface.requests.lists.MAXIMUM_VALUE_LENGTH": refuse(f"GET /sessions?tag={'t' * 257}"),
+    "interface.requests.lists.MAXIMUM_ERROR_LENGTH": refuse(f"GET /sessions?error={'e' * 201}"),
     "interface.requests.usage.MAXIMUM_GROUPS": refuse("GET /usage?limit=1001"),
     "service.usage.MAXIMUM_POINTS": refuse("GET /usage/overview?since=2001-01-01T00:00:00Z"),
     "interface.requests.MAXIMUM_OFFSET": refuse("GET /sessions?limit=100&page=102"),
