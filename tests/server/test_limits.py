@@ -60,6 +60,7 @@ def read_rows() -> list[Row]:
 ROWS = read_rows()
 
 NOT_LISTED = {
+    "agentctl.auth.tokens.mint.MAXIMUM_LIFETIME",
     "agentctl.auth.oidc.MAXIMUM_NAME_LENGTH",
     "agentctl.runs.life.versions.MAXIMUM_CHANGES",
     "agentctl.runs.life.versions.MAXIMUM_VALUE",
