@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from agentctl import errors
-from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.light_dataclass import dataclass
+from agentctl.records.findings import Finding, from_failure, note, ok, wrong
 from agentctl.records.text import format_bytes
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.store.databases import Databases

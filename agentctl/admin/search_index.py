@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agentctl.admin.doctor.finding import Finding, note, ok
 from agentctl.config.settings import Database as Entry
 from agentctl.light_dataclass import dataclass
+from agentctl.records.findings import Finding, note, ok
 from agentctl.store.database import Database
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import integrity, search

@@ -123,6 +123,7 @@ POLICY: dict[str, Requirement] = {
     "get_redoc": Public(),
     "get_config": NeedsScope("config", "read"),
     "get_models": NeedsScope("config", "read"),
+    "get_deployment": Admin(),
     "get_me": Authenticated(),
     "explain_auth": Admin(),
     **{

@@ -313,6 +313,7 @@ class SystemMethods(Resource[Mode]):
     ready = declared(Operations.get_readiness)
     me = declared(Operations.get_me)
     models = declared(Operations.get_models)
+    deployment = declared(Operations.get_deployment)
     budgets = declared(Operations.get_budgets)
     usage = declared_fields(UsageFilter, Operations.get_usage)
 

@@ -7,6 +7,7 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict
 
 from agentctl.records.components import ModelRecord
+from agentctl.records.findings import Verdict
 
 
 class ApiRecord(TypedDict):
@@ -140,3 +141,44 @@ class ConfigRecord(TypedDict):
     agents: list[ComponentEntry]
     teams: list[TeamEntry]
     workflows: list[WorkflowEntry]
+
+
+class WorkerRecord(TypedDict):
+    """A process that executes runs, of any server of the deployment.
+
+    `schema_version` is that of its program. `live_runs` are those that it executes now. A worker is
+    `working` as well while the work of an ended run goes on. `reason` is the evidence that it is
+    dead.
+    """
+
+    worker_id: str
+    host: str
+    pid: int
+    schema_version: int | None
+    started_at: str
+    heartbeat_at: str
+    state: Literal["working", "idle", "dead"]
+    reason: str | None
+    live_runs: int
+
+
+class FindingRecord(TypedDict):
+    """A finding of `agentctl doctor`: `note` may be intended, `wrong` has to be fixed."""
+
+    check: str
+    verdict: Verdict
+    what: str
+    remedy: str | None
+
+
+class DeploymentRecord(TypedDict):
+    """The response of GET `/deployment`.
+
+    `version` and `schema_version` are those of the server that answers. `findings` are about the
+    workers, and about the databases, free space and backups as this server sees them.
+    """
+
+    version: str
+    schema_version: int
+    workers: list[WorkerRecord]
+    findings: list[FindingRecord]

@@ -94,7 +94,7 @@ class ComponentOperations(OperationFamily):
     async def get_readiness(self) -> Document[ReadinessRecord]:
         self.require("get_readiness")
         checks: dict[str, Literal["ok", "failed", "stale", "degraded"]] = {
-            "database": "ok" if await self.hosting.readiness.check_databases() else "failed",
+            "database": "ok" if await self.hosting.readiness.get_result() else "failed",
             "runs": "failed" if self.hosting.engine.draining else "ok",
         }
         if self.hosting.settings.left_out:

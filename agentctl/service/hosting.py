@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agentctl import errors
 from agentctl.auth.tokens.account_tokens import AccountTokens
@@ -22,6 +22,7 @@ from agentctl.config.upkeep import RateLimits
 from agentctl.errors import RateLimited
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
+from agentctl.records.findings import Finding
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
@@ -49,7 +50,9 @@ MAXIMUM_CALLERS = 10_000
 """Callers whose buckets are kept, the latest ones. A caller without a bucket has a full one."""
 
 PROBE_SECONDS = 2.0
-"""Seconds in which every database has to respond."""
+"""Seconds in which every database, and every disk, has to respond."""
+
+T = TypeVar("T")
 
 
 class RateLimiter:
@@ -112,46 +115,52 @@ def _take(buckets: Buckets, caller: str, excess: str) -> None:
         raise RateLimited(detail, seconds=seconds)
 
 
-class Readiness:
-    """The readiness of the databases of a service.
+class SharedCall(Generic[T]):
+    """A call of which at most one is in progress: all callers share its result.
 
-    At most one probe is in progress, and all callers share its result, so that a database that
-    does not respond gets no additional load from readiness checks. A probe that exceeds the limit
-    continues; until it ends, the databases are not ready.
+    So a database or a disk that does not respond gets no additional load. A call that exceeds the
+    limit continues; until it ends, there is no result.
+
+    Args:
+        call: the function to call, without an exception as its outcome.
+        seconds: the limit.
     """
 
-    def __init__(self, databases: Databases) -> None:
-        self._databases = databases
-        self._probing: asyncio.Task[bool] | None = None
+    def __init__(self, call: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> None:
+        self._call, self._seconds = call, seconds
+        self._task: asyncio.Task[T] | None = None
         self._late_at = 0.0
 
-    async def check_databases(self) -> bool:
-        """Return True if all databases responded within `PROBE_SECONDS`."""
+    async def get_result(self) -> T | None:
+        """Return the result; None if it is not there within the limit."""
         loop = asyncio.get_running_loop()
-        if self._probing is None or self._probing.done():
-            # An empty context: several requests wait for the probe, so its log lines name none.
-            self._probing = loop.create_task(self._probe(), context=Context())
-            self._late_at = loop.time() + PROBE_SECONDS
-        probing = self._probing
-        await asyncio.wait([probing], timeout=max(self._late_at - loop.time(), 0))
-        return probing.done() and not probing.cancelled() and probing.result()
+        if self._task is None or self._task.done():
+            # An empty context: several requests wait for the call, so its log lines name none.
+            self._task = loop.create_task(self._call(), context=Context())
+            self._late_at = loop.time() + self._seconds
+        task = self._task
+        await asyncio.wait([task], timeout=max(self._late_at - loop.time(), 0))
+        return task.result() if task.done() and not task.cancelled() else None
 
     async def close(self) -> None:
-        """Cancel a probe in progress."""
-        if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.wait([self._probing])
+        """Cancel a call in progress."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
-    async def _probe(self) -> bool:
-        async def is_responding(database_id: str) -> bool:
-            try:
-                database = self._databases[database_id]
-                await database.read(probe())
-            except errors.AgentctlError:
-                return False
-            return not database.write_failed
 
-        return all(await asyncio.gather(*map(is_responding, self._databases)))
+async def probe_databases(databases: Databases) -> bool:
+    """Return True if all databases respond."""
+
+    async def is_responding(database_id: str) -> bool:
+        try:
+            database = databases[database_id]
+            await database.read(probe())
+        except errors.AgentctlError:
+            return False
+        return not database.write_failed
+
+    return all(await asyncio.gather(*map(is_responding, databases)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +171,8 @@ class Hosting:
         background: tasks that end with the service and that no one waits for.
         verifier: returns the verifier of the configuration. The first call creates it and raises
             InvalidKey if its keys are rejected.
+        readiness: returns True if all databases respond.
+        disks: returns the findings about free space and backups.
         statement_key: returns the key of `[audit] key_file`, or None without one. The first call
             raises InvalidKey if it cannot be used.
         listings: documents of all components of a kind, filled by the first request for them.
@@ -178,7 +189,8 @@ class Hosting:
     account_tokens: AccountTokens
     audit_log: AuditLog
     deliveries: Deliveries
-    readiness: Readiness
+    readiness: SharedCall[bool]
+    disks: SharedCall[list[Finding]]
     versions: StoredVersions
     prices: Prices
     budgets: Budgets

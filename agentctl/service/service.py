@@ -39,7 +39,14 @@ from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations, VersionOperations
 from agentctl.service.conversations import ConversationOperations
-from agentctl.service.hosting import Hosting, RateLimiter, Readiness
+from agentctl.service.deployment import DeploymentOperations, examine_disks
+from agentctl.service.hosting import (
+    PROBE_SECONDS,
+    Hosting,
+    RateLimiter,
+    SharedCall,
+    probe_databases,
+)
 from agentctl.service.jobs import list_lanes
 from agentctl.service.memories import MemoryOperations
 from agentctl.service.personal_data import PersonalDataOperations
@@ -51,6 +58,7 @@ from agentctl.service.usage import BudgetOperations, UsageOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.schema import describe_newer
+from agentctl.store.threads import call_in_thread
 from agentctl.transcripts import export
 from agentctl.webhooks.deliveries import Deliveries
 from agentctl.work.tasks import Tasks
@@ -76,6 +84,7 @@ class ServiceOperations(
     AuditOperations,
     AuthorizationOperations,
     BudgetOperations,
+    DeploymentOperations,
     UsageOperations,
     VersionOperations,
     WebhookOperations,
@@ -198,8 +207,10 @@ class Service:
             stack.push_async_callback(jobs.close)
             stack.push_async_callback(engine.close)
             canceller = Canceller(engine, monitor, changes)
-            readiness = Readiness(databases)
+            readiness = SharedCall(lambda: probe_databases(databases), PROBE_SECONDS)
             stack.push_async_callback(readiness.close)
+            disks = SharedCall(lambda: call_in_thread(examine_disks, settings), PROBE_SECONDS)
+            stack.push_async_callback(disks.close)
             stored_accounts = StoredAccounts(databases)
             stack.push_async_callback(stored_accounts.close)
             accounts = AccountTokens(
@@ -214,7 +225,7 @@ class Service:
 
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
-                audit_log=audit_log, deliveries=deliveries, readiness=readiness,
+                audit_log=audit_log, deliveries=deliveries, readiness=readiness, disks=disks,
                 versions=StoredVersions(catalog, databases), prices=prices, sums=sums,
                 budgets=budgets, backups=BackupSchedule(settings), jobs=jobs,
                 rate_limits=RateLimiter(settings.rate_limits),

@@ -89,7 +89,7 @@ def create_app(
         RunsView(feed),
         SessionsView(target.operations, wanted),
         ComponentsView(target.operations, feed),
-        WorkersView(target.local.service if target.local is not None else None),
+        WorkersView(target.operations),
     )
     return TopApp(target, feed, views, ScreenSettings(every, caller, read_only))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from rich.text import Text
 
 from agentctl.cli.show.columns import get_last_run
-from agentctl.errors import AgentctlError, Forbidden
+from agentctl.errors import AgentctlError, Forbidden, Unsupported
 from agentctl.interface.requests import (
     MAXIMUM_LIMIT,
     Page,
@@ -23,7 +23,6 @@ from agentctl.interface.requests import (
 )
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
-from agentctl.records.times import format_elapsed, format_span
 from agentctl.top.feed import Run, RunFeed, is_live, is_paused, is_settled
 from agentctl.top.texts import build_cells, cell, draw_runs, format_age, format_state, number
 from agentctl.top.tree import SORTS, arrange_runs
@@ -31,7 +30,6 @@ from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:
     from agentctl.interface.operations import Operations
-    from agentctl.service.service import Service
 
 Form = Literal["transcript", "timeline", "events"]
 
@@ -43,6 +41,13 @@ SESSION_RUNS = 20
 
 COMPONENT_SECONDS = 30.0
 """Seconds between two readings of the components, which change with the configuration only."""
+
+
+_WORKER_STATES = {
+    "dead": ("✗ dead", "red"),
+    "working": ("● working", "blue"),
+    "idle": ("✓ idle", "green"),
+}
 
 
 class ListColumn(NamedTuple):
@@ -328,57 +333,48 @@ class ComponentsView(View):
 
 @dataclass(slots=True)
 class WorkersView(View):
-    """The processes that execute runs, from the system database; not on a server.
+    """The processes that execute runs, for administrators."""
 
-    Args:
-        service: the local service; None on a server.
-    """
-
-    service: Service | None
+    operations: Operations
     name: str = "workers"
     empty: str = "no process executes runs now"
     columns: Sequence[ListColumn] = (
         ListColumn("WORKER", most=20),
         ListColumn("STATE", most=16),
+        ListColumn("LIVE", is_right=True),
         ListColumn("HOST", most=24),
         ListColumn("PROCESS", is_right=True),
         ListColumn("UPTIME", is_right=True),
         ListColumn("HEARTBEAT", most=40),
     )
     sorts: Sequence[str] = ("oldest",)
-    _workers: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.service is None:
-            self.empty = (
-                "The workers of a server are in its database: use agentctl top on its machine, "
-                "without --url. GET /metrics has the counters of a server."
-            )
+    _workers: dict[str, Record] = field(default_factory=dict)
+    _is_refused: bool = False
 
     async def refresh(self) -> None:
-        """Read the workers."""
-        if self.service is None:
+        """Read the workers. A refusal is final, so that the audit log has one entry of it."""
+        if self._is_refused:
             return
-        from agentctl.admin.workers import survey_workers
-
-        workers = await survey_workers(self.service.hosting)
-        self._workers = {worker.worker_id: worker for worker in workers}
+        try:
+            document = await self.operations.get_deployment()
+        except (Forbidden, Unsupported) as failure:
+            self._is_refused, self.empty = True, f"{failure.detail}: the admin scope reads workers"
+            return
+        self._workers = {worker["worker_id"]: dict(worker) for worker in document.value["workers"]}
 
     def list_rows(self, words: str, sort: str) -> list[TableRow]:
         rows = []
         for key, worker in self._workers.items():
-            if words and not all(word in f"{key} {worker.host}" for word in words.split()):
+            if words and not all(word in f"{key} {worker['host']}" for word in words.split()):
                 continue
-            state = Text("✗ dead", "red")
-            if worker.death is None:
-                state = Text("● working", "blue") if worker.is_at_work else Text("✓ idle", "green")
             cells = [
                 cell(key[:13]),
-                state,
-                cell(worker.host),
-                Text(str(worker.pid)),
-                Text(format_span(worker.uptime_seconds)),
-                cell(worker.death or f"{format_elapsed(worker.silent_seconds)} ago"),
+                Text(*_WORKER_STATES[worker["state"]]),
+                number(worker["live_runs"]),
+                cell(worker["host"]),
+                Text(str(worker["pid"])),
+                Text(format_age(worker["started_at"])),
+                cell(worker["reason"] or f"{format_age(worker['heartbeat_at'])} ago"),
             ]
             rows.append(TableRow(key, cells))
         return rows
@@ -388,12 +384,12 @@ class WorkersView(View):
 
     async def read_pane(self, key: str, form: Form, width: int) -> tuple[str, Text]:
         worker = self._workers[key]
-        text = Text(f"process {worker.pid} on {clean_line(worker.host)}", "bold")
-        if worker.death is None:
-            work = "executes runs" if worker.is_at_work else "executes no runs now"
-            text.append(f"\nalive; {work}", "none")
+        text = Text(f"process {worker['pid']} on {clean_line(worker['host'])}", "bold")
+        if worker["reason"] is None:
+            count = worker["live_runs"]
+            text.append(f"\nalive; {count or 'no'} live {'run' if count == 1 else 'runs'}", "none")
         else:
-            text.append(f"\ndead: {worker.death}", "red")
+            text.append(f"\ndead: {worker['reason']}", "red")
             text.append("\nanother process ends its runs; agentctl runs doctor shows them", "none")
         return f"worker {clean_line(key)}", text
 

@@ -414,6 +414,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/deployment": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the state of the deployment */
+        get: operations["get_deployment"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/failures": {
         parameters: {
             query?: never;
@@ -2154,6 +2171,18 @@ export interface components {
             type: string;
             webhook_id: string;
         };
+        /**
+         * @description The response of GET `/deployment`.
+         *
+         *     `version` and `schema_version` are those of the server that answers. `findings` are about the
+         *     workers, and about the databases, free space and backups as this server sees them.
+         */
+        DeploymentRecord: {
+            findings: components["schemas"]["FindingRecord"][];
+            schema_version: number;
+            version: string;
+            workers: components["schemas"]["WorkerRecord"][];
+        };
         /** @description One part of an erasure. */
         EraseBody: {
             /** @description Cancel live and paused runs; otherwise they are a conflict */
@@ -2264,6 +2293,14 @@ export interface components {
             /** Format: date-time */
             finished_at: string;
             run_id: string;
+        };
+        /** @description A finding of `agentctl doctor`: `note` may be intended, `wrong` has to be fixed. */
+        FindingRecord: {
+            check: string;
+            remedy: string | null;
+            /** @enum {string} */
+            verdict: "ok" | "note" | "wrong";
+            what: string;
         };
         /** @description The body of a 403: any one of `required_scopes` suffices. */
         ForbiddenBody: {
@@ -3969,6 +4006,25 @@ export interface components {
             status: number | null;
             webhook_id: string;
         };
+        /**
+         * @description A process that executes runs, of any server of the deployment.
+         *
+         *     `schema_version` is that of its program. `live_runs` are those that it executes now. A worker is
+         *     `working` as well while the work of an ended run goes on. `reason` is the evidence that it is
+         *     dead.
+         */
+        WorkerRecord: {
+            heartbeat_at: string;
+            host: string;
+            live_runs: number;
+            pid: number;
+            reason: string | null;
+            schema_version: number | null;
+            started_at: string;
+            /** @enum {string} */
+            state: "working" | "idle" | "dead";
+            worker_id: string;
+        };
         /** @description A workflow in the configuration summary. */
         WorkflowEntry: {
             db_id: string;
@@ -4053,6 +4109,7 @@ export type DeleteMemoriesBody = components['schemas']['DeleteMemoriesBody'];
 export type DeleteSessionsBody = components['schemas']['DeleteSessionsBody'];
 export type DeliveryPage = components['schemas']['DeliveryPage'];
 export type DeliveryRecord = components['schemas']['DeliveryRecord'];
+export type DeploymentRecord = components['schemas']['DeploymentRecord'];
 export type EraseBody = components['schemas']['EraseBody'];
 export type ErasureRecord = components['schemas']['ErasureRecord'];
 export type ErrorBody = components['schemas']['ErrorBody'];
@@ -4063,6 +4120,7 @@ export type FailedEvent = components['schemas']['FailedEvent'];
 export type FailureCount = components['schemas']['FailureCount'];
 export type FailurePage = components['schemas']['FailurePage'];
 export type FailureRecord = components['schemas']['FailureRecord'];
+export type FindingRecord = components['schemas']['FindingRecord'];
 export type ForbiddenBody = components['schemas']['ForbiddenBody'];
 export type ForkBody = components['schemas']['ForkBody'];
 export type GrantBody = components['schemas']['GrantBody'];
@@ -4168,6 +4226,7 @@ export type VersionRecord = components['schemas']['VersionRecord'];
 export type WaitingRecord = components['schemas']['WaitingRecord'];
 export type WebhookRecord = components['schemas']['WebhookRecord'];
 export type WebhookTestRecord = components['schemas']['WebhookTestRecord'];
+export type WorkerRecord = components['schemas']['WorkerRecord'];
 export type WorkflowEntry = components['schemas']['WorkflowEntry'];
 export type WorkflowRecord = components['schemas']['WorkflowRecord'];
 export type WorkflowSessionDetailSchema = components['schemas']['WorkflowSessionDetailSchema'];
@@ -4951,6 +5010,26 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ConfigRecord"];
+                };
+            };
+        };
+    };
+    get_deployment: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeploymentRecord"];
                 };
             };
         };

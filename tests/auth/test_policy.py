@@ -135,6 +135,7 @@ CONTRACT = {
     "create_service_account": "service_accounts:write",
     "list_service_accounts": "service_accounts:read",
     "revoke_service_account": "service_accounts:delete",
+    "get_deployment": "!",
     "get_budgets": "usage:read",
     "get_usage": "usage:read",
     "get_usage_overview": "usage:read",

@@ -101,8 +101,8 @@ def test_admin_operations_have_no_scope() -> None:
     admin = Principal("root", admin=True)
     names = [name for name, rule in POLICY.items() if isinstance(rule, Admin)]
     assert names == [
-        "explain_auth", "hold_session", "release_session", "get_idle_sessions", "prune_sessions",
-        "get_user_data", "get_user_rows", "erase_user_data",
+        "get_deployment", "explain_auth", "hold_session", "release_session", "get_idle_sessions",
+        "prune_sessions", "get_user_data", "get_user_rows", "erase_user_data",
     ]  # fmt: skip
     for name in names:
         authorize(admin, name, {})

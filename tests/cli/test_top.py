@@ -533,7 +533,7 @@ def test_local_screen_has_the_workers(demo: Demo) -> None:
     async def journey(screen: Screen) -> None:
         await screen.see("● running", "slow")
         await screen.press("4")
-        await screen.see("● working", "alive; executes runs", str(demo.process.pid))
+        await screen.see("● working", "alive; 1 live run", str(demo.process.pid))
 
     async def main() -> None:
         async with open_target(TargetOptions(config=demo.config)) as target:

@@ -192,6 +192,7 @@ READS: list[tuple[Call, str]] = [
         f"/runs/r%201/model-calls/{ODD_QUOTED}?db_id=d&cut=9",
     ),
     (lambda o: o.get_budgets(), "/budgets"),
+    (lambda o: o.get_deployment(), "/deployment"),
     (lambda o: o.get_budgets(user_id="ann"), "/budgets?user_id=ann"),
     (
         lambda o: o.get_idle_sessions(IdleFilter(9, "agent", "a/b", "d", 2, "c")),

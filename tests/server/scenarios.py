@@ -814,6 +814,10 @@ def _budgets_and_causes() -> Iterator[Scenario]:
     yield Scenario("get_budgets", "GET /budgets?user_id=%00", "admin", 422, ("user_id", *REFUSED))
     yield Scenario("get_budgets", "GET /budgets", "me", 403, ("usage:read", *FORBIDDEN))
     yield Scenario("get_budgets", "GET /budgets", "nobody", 401)
+    operation, path = "get_deployment", "GET /deployment"
+    yield Scenario(operation, path, "admin", 200, ('"workers":[', "are free on its disk"))
+    yield Scenario(operation, path, "me", 403, FORBIDDEN)
+    yield Scenario(operation, path, "nobody", 401)
     operation, path = "get_run_causes", "GET /runs/{agent_run}/causes"
     yield Scenario(operation, path, "admin", 200, ("{agent_run}", '"causes":[]'))
     yield Scenario(operation, "GET /runs/absent/causes", "admin", 404, NOT_FOUND)

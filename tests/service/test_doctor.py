@@ -16,7 +16,6 @@ import pytest
 from agentctl.admin.doctor import configuration, databases
 from agentctl.admin.doctor.checks import DoctorStep, list_steps, run_step
 from agentctl.admin.doctor.files import check_permissions, check_private
-from agentctl.admin.doctor.finding import Finding
 from agentctl.auth.keys import files, signing
 from agentctl.auth.keys.rotation import open_rotation
 from agentctl.config.settings import (
@@ -31,8 +30,10 @@ from agentctl.config.settings import (
     Team,
 )
 from agentctl.errors import InvalidConfiguration
+from agentctl.records.findings import Finding
 from agentctl.records.hosts import is_loopback_host
 from agentctl.records.times import now
+from agentctl.service import checks
 from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.inspect import detect_filesystem
@@ -496,12 +497,12 @@ def test_network_filesystem_low_space_and_large_log(
 ) -> None:
     path = create_database(tmp_path)
     monkeypatch.setattr(databases, "detect_filesystem", lambda path: "nfs4")
-    monkeypatch.setattr(databases, "_LITTLE_FREE", 1 << 62)
+    monkeypatch.setattr(checks, "_LITTLE_FREE", 1 << 62)
     monkeypatch.setattr(databases, "_LARGE_LOG", -1)
     reader = inspect.connect_reader(path)
     reader.execute("SELECT count(*) FROM runs").fetchall()
     findings = check_file(path)
-    monkeypatch.setattr(databases, "_LEAST_FREE", 1 << 62)
+    monkeypatch.setattr(checks, "_LEAST_FREE", 1 << 62)
     scarce = check_file(path)
     reader.close(True)
     assert "network filesystem (nfs4)" in texts_of(findings, "wrong")

@@ -21,8 +21,8 @@ from agentctl.admin.doctor.databases import (
     _check_writable,
     check_database,
 )
-from agentctl.admin.doctor.finding import Finding
 from agentctl.config.settings import Database, Server, Settings
+from agentctl.records.findings import Finding
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.postgres.inspect import ServerFacts
 from tests.postgres import drop_schema

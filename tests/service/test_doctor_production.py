@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.admin.doctor.finding import Finding
 from agentctl.admin.doctor.production import LEAST_DESCRIPTORS, check_production
 from agentctl.config.settings import (
     Authorization,
@@ -23,6 +22,7 @@ from agentctl.config.settings import (
     Settings,
     Signing,
 )
+from agentctl.records.findings import Finding
 from tests.auth.forge import fixed, token
 
 HOUR = 3600

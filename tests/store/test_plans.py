@@ -328,7 +328,7 @@ def test_live_runs_are_found_without_reading_the_others(sqlite: SqliteDatabase) 
         for sql, module in module_statements().items()
         if module == "run_reads" and "status IN" in sql
     }
-    assert len(found) == 9
+    assert len(found) == 10
     for sql, step in found.items():
         assert " INDEX runs_live" in step, (sql, step)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 from agentctl.admin.doctor import configuration, databases, runs
-from agentctl.admin.doctor.finding import Finding, from_failure, wrong
 from agentctl.admin.doctor.production import check_production
 from agentctl.admin.search_index import check_index
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
 from agentctl.light_dataclass import dataclass
+from agentctl.records.findings import Finding, from_failure, from_os_error, wrong
 from agentctl.store.search import Tokenizer
 
 
@@ -107,7 +106,7 @@ async def run_step(step: DoctorStep) -> list[Finding]:
     except AgentctlError as failure:
         return [from_failure(step.name, failure)]
     except OSError as failure:
-        return [wrong(step.name, f"{failure.filename}: {os.strerror(failure.errno or 0).lower()}")]
+        return [from_os_error(step.name, failure)]
     except Exception as failure:
         return [wrong(step.name, f"the check failed ({type(failure).__name__})")]
 

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from agentctl.admin.doctor.files import check_permissions, check_private
-from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.auth.keys.files import read_private_key
 from agentctl.auth.keys.keyring import has_remote_keys, load_key_set, read_key_files
 from agentctl.auth.keys.rotation import open_published_files
@@ -26,6 +25,7 @@ from agentctl.config.mcp_table import McpServer
 from agentctl.config.providers import list_used_models, require_extra, requires_key
 from agentctl.config.settings import Agent, Authorization, Settings, Team
 from agentctl.errors import InvalidConfiguration, InvalidKey
+from agentctl.records.findings import Finding, from_failure, note, ok, wrong
 from agentctl.records.hosts import is_loopback_host, split_address
 from agentctl.records.times import format_rfc3339, now
 from agentctl.store.sqlite.inspect import MINIMUM_SQLITE_VERSION, get_sqlite_version, is_at_least

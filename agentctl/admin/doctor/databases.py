@@ -5,36 +5,30 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import shutil
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from agentctl.admin.doctor.files import check_permissions, suggest_write_access
-from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database, Settings
-from agentctl.errors import AgentctlError, InvalidConfiguration, Unavailable
+from agentctl.errors import AgentctlError
+from agentctl.records.findings import Finding, from_failure, note, ok, wrong
 from agentctl.records.hosts import is_loopback_host
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span, now
+from agentctl.service.checks import check_backups_of, check_schema, check_space
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import list_missing_indexes, read_version
 from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications
 from agentctl.store.postgres.schema import CREATE_DATABASE, ENCODING
 from agentctl.store.repositories.workers import get_newest_time
-from agentctl.store.schema import MIGRATE_COMMAND, SCHEMA_VERSION, StoredVersion, describe_newer
+from agentctl.store.schema import MIGRATE_COMMAND
 from agentctl.store.sqlite import inspect
-from agentctl.store.sqlite.backup import read_creation_time
-from agentctl.store.sqlite.backup_folder import SPARE_BYTES, BackupFolder
 from agentctl.store.sqlite.connection import WAL_BYTES
-from agentctl.store.sqlite.file import get_file_size
 from agentctl.store.sqlite.inspect import NETWORK_FILESYSTEMS, detect_filesystem
 from agentctl.store.threads import call_in_thread
 
-_LEAST_FREE = 100_000_000
-_LITTLE_FREE = 1_000_000_000
 _LARGE_LOG = 4 * WAL_BYTES
 """Bytes; a checkpoint without readers shrinks the log to a quarter of that."""
 _AHEAD_SECONDS = 300
@@ -52,9 +46,6 @@ _AHEAD = 2
 _CONSOLE = "as its administrator, in psql: "
 
 _BACKUPS = "backups"
-
-LATE_SECONDS = 300
-"""Time after which a missing backup is a problem, in addition to twice `backup.every`."""
 
 PAGES_SECONDS = 3.0
 """Maximum time to read the pages of a SQLite file."""
@@ -91,7 +82,7 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
 
     try:
         yield await _check_newest_record(entry, check)
-        for finding in _check_schema(check, str(path), await read_version(entry)):
+        for finding in check_schema(check, str(path), await read_version(entry)):
             yield finding
         yield await _check_pages(check, path)
         await call_in_thread(inspect.try_write_lock, path)
@@ -128,7 +119,7 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
             yield note(check, f"{where} has no tables yet", remedy)
             return
         yield await _check_newest_record(entry, check)
-        for finding in _check_schema(check, where, version):
+        for finding in check_schema(check, where, version):
             yield finding
         if missing := await list_missing_indexes(entry, version):
             text = f"lists are slower until it has each {', '.join(each.name for each in missing)}"
@@ -144,18 +135,6 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
         yield await _check_notifications(entry, check)
     except AgentctlError as failure:
         yield from_failure(check, failure)
-
-
-def _check_schema(check: str, where: str, version: StoredVersion | None) -> Iterator[Finding]:
-    """Describe the schema of a database that this version works with."""
-    if version is not None and version.is_newer:
-        remedy = "upgrade this installation; until then the older version works, too"
-        yield note(check, describe_newer(version), remedy)
-    else:
-        yield ok(check, f"{where} is a database of agentctl, schema {SCHEMA_VERSION}")
-    if version is not None and not version.allows_text_rows:
-        text = "its upgrade is not finished: streams are stored as earlier versions read them"
-        yield note(check, text, "if you do not need the way back: agentctl db migrate --finish")
 
 
 async def _check_newest_record(entry: Database, check: str) -> Finding:
@@ -185,12 +164,7 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
     if kind in NETWORK_FILESYSTEMS:
         text = f"{path} is on a network filesystem ({kind}), where SQLite locks are not reliable"
         yield wrong(check, text, "move it to a local disk")
-    free = shutil.disk_usage(folder).free
-    text, remedy = f"{format_bytes(free)} are free on its disk", "free some space"
-    if free < _LEAST_FREE:
-        yield wrong(check, text, remedy)
-    else:
-        yield note(check, text, remedy) if free < _LITTLE_FREE else ok(check, text)
+    yield check_space(check, folder)
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and (size := log.stat().st_size) > _LARGE_LOG:
         text = f"its write-ahead log has grown to {format_bytes(size)}: a reader blocks checkpoints"
@@ -310,38 +284,4 @@ def check_backups(settings: Settings) -> Iterator[Finding]:
         return
     for entry in settings.databases:
         if settings.backup.includes(entry.id):
-            yield from _check_backups_of(settings, entry)
-
-
-def _check_backups_of(settings: Settings, entry: Database) -> Iterator[Finding]:
-    table, source = settings.backup, sqlite_path(entry.url)
-    folder = BackupFolder(table.folder, entry.id)
-    latest = folder.find_latest()
-    try:
-        folder.check_owner(read_creation_time(source))
-    except InvalidConfiguration as error:
-        yield wrong(_BACKUPS, f"{error.detail}: {error.cause}", error.hint or "")
-    except Unavailable:
-        pass  # another check reports the database
-    log = "the log of the server names the reason: agentctl.backup"
-    if latest is None:
-        text = f"there is no backup of the database {entry.id} in {table.folder}"
-        yield wrong(_BACKUPS, text, f"start the server; {log}")
-    else:
-        age = time.time() - latest.taken_at
-        text = f"the newest backup of the database {entry.id} is {format_span(age)} old"
-        if age > 2 * table.seconds + LATE_SECONDS:
-            remedy = f"a running server writes one every {table.every}; {log}"
-            yield wrong(_BACKUPS, text, remedy)
-        elif age < -LATE_SECONDS:
-            text = f"the newest backup of the database {entry.id} has a time in the future"
-            yield wrong(_BACKUPS, text, "set the clock: timedatectl set-ntp true")
-        else:
-            yield ok(_BACKUPS, f"{text}: {latest.path.name}, {format_bytes(latest.bytes)}")
-    free, size = shutil.disk_usage(table.folder).free, get_file_size(source)
-    if free < size + SPARE_BYTES:
-        text = f"{format_bytes(free)} are free in {table.folder}, too few for the next backup"
-        yield wrong(_BACKUPS, text, "free some space, or keep fewer backups: keep in [backup]")
-    if source.exists() and table.folder.stat().st_dev == source.stat().st_dev:
-        text = f"the backups of {entry.id} are on the disk of the database, and are lost with it"
-        yield note(_BACKUPS, text, "name a folder on another disk, or copy it to another machine")
+            yield from check_backups_of(settings, entry)

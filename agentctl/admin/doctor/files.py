@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentctl.admin.doctor.finding import Finding, note, wrong
+from agentctl.records.findings import Finding, note, wrong
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from agentctl.admin.doctor.configuration import has_third_party_keys
 from agentctl.admin.doctor.files import check_private
-from agentctl.admin.doctor.finding import Finding, note, ok, wrong
 from agentctl.auth.explain.origins import describe_claims, find_unread_claims, suggest_setting
 from agentctl.auth.explain.suggestions import quote_value
 from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, collect_scopes
@@ -20,6 +19,7 @@ from agentctl.auth.tokens.mint import inspect_token
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidToken
+from agentctl.records.findings import Finding, note, ok, wrong
 from agentctl.records.times import format_span
 
 BACKUPS = Path("/var/lib/agentctl-backups")

@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.config.upkeep import Budget
 from agentctl.errors import AgentctlError
+from agentctl.records.findings import Finding, from_failure, note, ok, wrong
 from agentctl.records.times import DAY, format_span, now
 from agentctl.runs.life.prices import Prices
 from agentctl.store.repositories import webhooks

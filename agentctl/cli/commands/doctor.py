@@ -20,8 +20,8 @@ from agentctl.extensions import name_products
 from agentctl.records.text import escape_controls
 
 if TYPE_CHECKING:
-    from agentctl.admin.doctor.finding import Finding, Verdict
     from agentctl.config.settings import Settings
+    from agentctl.records.findings import Finding, Verdict
 
 EXAMPLE = "agentctl doctor --config agentctl.toml"
 
@@ -29,7 +29,8 @@ HELP = """Check the installation, or a server, and suggest fixes.
 
 Checks configuration, keys, databases, versions and network exposure, and changes nothing. Of large
 databases it reads a part and reports which: db check and runs doctor read all. With --url it checks
-that the server is ready. Exit code 1 if there is a problem; a note is no problem.
+that the server is ready and, for an administrator, its workers, databases, free space and backups.
+Exit code 1 if there is a problem; a note is no problem.
 """
 
 _COLUMNS = [
@@ -77,7 +78,7 @@ async def doctor(
 
 
 async def _examine_server(options: TargetOptions, findings: list[Finding]) -> None:
-    from agentctl.admin.doctor.finding import Finding, from_failure, ok
+    from agentctl.records.findings import Finding, from_failure, ok
 
     async with open_target(options) as target:
         operations: Any = target.operations
@@ -90,14 +91,27 @@ async def _examine_server(options: TargetOptions, findings: list[Finding]) -> No
         except AgentctlError as failure:
             findings.append(from_failure("token", failure))
         ready: Any = {}
+        report: Any = {}
         if target.product is None:
             ready = (await operations.get_readiness()).value
+            report = await _read_deployment(operations)
         for name, state in ready.get("checks", {}).items():
             verdict: Verdict = "ok" if state == "ok" else "note" if state == "stale" else "wrong"
             findings.append(Finding(f"ready: {name}", verdict, str(state)))
         if info.get("auth_mode") == "none":
             text = "authorization is off: everyone who reaches the server is an administrator"
             findings.append(Finding("authorization", "note", text))
+        findings += [Finding(**finding) for finding in report.get("findings", ())]
+
+
+async def _read_deployment(operations: Any) -> Any:
+    """Return the report of a server for its administrators; empty for other callers."""
+    try:
+        if "get_deployment" in (await operations.get_me()).value["operations"]:
+            return (await operations.get_deployment()).value
+    except AgentctlError:
+        pass  # another finding reports the token
+    return {}
 
 
 async def _examine(

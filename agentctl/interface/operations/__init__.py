@@ -2,8 +2,8 @@
 
 `Operations` is the table of the HTTP interface: each method declares its method and path, its
 parameters, its result and its texts. Both backends, `Service.operations_for(principal)` and
-`RemoteOperations(url, token)`, implement it, and no document names a path, host, process or
-backend.
+`RemoteOperations(url, token)`, implement it. No document names a path, host, process or backend,
+except `get_deployment`, which is for administrators.
 """
 
 # The methods of `Operations` have no statements: `execute` or a backend executes them.
@@ -66,6 +66,7 @@ from agentctl.records.sessions import (
 from agentctl.records.system import (
     ApiRecord,
     ConfigRecord,
+    DeploymentRecord,
     HealthRecord,
     InfoRecord,
     MeRecord,
@@ -124,6 +125,14 @@ class Operations(ComponentDeclarations, RunDeclarations, PersonalDataDeclaration
         """Get the configuration.
 
         Databases, models and components, without secrets, paths or hosts.
+        """
+
+    @operation("GET", "/deployment", tag="System")
+    async def get_deployment(self) -> Document[DeploymentRecord]:
+        """Get the state of the deployment.
+
+        The workers of all servers, and findings about workers, databases, free space and backups,
+        in the words of `agentctl doctor`.
         """
 
     @operation("GET", "/models", tag="System")

@@ -123,6 +123,8 @@ _CANCELLED_WITHOUT_OWNER = Sql(
 
 _LIVE_OWNERS = Sql(f"SELECT DISTINCT owner FROM runs WHERE {IS_LIVE}")
 
+_LIVE_BY_OWNER = Sql(f"SELECT owner, count(*) FROM runs WHERE {IS_LIVE} GROUP BY owner")
+
 _OWNERS_AT_WORK = Sql(
     f"SELECT owner FROM runs WHERE {IS_LIVE} UNION SELECT owner FROM runs WHERE holding IS NOT NULL"
 )
@@ -461,6 +463,13 @@ def list_cancelled_without_owner() -> Work[list[str]]:
 def list_live_owners() -> Work[list[str | None]]:
     """Return the distinct owners of all live runs; None means runs without an owner."""
     return _LIVE_OWNERS.column()
+
+
+@unit
+def count_live_by_owner() -> Steps[dict[str | None, int]]:
+    """Return the number of live runs of each owner that has some."""
+    rows = yield Statement(_LIVE_BY_OWNER)
+    return dict(map(tuple, rows))
 
 
 def list_owners_at_work() -> Work[list[str | None]]:

@@ -1,7 +1,8 @@
-"""Findings of the doctor: something in order, a note, or a problem."""
+"""Findings of checks: something in order, a note, or a problem."""
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 from agentctl.errors import AgentctlError
@@ -45,3 +46,9 @@ def from_failure(check: str, failure: AgentctlError) -> Finding:
     """Build the finding of a check that failed with an error."""
     what = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
     return Finding(check, "wrong", what, failure.hint)
+
+
+def from_os_error(check: str, failure: OSError) -> Finding:
+    """Build the finding of a file that cannot be used."""
+    reason = os.strerror(failure.errno or 0).lower()
+    return Finding(check, "wrong", f"{failure.filename}: {reason}")

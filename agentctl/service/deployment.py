@@ -1,0 +1,119 @@
+"""The operation on the deployment: its workers, and findings about databases and disks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from agentctl import __version__
+from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
+from agentctl.config.settings import Settings
+from agentctl.errors import AgentctlError
+from agentctl.records.document import Document, build_document
+from agentctl.records.findings import Finding, from_failure, from_os_error, note, ok, wrong
+from agentctl.records.system import DeploymentRecord, FindingRecord, WorkerRecord
+from agentctl.records.times import format_rfc3339, format_span, now
+from agentctl.runs.workers.liveness import WorkerDeath
+from agentctl.service.checks import check_backups_of, check_schema, check_space
+from agentctl.service.family import OperationFamily
+from agentctl.service.hosting import PROBE_SECONDS, Hosting
+from agentctl.store.repositories import run_reads, workers
+from agentctl.store.repositories.workers import WorkerRow
+from agentctl.store.schema import SCHEMA_VERSION
+
+_DEATHS: dict[WorkerDeath | None, str | None] = {
+    None: None,
+    WorkerDeath.EXITED: "its process has ended",
+    WorkerDeath.NO_HEARTBEAT: "it has no heartbeat",
+}
+
+
+class DeploymentOperations(OperationFamily):
+    """The report about the deployment."""
+
+    async def get_deployment(self) -> Document[DeploymentRecord]:
+        async with self.audit("get_deployment"):
+            surveyed = await _survey_workers(self.hosting)
+            findings = [_judge_worker(row, record) for row, record in surveyed]
+            for entry in self.hosting.settings.databases:
+                where = display_url(entry.url)
+                version = self.hosting.databases[entry.id].version
+                findings += check_schema(f"database {entry.id}", where, version)
+            late = wrong("disks", f"they have not responded within {PROBE_SECONDS:g} s")
+            found = await self.hosting.disks.get_result()
+            findings += [late] if found is None else found
+            return build_document(
+                DeploymentRecord(
+                    version=__version__,
+                    schema_version=SCHEMA_VERSION,
+                    workers=[record for _, record in surveyed],
+                    findings=[
+                        FindingRecord(
+                            check=finding.check,
+                            verdict=finding.verdict,
+                            what=finding.what,
+                            remedy=finding.remedy,
+                        )
+                        for finding in findings
+                    ],
+                )
+            )
+
+
+async def _survey_workers(hosting: Hosting) -> list[tuple[WorkerRow, WorkerRecord]]:
+    """Return the workers that have a row, the oldest first."""
+    databases = hosting.databases
+    deaths = await hosting.monitor.check_all()
+    live, at_work = Counter[str | None](), set[str | None]()
+    for database_id in databases:
+        read = databases[database_id].read
+        live.update(await read(run_reads.count_live_by_owner()))
+        at_work.update(await read(run_reads.list_owners_at_work()))
+
+    def build(row: WorkerRow) -> WorkerRecord:
+        reason = _DEATHS[deaths[row.worker_id]]
+        return WorkerRecord(
+            worker_id=row.worker_id,
+            host=row.host,
+            pid=row.pid,
+            schema_version=row.schema_version,
+            started_at=format_rfc3339(row.started_at),
+            heartbeat_at=format_rfc3339(row.beat),
+            state="dead" if reason else "working" if row.worker_id in at_work else "idle",
+            reason=reason,
+            live_runs=live[row.worker_id],
+        )
+
+    rows = await databases.system.read(workers.list_workers())
+    return [(row, build(row)) for row in rows if row.worker_id in deaths]
+
+
+def _judge_worker(row: WorkerRow, record: WorkerRecord) -> Finding:
+    """Describe a worker in the words of `agentctl top`."""
+    check, runs = f"worker {row.worker_id[:13]}", record["live_runs"]
+    what = f"process {row.pid} on {row.host}, with {runs} live {'run' if runs == 1 else 'runs'}"
+    if record["reason"]:
+        remedy = "another process ends its runs; agentctl runs doctor shows them"
+        return note(check, f"dead: {record['reason']}: {what}", remedy)
+    up, silent = (format_span(max(0, now() - at) / 1_000_000) for at in (row.started_at, row.beat))
+    what = f"{record['state']}: {what}, up for {up}, last heartbeat {silent} ago"
+    if row.schema_version != SCHEMA_VERSION:
+        text = f"{what}; its program has schema {row.schema_version}, this one {SCHEMA_VERSION}"
+        return note(check, text, "replace the servers of the other version")
+    return ok(check, what)
+
+
+def examine_disks(settings: Settings) -> list[Finding]:
+    """Check the free space and the backups of all databases; blocks while a disk does."""
+    findings = list[Finding]()
+    for entry in settings.databases:
+        check = f"database {entry.id}"
+        try:
+            if is_sqlite_url(entry.url):
+                findings.append(check_space(check, sqlite_path(entry.url).parent))
+            if settings.backup.includes(entry.id):
+                findings += check_backups_of(settings, entry)
+        except AgentctlError as failure:
+            findings.append(from_failure(check, failure))
+        except OSError as failure:
+            findings.append(from_os_error(check, failure))
+    return findings

@@ -1,0 +1,121 @@
+"""The report about a deployment of two servers, one of which is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.conditions import wait_for
+from tests.deployment import ADMIN, Deploy, Deployment
+from tests.postgres import postgres_schemas, postgres_url
+from tests.process import ServerProcess, run_agentctl, serve_config
+
+__all__ = ["postgres_url"]
+
+pytestmark = pytest.mark.slow
+
+BACKUPS = '[backup]\nevery = "15m"\nfolder = "backups"\n'
+
+ATTEMPTS = 5
+"""Kills until one is seen before the other server has removed the dead worker."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def placed(request: pytest.FixtureRequest, deploy: Deploy) -> Iterator[Deployment]:
+    """A deployment on each engine; with SQLite it makes backups."""
+    if request.param == "sqlite":
+        yield deploy(BACKUPS)
+        return
+    with postgres_schemas(request.getfixturevalue("postgres_url")) as databases:
+        yield deploy(databases=databases)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The reports of one server."""
+
+    client: httpx2.Client
+
+    def read(self) -> dict[str, Any]:
+        answer = self.client.get("/deployment")
+        assert answer.status_code == 200, answer.text
+        report: dict[str, Any] = answer.json()
+        return report
+
+    def find(self, pid: int) -> dict[str, Any] | None:
+        return next((each for each in self.read()["workers"] if each["pid"] == pid), None)
+
+    def find_dead(self, pid: int) -> dict[str, Any] | None:
+        """Return the report in which the worker is dead; None if it was removed before."""
+        while True:
+            report = self.read()
+            found = [each for each in report["workers"] if each["pid"] == pid]
+            if not found or found[0]["state"] == "dead":
+                return report if found else None
+
+
+def test_report_shows_all_servers_and_the_killed_one(placed: Deployment) -> None:
+    with serve_config(placed.path) as server, placed.client(server.url, "boss", ADMIN) as client:
+        reader = Reader(client)
+        (own,) = reader.read()["workers"]
+        assert (own["pid"], own["state"], own["reason"]) == (server.process.pid, "idle", None)
+        for attempt in range(ATTEMPTS):
+            report, killed = kill_another(placed, reader, f"other-{attempt}.log")
+            if report is not None:
+                break
+        assert report is not None
+        (finding,) = [each for each in report["findings"] if "dead" in each["what"]]
+        assert finding["verdict"] == "note"
+        assert f"its process has ended: process {killed} on " in finding["what"]
+        wait_for(lambda: reader.find(killed) is None, 30)
+        wait_for(lambda: "no backup" not in str(reader.read()["findings"]), 60)
+        check_doctor(placed, server)
+
+
+def kill_another(placed: Deployment, reader: Reader, log: str) -> tuple[dict[str, Any] | None, int]:
+    """Kill another server that executes a run; return the report with its death, and its pid."""
+    with serve_config(placed.path, log=log) as other:
+        pid = other.process.pid
+        body = {"message": "hi", "background": True, "stream": False}
+        with placed.client(other.url, "ann", "agents:run") as caller:
+            run = caller.post("/agents/trickle/runs", json=body)
+        assert run.status_code == 202, run.text
+        seen = reader.find(pid)
+        assert seen is not None
+        assert (seen["state"], seen["live_runs"]) == ("working", 1)
+        other.stop(signal.SIGKILL)
+        return reader.find_dead(pid), pid
+
+
+def check_doctor(placed: Deployment, server: ServerProcess) -> None:
+    """Check that the doctor uses the same words on the machine and for the server."""
+
+    def examine(*place: str, token: str) -> list[dict[str, str]]:
+        env = {**os.environ, "AGENTCTL_TOKEN": token}
+        done = run_agentctl("doctor", *place, "-o", "json", env=env)
+        findings: list[dict[str, str]] = json.loads(done.stdout)
+        return findings
+
+    boss, ann = placed.token("boss", ADMIN), placed.token("ann", "agents:read")
+    words = [
+        {
+            re.sub(r"\w+ s old", "old", each["what"])
+            for each in found
+            if {"schema", "backup"} & {*each["what"].split()}
+        }
+        for found in (
+            examine("--config", str(placed.path), token=boss),
+            examine("--url", server.url, token=boss),
+        )
+    ]
+    assert words[0] == words[1]
+    checks = [each["check"] for each in examine("--url", server.url, token=ann)]
+    assert not [check for check in checks if check.startswith("worker")]
