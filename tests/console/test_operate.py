@@ -24,8 +24,8 @@ BUDGET = '[[budgets]]\nid = "few"\nper = "user"\ntokens = 1\n'
 
 BLOCKS = {
     (ADMIN,): [
-        "Server", "Databases", "Runs and queue", "Last hour", "Approvals", "Webhooks", "Budgets",
-        "Usage by user, today", "Retention",
+        "Server", "Workers, databases and backups", "Runs and queue", "Last hour", "Approvals",
+        "Webhooks", "Budgets", "Usage by user, today", "Retention",
     ],
     ("sessions:read", "webhooks:read"): ["Server", "Runs and queue", "Webhooks"],
     ("agents:run",): ["Server"],
@@ -62,6 +62,9 @@ def test_page_names_what_is_wrong(used: ThreadedServer, browser: Browser) -> Non
     admin = used.deployment.token("boss", ADMIN)
     with open_console(browser, used.url, "#/operate", token=admin) as shown:
         assert "✓ ok database ok" in lines_of(shown, "Server")
+        lines = lines_of(shown, "Workers, databases and backups")
+        assert any("✓ ok worker" in line and "idle: process" in line for line in lines)
+        assert any("are free on its disk" in line for line in lines)
         assert any("few · ada" in line and "✗" in line for line in lines_of(shown, "Budgets"))
         assert "! note MODEL_UNAVAILABLE 1 failed" in lines_of(shown, "Last hour")
         assert lines_of(shown, "Usage by user, today")[0].startswith("✓ ok ada 2 runs, 1 failed")

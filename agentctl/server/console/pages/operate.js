@@ -33,10 +33,10 @@ const BLOCKS = [
     ],
   },
   {
-    title: "Databases",
-    allowed: () => can("config", "read") || can("system", "read"),
-    places: () => ["/config"],
-    lines: ([config]) => config.databases.map((name) => line("ok", name, name === config.os_database ? "configured, the system database" : "configured")),
+    title: "Workers, databases and backups",
+    allowed: () => can("deployment", "read"), // no such scope exists: administrators only
+    places: () => ["/deployment"],
+    lines: ([{ findings }]) => findings.map(({ verdict, check, what }) => line(verdict, check, what)),
   },
   {
     title: "Runs and queue",
@@ -136,7 +136,7 @@ export default function Operate() {
       <ul class="findings">${block.lines.map((each, at) => html`<${Finding} key=${at} ...${each} />`)}</ul>
     </section>`)}</div>
     <section class="panel"><h2>On its host</h2>
-      <p>Workers, work that is late, backups, free space, files and keys are examined where the server runs:</p>
+      <p>Keys, files and work that is late are examined where the server runs:</p>
       <${Command} text="agentctl doctor --production" /></section>
   <//>`;
 }
