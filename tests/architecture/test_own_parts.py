@@ -36,7 +36,7 @@ USES: dict[str, tuple[str, ...]] = {
         "interop.mcp.handshake", "interop.pages.decisions", "records.approvals",
         "records.sessions", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.components.catalog", "runtime.components.versions",
-        "runtime.runners.replay", "runtime.source_files",
+        "runtime.runners.replay", "runtime.components.versions",
         "runs.log.requests", "service.family", "service.session_documents",
         "store.copying.tables", "store.sqlite.backup",
     ),

@@ -15,8 +15,12 @@ import pytest
 from agentctl.config import load_settings
 from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.components.versions import describe_version, find_version
-from agentctl.runtime.source_files import MAXIMUM_FILES, read_code
+from agentctl.runtime.components.versions import (
+    MAXIMUM_FILES,
+    describe_version,
+    find_version,
+    read_code,
+)
 
 CONFIG = """
 [authorization]
