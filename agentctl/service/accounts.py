@@ -41,7 +41,7 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import accounts
 from agentctl.store.repositories.accounts import AccountRow
-from agentctl.work.tasks import Tasks
+from agentctl.work.event_loop import Tasks
 
 _log = logging.getLogger("agentctl.service")
 

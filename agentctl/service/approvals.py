@@ -45,7 +45,7 @@ from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads
 from agentctl.store.repositories.approvals import DecisionChange
 from agentctl.store.visibility import EVERYONE, Visibility
-from agentctl.work.tasks import read_after_change
+from agentctl.work.event_loop import read_after_change
 
 
 @dataclass(frozen=True, slots=True)

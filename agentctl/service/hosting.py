@@ -40,7 +40,7 @@ from agentctl.service.session_documents import SessionHistories
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
 from agentctl.webhooks.deliveries import Deliveries
-from agentctl.work.tasks import Tasks
+from agentctl.work.event_loop import Tasks
 
 if TYPE_CHECKING:
     from agentctl.auth.statements import StatementKey

@@ -47,7 +47,7 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import lists, run_reads
 from agentctl.store.totals import ListTotals
-from agentctl.work.tasks import read_after_change, retry_while_unavailable
+from agentctl.work.event_loop import read_after_change, retry_while_unavailable
 
 
 class Started(NamedTuple):

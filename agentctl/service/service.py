@@ -61,7 +61,7 @@ from agentctl.store.schema import describe_newer
 from agentctl.store.threads import call_in_thread
 from agentctl.transcripts import export
 from agentctl.webhooks.deliveries import Deliveries
-from agentctl.work.tasks import Tasks
+from agentctl.work.event_loop import Tasks
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier

@@ -25,7 +25,7 @@ from agentctl.store.repositories import webhooks
 from agentctl.store.repositories.webhooks import Attempt, AttemptEnd
 from agentctl.webhooks.attempts import GONE, Outcome, Receiver, plan_next
 from agentctl.webhooks.signing import load_signer
-from agentctl.work.tasks import Tasks
+from agentctl.work.event_loop import Tasks
 
 IN_FLIGHT = 4
 """Maximum number of attempts of one endpoint that a process makes at the same time."""

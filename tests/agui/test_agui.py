@@ -11,7 +11,7 @@ import pytest
 
 from agentctl.errors import Unavailable
 from agentctl.service.conversations import ConversationOperations
-from agentctl.work import tasks
+from agentctl.work import event_loop
 from tests.agui.pages import APPROVER, ORIGIN, answer, interrupts_of, plan
 from tests.agui.pages import Thread as Page
 from tests.agui.protocol import check_fields, find, text_of, types
@@ -455,7 +455,7 @@ def test_state_of_a_started_run_is_read_again(talk: Talk, outage: list[str]) -> 
 def test_started_run_is_not_refused_if_its_state_cannot_be_read(
     talk: Talk, outage: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "RETRY_LIMIT_SECONDS", 0)
+    monkeypatch.setattr(event_loop, "RETRY_LIMIT_SECONDS", 0)
     outage.append("at the start")
     page = talk("agents/echo")
     response = page.post(page.build("hello"))

@@ -12,7 +12,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.interface.requests import RunRequest
-from agentctl.work.tasks import retry_while_unavailable
+from agentctl.work.event_loop import retry_while_unavailable
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until

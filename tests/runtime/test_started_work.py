@@ -93,7 +93,7 @@ async def test_new_context_does_not_hide_a_task() -> None:
     assert unstopped.names == []
 
 
-@pytest.mark.parametrize("module", ["redis.asyncio.client", "agentctl.work.tasks"])
+@pytest.mark.parametrize("module", ["redis.asyncio.client", "agentctl.work.event_loop"])
 async def test_tasks_of_connections_and_of_the_server_are_left_alone(module: str) -> None:
     unstopped = UnstoppedWork()
     names = {"__name__": module, "asyncio": asyncio, "wait_for_ever": wait_for_ever}

@@ -36,7 +36,7 @@ from agentctl.server.answers import (
     wait_for_first_events,
 )
 from agentctl.server.state import Call
-from agentctl.work.tasks import build_unread_outcome, read_after_change
+from agentctl.work.event_loop import build_unread_outcome, read_after_change
 
 SESSION_HEADER = "X-Session-ID"
 """Header field of requests with a session, and of all responses of runs."""

@@ -35,7 +35,7 @@ from agentctl.server.answers import EventStreamResponse, wait_for_first_events
 from agentctl.server.requests import read_json_body
 from agentctl.server.routing import Face, match_route
 from agentctl.server.state import Call
-from agentctl.work.tasks import read_after_change
+from agentctl.work.event_loop import read_after_change
 
 Portions = AsyncGenerator[list[StreamEvent]]
 PageEvents = AsyncGenerator[list[PageEvent]]

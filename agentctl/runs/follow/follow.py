@@ -35,7 +35,7 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import approvals, run_reads, sessions
 from agentctl.store.repositories.events import LAST_POSITION, EventRow, StoredPart
 from agentctl.store.visibility import EVERYONE
-from agentctl.work.tasks import RETRY_LIMIT_SECONDS, build_unread_outcome
+from agentctl.work.event_loop import RETRY_LIMIT_SECONDS, build_unread_outcome
 
 T = TypeVar("T")
 

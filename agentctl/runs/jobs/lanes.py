@@ -20,7 +20,7 @@ from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import DurationHistogram
 from agentctl.runs.workers.worker import SweepLease
 from agentctl.store.repositories.workers import Looks
-from agentctl.work.tasks import Tasks
+from agentctl.work.event_loop import Tasks
 
 JOB_BUCKETS = (0.1, 1.0, 10.0)
 """Bounds of the histogram of the durations of jobs, in seconds."""

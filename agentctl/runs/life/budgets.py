@@ -29,9 +29,8 @@ from agentctl.store.repositories.quotas import Used
 from agentctl.store.repositories.usage import NANODOLLARS, CostOf
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE, Visibility
-from agentctl.work.event_loop import retrieve_exception
+from agentctl.work.event_loop import Tasks, retrieve_exception, retry_while_unavailable
 from agentctl.work.run_scope import outside_run
-from agentctl.work.tasks import Tasks, retry_while_unavailable
 
 if TYPE_CHECKING:
     from agentctl.store.database import Database, Work

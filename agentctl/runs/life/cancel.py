@@ -23,7 +23,7 @@ from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.database import Database, Steps, Work, run_topic, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import run_reads
-from agentctl.work.tasks import Tasks
+from agentctl.work.event_loop import Tasks
 
 LEAVE_SECONDS = 1.0
 """Time to wait for the end of a run whose caller leaves."""

@@ -34,7 +34,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import queue, run_reads
 from agentctl.store.repositories.queue import NextLeg
 from agentctl.store.repositories.workers import Heartbeat
-from agentctl.work.tasks import Tasks, retry_while_unavailable
+from agentctl.work.event_loop import Tasks, retry_while_unavailable
 
 QUEUE_SECONDS = 86_400
 """Maximum wait of a run in the queue."""

@@ -49,7 +49,7 @@ from agentctl.runtime.components.versions import find_version
 from agentctl.runtime.failures import CauseReader
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
-from agentctl.work.tasks import Tasks, retry_while_unavailable
+from agentctl.work.event_loop import Tasks, retry_while_unavailable
 
 CLOSE_SECONDS = 5.0
 """Maximum time that an engine waits for the final status of its runs, once it has ended them."""

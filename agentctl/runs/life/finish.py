@@ -32,7 +32,7 @@ from agentctl.store.database import Steps, Work, single_unit, unit
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.webhooks.facts import publish_run
-from agentctl.work.tasks import retry_while_unavailable
+from agentctl.work.event_loop import retry_while_unavailable
 
 T = TypeVar("T")
 

@@ -37,9 +37,8 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, run_reads, runs
 from agentctl.store.visibility import EVERYONE
-from agentctl.work.event_loop import retrieve_exception
+from agentctl.work.event_loop import retrieve_exception, retry_while_unavailable
 from agentctl.work.run_scope import CurrentCall, current_call
-from agentctl.work.tasks import retry_while_unavailable
 
 
 class MemberRunner(Protocol):

@@ -34,8 +34,8 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import find_version
 from agentctl.runtime.context import MemberResult, MemberStatus
 from agentctl.runtime.transcript.spans import SPAN_STATUSES, Span
+from agentctl.work.event_loop import Tasks, retry_while_unavailable
 from agentctl.work.run_scope import CurrentCall, outside_run
-from agentctl.work.tasks import Tasks, retry_while_unavailable
 
 CONCURRENT_MEMBERS = 256
 """Members at work in one process; more wait."""

@@ -40,8 +40,7 @@ from agentctl.runtime.transcript.context_window import measure_message
 from agentctl.runtime.transcript.history import is_acceptable, parse_messages, shorten_run
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.work.event_loop import wait_until_done
-from agentctl.work.tasks import Tasks, retry_while_unavailable
+from agentctl.work.event_loop import Tasks, retry_while_unavailable, wait_until_done
 
 GRACE_SECONDS = 0.1
 """Time that cancelled work has to end before its run gets its final status without it."""

@@ -26,8 +26,7 @@ from agentctl.runs.states import is_settled
 from agentctl.store.database import Database, run_topic
 from agentctl.store.repositories import events
 from agentctl.store.repositories.events import EventRow, FollowedRow, StoredPart
-from agentctl.work.event_loop import retrieve_exception
-from agentctl.work.tasks import RETRY_LIMIT_SECONDS
+from agentctl.work.event_loop import RETRY_LIMIT_SECONDS, retrieve_exception
 
 KEPT_SECONDS = 2.0
 """Time for which a read is kept."""

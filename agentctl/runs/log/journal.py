@@ -21,7 +21,7 @@ from agentctl.runtime.transcript.session_state import SessionState
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import approvals, steps
 from agentctl.store.repositories.steps import StepRow
-from agentctl.work.tasks import retry_while_unavailable
+from agentctl.work.event_loop import retry_while_unavailable
 
 
 class JournaledRun(Protocol):

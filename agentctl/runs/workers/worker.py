@@ -33,7 +33,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.threads import call_in_thread
-from agentctl.work.tasks import Tasks
+from agentctl.work.event_loop import Tasks
 
 HEARTBEAT_SECONDS = 3.0
 """Interval of the heartbeat of an idle worker."""
