@@ -11,8 +11,12 @@ from agentctl.records.approvals import ApprovalRow
 from agentctl.records.kinds import KINDS
 from agentctl.records.runs import RunState
 from agentctl.records.times import now
-from agentctl.runs.desk.lost_calls import append_pause_event
-from agentctl.runs.desk.version_questions import build_question, find_answer, is_version_question
+from agentctl.runs.desk.questions import (
+    append_pause_event,
+    build_question,
+    find_answer,
+    is_version_question,
+)
 from agentctl.runs.desk.waiting import end_waiting_run, lock_queue
 from agentctl.runs.life.legs import MAXIMUM_PENDING, begin_queued
 from agentctl.runs.log.fold import load_log
