@@ -16,7 +16,7 @@ from agentctl.records.times import now, whole_seconds
 from agentctl.records.validation import check_json, check_text, check_texts, dump_checked_json
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.input_schema import InputSchema, WrongInput
+from agentctl.runtime.pauses import InputSchema, WrongInput
 
 _log = logging.getLogger("agentctl.runtime")
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.input_schema import InputSchema
     from agentctl.runtime.models.structured_output import OutputSchema
+    from agentctl.runtime.pauses import InputSchema
     from agentctl.runtime.runners.runner import Runner
     from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import MemberResult, RunEnvironment
-    from agentctl.runtime.input_schema import InputSchema
+    from agentctl.runtime.pauses import InputSchema
     from agentctl.runtime.transcript.conversation import Action, Conversation
 
 SHARED_CONTEXT = "shared_context"

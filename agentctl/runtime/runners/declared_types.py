@@ -19,7 +19,7 @@ from typing import (
 
 from agentctl.agents import RunContext
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.input_schema import InputSchema, WrongInput
+from agentctl.runtime.pauses import InputSchema, WrongInput
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

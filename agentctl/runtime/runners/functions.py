@@ -19,7 +19,7 @@ from agentctl.agents import Output, Progress, Thinking, ToolCompleted, ToolStart
 from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.input_schema import InputSchema
+from agentctl.runtime.pauses import InputSchema
 from agentctl.runtime.runners.declared_types import read_input_schema
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.replay import Replay, ReplayedOutput

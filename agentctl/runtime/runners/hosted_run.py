@@ -34,7 +34,7 @@ from agentctl.work.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import EarlierRun, RunEnvironment
-    from agentctl.runtime.input_schema import InputSchema
+    from agentctl.runtime.pauses import InputSchema
     from agentctl.runtime.transcript.spans import Span
 
 T = TypeVar("T")

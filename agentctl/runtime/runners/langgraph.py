@@ -22,9 +22,8 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.input_schema import InputSchema, WrongInput
 from agentctl.runtime.journal import Parked
-from agentctl.runtime.pauses import Decided, Paused
+from agentctl.runtime.pauses import Decided, InputSchema, Paused, WrongInput
 from agentctl.runtime.runners.declared_types import (
     build_adapter,
     find_default,

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from agentctl.agents import RunContext
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError, FailureCode, is_context_exceeded, is_library
-from agentctl.runtime.input_schema import InputSchema
-from agentctl.runtime.pauses import Decided
+from agentctl.runtime.pauses import Decided, InputSchema
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.work.event_loop import retrieve_exception
 from agentctl.work.unstopped import abandon_task, install_executor

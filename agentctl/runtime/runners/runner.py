@@ -19,7 +19,7 @@ from agentctl.runtime.runners.library_members import complete_members, fail_memb
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.input_schema import InputSchema
+    from agentctl.runtime.pauses import InputSchema
 
 _INCOMPLETE = ("length", "content_filter")
 """Finish reasons of an answer that its provider has cut."""
