@@ -36,8 +36,8 @@ from agentctl.records.runs import FailurePage, RunCauses, RunRow, ToolCallRecord
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.runs.follow.follow import flatten
 from agentctl.runs.log.requests import NATIVE, OWN, WORDS
+from agentctl.runtime.tracing import CALL_PREFIX
 from agentctl.runtime.transcript.history import complete_history, parse_messages
-from agentctl.runtime.transcript.spans import CALL_PREFIX
 from agentctl.service import documents, paging
 from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.service.family import OperationFamily

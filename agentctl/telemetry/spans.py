@@ -29,7 +29,7 @@ from agentctl.runtime.tracing import LegTrace, build_span_context
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.runs.states import LegEnd
-    from agentctl.runtime.transcript.spans import Span
+    from agentctl.runtime.tracing import Span
     from agentctl.runtime.transcript.transcript import Transcript
 
 OPERATION = "gen_ai.operation.name"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from agentctl.runs.life.live import LiveRun
     from agentctl.runs.states import LegEnd
     from agentctl.runs.workers.recovery import LostRun
-    from agentctl.runtime.transcript.spans import Span
+    from agentctl.runtime.tracing import Span
 
 QUEUE_VARIABLE = "OTEL_BSP_MAX_QUEUE_SIZE"
 QUEUE_SIZE = 2_048

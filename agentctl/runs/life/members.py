@@ -33,7 +33,7 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import find_version
 from agentctl.runtime.context import MemberResult, MemberStatus
-from agentctl.runtime.transcript.spans import SPAN_STATUSES, Span
+from agentctl.runtime.tracing import SPAN_STATUSES, Span
 from agentctl.work.event_loop import Tasks, retry_while_unavailable
 from agentctl.work.run_scope import CurrentCall, outside_run
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from agentctl.runs.life.live import LiveRun
     from agentctl.runs.states import LegEnd
     from agentctl.runs.workers.recovery import LostRun
-    from agentctl.runtime.tracing import LegTrace
-    from agentctl.runtime.transcript.spans import Span
+    from agentctl.runtime.tracing import LegTrace, Span
 
 
 CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

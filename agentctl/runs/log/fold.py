@@ -34,7 +34,7 @@ from agentctl.records.times import parse_rfc3339, whole_seconds
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.runtime.journal import ENDED, STEP_PREFIX
 from agentctl.runtime.pauses import WaitingCall
-from agentctl.runtime.transcript.spans import SPAN_STATUSES
+from agentctl.runtime.tracing import SPAN_STATUSES
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, steps

@@ -17,15 +17,15 @@ import orjson
 
 from agentctl.records.requests import Requests
 from agentctl.records.text import read_name
+from agentctl.runtime.tracing import CALL_PREFIX
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, complete_history
-from agentctl.runtime.transcript.spans import CALL_PREFIX
 from agentctl.runtime.transcript.transcript import is_kept
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import EarlierRun
     from agentctl.runtime.models.attempts import Attempts, PreparedModel
     from agentctl.runtime.models.calls import Message, ModelAnswer, ModelCall
-    from agentctl.runtime.transcript.spans import Span
+    from agentctl.runtime.tracing import Span
 
 MAXIMUM_REQUESTS = 1_000
 """Maximum number of recorded requests of a run; further ones are not recorded."""

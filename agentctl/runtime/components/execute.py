@@ -14,8 +14,8 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.journal import JournaledCall, Parked
 from agentctl.runtime.pauses import CallOutcome, Paused
+from agentctl.runtime.tracing import SPAN_STATUSES
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
-from agentctl.runtime.transcript.spans import SPAN_STATUSES
 from agentctl.work.run_scope import CurrentCall, current_call
 from agentctl.work.unstopped import install_executor, watch_threads
 

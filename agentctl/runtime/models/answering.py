@@ -41,7 +41,7 @@ from agentctl.work.run_scope import outside_run
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.transcript.spans import Span
+    from agentctl.runtime.tracing import Span
 
 _EMPTY_ANSWER_REASONS = {
     "length": "the answer was cut off before it began",

@@ -21,7 +21,7 @@ from agentctl.records.times import DurationHistogram
 if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.runtime.models.calls import Message, ModelConnection, ModelFailure
-    from agentctl.runtime.transcript.spans import Span
+    from agentctl.runtime.tracing import Span
     from agentctl.runtime.transcript.transcript import Transcript
 
 _log = logging.getLogger("agentctl.runtime")

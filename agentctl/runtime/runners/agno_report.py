@@ -31,7 +31,7 @@ from agentctl.runtime.runners.library_runner import (
     is_unreadable,
     read_status,
 )
-from agentctl.runtime.transcript.spans import Span
+from agentctl.runtime.tracing import Span
 
 _SERVER_STATE = frozenset(
     {

@@ -24,8 +24,8 @@ from agentctl.runtime.runners.agno_pauses import StepPause, decide_step, find_st
 from agentctl.runtime.runners.agno_report import AgnoReport, keep_failures, watch_inputs
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import UNSTORABLE, DecidedCalls
+from agentctl.runtime.tracing import Span
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
-from agentctl.runtime.transcript.spans import Span
 
 _log = logging.getLogger("agentctl.runtime")
 

@@ -35,7 +35,7 @@ from agentctl.work.unstopped import RUNNER, run_in_thread
 if TYPE_CHECKING:
     from agentctl.runtime.context import EarlierRun, RunEnvironment
     from agentctl.runtime.pauses import InputSchema
-    from agentctl.runtime.transcript.spans import Span
+    from agentctl.runtime.tracing import Span
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from agentctl.runtime.pauses import Decided
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
 from agentctl.runtime.runners.library_runner import build_refusal, list_causes
-from agentctl.runtime.transcript.spans import Span, SpanStatus
+from agentctl.runtime.tracing import Span, SpanStatus
 
 _HIDDEN_TAG = "nostream"
 

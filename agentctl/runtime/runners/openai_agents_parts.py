@@ -20,7 +20,7 @@ from agentctl.runtime.models.access import current_access
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMember, LibraryMembers
-from agentctl.runtime.transcript.spans import Span
+from agentctl.runtime.tracing import Span
 
 _HANDOFF = "handoff-"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.transcript.spans import Span, SpanStatus
+from agentctl.runtime.tracing import Span, SpanStatus
 
 
 class AnswerInProgress:

@@ -23,7 +23,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.pauses import Ask, CallOutcome, WaitingCall
-from agentctl.runtime.tracing import enter_call
+from agentctl.runtime.tracing import Span, enter_call
 from agentctl.runtime.transcript.events import (
     Content,
     ThinkingDelta,
@@ -31,7 +31,6 @@ from agentctl.runtime.transcript.events import (
     ToolCallStarted,
 )
 from agentctl.runtime.transcript.history import format_summary
-from agentctl.runtime.transcript.spans import Span
 from agentctl.work.run_scope import CurrentCall, current_call
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from agentctl.records import times
 from agentctl.records.requests import Requests
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.failures import Causes
+from agentctl.runtime.tracing import Span, Spans
 from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
-from agentctl.runtime.transcript.spans import Span, Spans
 from agentctl.work.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
