@@ -5,6 +5,10 @@ has ended. The engine stores what it asks and its state; no task, thread or slot
 leg, in any process, calls the component again, with the state and the decisions in
 `RunEnvironment.leg`. An approved call is made at most once, unless its tool is idempotent or a
 person repeats it after its server died.
+
+The object `input` of a request to an agent in code is checked before anything is stored
+(docs/contract.md "Runs"). Members and later steps get a task, which is text: an agent that needs an
+object reads it from the JSON text of its task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The event loop of a process that executes tools, and the end of such a process.
+"""The event loop of a process that executes tools, its tasks, and the end of such a process.
+
+Task groups have a bounded wait, and retries last while a database is unavailable.
 
 Tools may leave work that cannot be stopped: tasks that ignore their cancellation, threads of
 an executor, threads that Python joins at its exit. A process that has stored the end of its runs

@@ -1,7 +1,11 @@
-"""Questions about calls that were executing when their process died (docs/approvals.md "Kinds").
+"""Questions of the server: calls with an unknown outcome, and changed versions.
 
-No one knows whether such a call happened. The run waits with an approval of the kind `outcome`: a
-person reports what happened.
+No one knows whether a call happened that was executing when its process died. The run waits with an
+approval of the kind `outcome`: a person reports what happened (docs/approvals.md "Kinds").
+
+Whether a run goes on with another version of its component is an approval of the kind `approval`
+for a call that no tool makes: its name is not one that a model can use. A run asks before a leg, at
+most one question at a time (docs/versions.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The context of the model calls of one run: what fits into the window of the model."""
+"""The context of the model calls of one run: what fits into the window of the model.
+
+The model that summarizes the sessions of the component writes the summary of the oldest steps,
+which the calls leave out. That call is one of the run: its tokens, its budgets, its record and its
+cancel are those of every model call.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@ keys of operation, its model by provider and name, its tools by their schemas, a
 of its code. Members and steps count with their own versions. Secrets, paths of the machine, times
 of files and the order of keys have no effect, and neither has a key with its default value: a
 release of agentctl with a new key changes no version.
+
+The source files are the file of a module that the configuration names, and those that it imports
+from the same folder of `sys.path`, read from the syntax trees: nothing is imported. Of a module of
+an installed package its name and version count instead.
 """
 
 from __future__ import annotations
