@@ -3,8 +3,9 @@
 A change in the system database and its audit entry are one transaction. A change in another
 database has its entry committed first, and a second entry, `failed`, if the change fails. A failed
 operation has one entry; a denied one has one too, unless the caller was denied the same operation
-in the last minute: then it is counted. If the entry of a change cannot be written, the change is
-not made. If nothing was changed, the caller gets the original error and the log reports the missing
+in the last minute: then it is counted. Calls that a busy server refuses are counted as well: an
+entry for each would cost as much as the work that is refused. If the entry of a change cannot be
+written, the change is not made. If nothing was changed, the caller gets the original error and the log reports the missing
 entry.
 """
 
@@ -205,13 +206,13 @@ class AuditLog:
         except errors.AgentctlError as error:
             raise _audit_unavailable(error) from error
 
-    async def record_denial(self, entry: AuditRow) -> None:
-        """Write the first denial of a caller and an operation in a minute; count the others.
+    async def record_refusal(self, entry: AuditRow) -> None:
+        """Write the first refusal of a caller and an operation in a minute; count the others.
 
-        A denial that cannot be written is counted, so that it is written later.
+        A refusal that cannot be written is counted, so that it is written later.
         """
-        key = (entry.principal, entry.via, entry.operation)
-        if self.counter.is_first(key):
+        key = (entry.principal, entry.via, entry.operation, entry.outcome, entry.status)
+        if self.counter.is_first(key) and not self.database.write_failed:
             with contextlib.suppress(errors.Unavailable):
                 await self.commit(entry)
                 return
@@ -384,14 +385,14 @@ class AuditedCall:
         if isinstance(error, errors.Forbidden):
             scopes = ", ".join(quote(scope, safe=":*@") for scope in error.required_scopes)
             reason = scopes or error.error_code
-            await self._audit.record_denial(self._build_entry("denied", error.status, reason))
+            await self._audit.record_refusal(self._build_entry("denied", error.status, reason))
             return
         if not self._audit.records(self._operation):
             return
-        if isinstance(error, errors.Unavailable) and self._audit.database.write_failed:
-            return  # The entry would fail as well, after the same wait.
         known = error if isinstance(error, errors.AgentctlError) else errors.InternalError()
-        await self._audit.try_commit(self._build_entry("failed", known.status, known.error_code))
+        is_counted = type(known) in (errors.TooManyRequests, errors.RateLimited, errors.Unavailable)
+        record = self._audit.record_refusal if is_counted else self._audit.try_commit
+        await record(self._build_entry("failed", known.status, known.error_code))
 
     async def _commit_allowed(self) -> None:
         await self._audit.commit(self._build_entry("allowed"))

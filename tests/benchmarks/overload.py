@@ -3,7 +3,9 @@
 In each round the best rate is that of callers that each start a plain run after the end of the one
 before. Then runs start at twice this rate, whether earlier ones have ended or not. The ratio is
 that of the completed runs per second; the second one is that of completed runs per second of the
-server's processor time, which other programs of the machine hardly change.
+server's processor time, which other programs of the machine hardly change. At most `CONNECTIONS`
+requests are open, as with a proxy in front; further ones are not sent. The count begins after
+`LEAD` times the time in which the excess takes all slots (`limits.concurrent_runs`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ from tests.outages.overload import SLOW_COMMITS
 from tests.postgres_server import run_postgres_server
 
 CALLERS, FACTOR = 32, 2
+
+CONNECTIONS, SLOTS = 2_000, 1_000
+
+LEAD = 1.5
 
 CASES = ("SQLite", "PostgreSQL", "PostgreSQL, commits of 20 ms")
 
@@ -65,9 +71,11 @@ class Callers:
         self._place = place
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self.statuses = Counter[str]()
+        self.open = 0
 
     async def call(self) -> None:
         """Start a run and wait for its answer."""
+        self.open += 1
         if self._idle:
             reader, writer = self._idle.pop()
         else:
@@ -78,6 +86,7 @@ class Callers:
         await reader.readexactly(int(length))
         self.statuses[head.split()[1].decode()] += 1
         self._idle.append((reader, writer))
+        self.open -= 1
 
     def close(self) -> None:
         for _, writer in self._idle:
@@ -91,11 +100,12 @@ def _read_cpu(process_id: int) -> float:
 
 async def _serve(place: RunningServer, seconds: float, rate: float | None) -> Served:
     """Send runs by `CALLERS`, or at a rate; count those that completed within the time."""
-    callers = Callers(place)
-    began, cpu = time.perf_counter(), _read_cpu(place.process_id)
+    callers, lead = Callers(place), 0.0 if rate is None else LEAD * SLOTS / (rate / FACTOR)
+    began, end = time.perf_counter(), time.perf_counter() + lead + seconds
+    before = (began, 0, _read_cpu(place.process_id))
 
     async def repeat() -> None:
-        while time.perf_counter() < began + seconds:
+        while time.perf_counter() < end:
             await callers.call()
 
     async with asyncio.TaskGroup() as running:
@@ -105,15 +115,20 @@ async def _serve(place: RunningServer, seconds: float, rate: float | None) -> Se
             await asyncio.sleep(seconds)
         else:
             sent = 0
-            while (passed := time.perf_counter() - began) < seconds:
-                while sent < rate * passed:
-                    running.create_task(callers.call())
+            while (present := time.perf_counter()) < end:
+                if present < began + lead:
+                    before = (present, callers.statuses["200"], _read_cpu(place.process_id))
+                while sent < rate * (present - began):
+                    if callers.open < CONNECTIONS:
+                        running.create_task(callers.call())
+                    else:
+                        callers.statuses["not sent"] += 1
                     sent += 1
                 await asyncio.sleep(0.005)
-        window = time.perf_counter() - began
-        completed, used = callers.statuses["200"], _read_cpu(place.process_id) - cpu
+        after = (time.perf_counter(), callers.statuses["200"], _read_cpu(place.process_id))
     callers.close()
-    return Served(completed, callers.statuses, window, used)
+    window, completed, used = (late - early for late, early in zip(after, before, strict=True))
+    return Served(int(completed), callers.statuses, window, used)
 
 
 async def measure(place: RunningServer, seconds: float, rounds: int) -> str:

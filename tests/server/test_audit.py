@@ -313,7 +313,7 @@ async def test_repeated_denials_have_one_entry_a_minute(deployment: Deployment) 
         sent = 0
         async with asyncio.timeout(60):
             while loop.time() < began + 1.2 or len(rows(deployment, COUNTS)) < 2:
-                await log.record_denial(entry)
+                await log.record_refusal(entry)
                 sent += 1
                 await asyncio.sleep(0.001)
         minutes = (loop.time() - began) / 0.3
