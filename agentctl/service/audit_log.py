@@ -5,8 +5,8 @@ database has its entry committed first, and a second entry, `failed`, if the cha
 operation has one entry; a denied one has one too, unless the caller was denied the same operation
 in the last minute: then it is counted. Calls that a busy server refuses are counted as well: an
 entry for each would cost as much as the work that is refused. If the entry of a change cannot be
-written, the change is not made. If nothing was changed, the caller gets the original error and the log reports the missing
-entry.
+written, the change is not made. If nothing was changed, the caller gets the original error and the
+log reports the missing entry.
 """
 
 from __future__ import annotations

@@ -283,6 +283,7 @@ class Load:
         size: maximum number of connections.
         is_notified: False if notifications of other processes do not arrive; None if that is not
             known, or if the engine needs none.
+        is_late: True if new work would delay work that has started.
     """
 
     kind: Literal["sqlite", "postgres"]
@@ -290,6 +291,7 @@ class Load:
     in_use: int
     size: int
     is_notified: bool | None = None
+    is_late: bool = False
 
 
 class Database(Protocol):

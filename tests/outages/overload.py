@@ -95,17 +95,19 @@ class Case(NamedTuple):
         settings: of the database in the configuration; empty for SQLite.
         seconds: duration of the lock. Starts go on for as long before and after it.
         is_unready: True if `/ready` reports the fault while it lasts.
+        wait: `wait_seconds` of the settings: a late pool refuses starts before.
     """
 
     fault: Fault
     settings: str = ""
     seconds: float = 0.0
     is_unready: bool = True
+    wait: float = 0.0
 
 
 CASES = {
     "a pool of one, slow commits": Case(
-        no_lock, "pool_size = 1\nwait_seconds = 0.2", is_unready=False
+        no_lock, "pool_size = 1\nwait_seconds = 1", is_unready=False, wait=1.0
     ),
     "runs locked by another session": Case(
         # Connections for all starts: only the failed writes show the lock.
@@ -131,6 +133,7 @@ class Outcome:
         executed: number of times that the model has received each message.
         rows: statuses of the runs of each message.
         readiness: status of `/ready` at the end of the fault.
+        quickest: seconds until the first refusal.
     """
 
     acknowledged: set[str] = field(default_factory=set)
@@ -140,6 +143,7 @@ class Outcome:
     executed: Counter[str] = field(default_factory=Counter)
     rows: dict[str, list[str]] = field(default_factory=dict)
     readiness: int = 0
+    quickest: float = 60.0
 
     def check(self) -> None:
         """Raise AssertionError if an answer was untrue."""
@@ -164,7 +168,11 @@ async def overload(place: Place, case: Case, starts: int, rate: float) -> Outcom
         async def start(number: int) -> None:
             text = f"message {number}"
             form = {"message": text, **FORMS[number % len(FORMS)]}
-            _sort(outcome, text, await client.post("/agents/echo/runs", data=form))
+            response = await client.post("/agents/echo/runs", data=form)
+            _sort(outcome, text, response)
+            if text in outcome.refused:
+                seconds = response.elapsed.total_seconds()
+                outcome.quickest = min(outcome.quickest, seconds)
 
         async def disturb() -> None:
             await asyncio.sleep(LOCKED_AT)

@@ -36,5 +36,7 @@ def test_refused_starts_do_nothing_and_acknowledged_ones_run_once(
     found.check()
     assert found.refused
     assert found.acknowledged
+    if case.wait:
+        assert found.quickest < case.wait
     if case.is_unready:
         assert found.readiness == 503

@@ -201,8 +201,7 @@ class Engine:
                 wait, or the queue is full.
             Unavailable: the process shuts down, or the database does not answer.
         """
-        if self.draining:
-            raise errors.Unavailable("The server is shutting down")
+        self._check_open(self._databases[submission.component.database])
         # A free slot is for the runs that wait already.
         is_full = self.free_slots <= 0 or self.claims.has_waiting(submission.component.database)
         if is_full and not submission.can_wait:
@@ -236,6 +235,16 @@ class Engine:
             if not is_followed:
                 self._starts.end(run.run_id)
         return run
+
+    def _check_open(self, database: Database) -> None:
+        if self.draining:
+            raise errors.Unavailable("The server is shutting down")
+        if database.load().is_late:
+            raise errors.Unavailable(
+                "The database is busy",
+                cause="live runs wait for its connections",
+                hint="try again; see pool_size of [[databases]]",
+            )
 
     def complete_start(self, run: LiveRun) -> None:
         """Report that the caller of a streamed run has its first event, or has left."""
@@ -375,9 +384,8 @@ class Engine:
             Conflict: a summary of the session is being made.
             Unavailable: the process shuts down, or the database does not answer.
         """
-        if self.draining:
-            raise errors.Unavailable("The server is shutting down")
         database = self._databases[component.database]
+        self._check_open(database)
         planned = await plan_summary(database, session_id)
         if planned is None:
             return None

@@ -170,9 +170,9 @@ class PostgresDatabase:
         self._listener.request_announcements(owner, run_ids)
 
     def load(self) -> Load:
-        pool = self._pool
-        is_notified = self._listener.is_heard
-        return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size, is_notified)
+        pool, heard = self._pool, self._listener.is_heard
+        size = self._entry.pool_size
+        return Load("postgres", pool.waiting, pool.in_use, size, heard, pool.is_late)
 
     async def close(self) -> None:
         self._closed = True

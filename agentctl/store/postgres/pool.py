@@ -29,6 +29,9 @@ IDLE_SECONDS = 60.0
 
 CLOSE_SECONDS = 2.0
 
+LATE_SHARE = 0.5
+"""Share of `wait_seconds`: a pool whose tasks wait longer for a connection is late."""
+
 
 class Pool:
     """A pool of at most `entry.pool_size` connections, opened when they are needed.
@@ -49,6 +52,15 @@ class Pool:
         self._trusted_from = float("-inf")
         self.waiting = 0
         self.in_use = 0
+        self._last_wait = 0.0
+
+    @property
+    def is_late(self) -> bool:
+        """True if tasks wait, and the last one waited for longer than `LATE_SHARE`.
+
+        New work would take the connections that started work needs to end.
+        """
+        return self.waiting > 0 and self._last_wait > LATE_SHARE * self._entry.wait_seconds
 
     def discard_open_connections(self) -> None:
         """Do not use the open connections again.
@@ -129,12 +141,15 @@ class Pool:
 
     async def _wait_for_slot(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
+        began = loop.time()
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiters.append(waiter)
         timer = loop.call_at(deadline, _resolve, waiter, False)
         self.waiting += 1
         try:
-            if not await waiter:
+            has_slot = await waiter
+            self._last_wait = loop.time() - began
+            if not has_slot:
                 raise self._build_busy()
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.result():
