@@ -107,7 +107,7 @@ class Case(NamedTuple):
 
 CASES = {
     "a pool of one, slow commits": Case(
-        no_lock, "pool_size = 1\nwait_seconds = 1", is_unready=False, wait=1.0
+        no_lock, "pool_size = 1\nwait_seconds = 0.5", is_unready=False, wait=0.5
     ),
     "runs locked by another session": Case(
         # Connections for all starts: only the failed writes show the lock.
