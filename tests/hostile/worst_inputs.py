@@ -334,7 +334,7 @@ CASES: dict[str, Case] = {
     "failure with a long text": Case(
         run("a-long_failure"),
         b"The code of the agent failed",
-        ("runtime.causes.MESSAGE_CHARACTERS", "server.observability.log.MAXIMUM_TEXT_LENGTH"),
+        ("runtime.failures.MESSAGE_CHARACTERS", "server.observability.log.MAXIMUM_TEXT_LENGTH"),
     ),
     "memory": Case(
         post(
@@ -374,7 +374,7 @@ CASES: dict[str, Case] = {
             },
         ),
         OK,
-        ("interop.pages.request.MAXIMUM_MESSAGES", "interop.agui.input.MAXIMUM_CONTEXT"),
+        ("interop.pages.request.MAXIMUM_MESSAGES", "interop.agui.face.MAXIMUM_CONTEXT"),
     ),
     "parts of a message of the AI SDK": Case(
         post(
@@ -388,7 +388,7 @@ CASES: dict[str, Case] = {
             },
         ),
         OK,
-        ("interop.ai_sdk.input.MAXIMUM_PARTS",),
+        ("interop.ai_sdk.face.MAXIMUM_PARTS",),
     ),
     "result of an MCP server": Case(run("mcp-many-parts"), OK, ()),
     "list of an MCP server": Case(
