@@ -102,8 +102,8 @@ def configure(walk: Walk, issuer: str) -> None:
     console, keycloak = (block.text.replace(ISSUER, issuer) for block in page.blocks("toml")[:2])
     file = walk.folder / "agentctl.toml"
     text = re.sub(r"(?ms)^\[authorization\].*?^(?=\[signing\])", f"{keycloak}\n", file.read_text())
-    text = re.sub(r"(?ms)^\[console\].*?^(?=#|\[)", f"{console}\n", text)
-    file.write_text(text.replace("port = 7777", f"port = {walk.port}") + CLERK)
+    text = text.replace("port = 7777", f"port = {walk.port}")
+    file.write_text(f"{text}\n{console}\n{CLERK}")
     (walk.folder / "shop.py").write_text(SHOP)
 
 
