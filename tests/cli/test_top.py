@@ -348,7 +348,7 @@ def test_views_show_sessions_components_and_help(server: ThreadedServer) -> None
         await screen.press("escape", "3")
         await screen.see("[3 components]", "DESCRIPTION", "Answers as echo")
         await screen.press("4")
-        await screen.see("GET /metrics")
+        await screen.see("[4 workers]", "WORKER", "HEARTBEAT")
         await screen.press("question_mark")
         await screen.see("timeline of the selected run", "quit; runs continue")
         await screen.press("escape", "escape")
