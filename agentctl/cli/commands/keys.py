@@ -332,8 +332,8 @@ def _start_rotation(
     for path in rotation.publishing_files:
         note(f"added the new public key to {path}")
     if wait:
-        note(f"waiting {wait:g} s for the servers to load it")
         try:
+            note(f"waiting {wait:g} s for the servers to load it")
             time.sleep(wait)
         except KeyboardInterrupt:
             note(f"interrupted: the old key still signs; complete the rotation with: {again}")
