@@ -177,7 +177,8 @@ def test_text_thinking_and_tools(browser: Browser, served: ThreadedServer, site:
 def test_approvals_and_questions(browser: Browser, served: ThreadedServer, site: Site) -> None:
     chat = ChatPage(browser, served, site, "agents/payer")
     chat.say(plan(ADD, ADD | {"arguments": {"a": 5, "b": 5}}))
-    chat.page.click("text=Approve")
+    with chat.page.expect_response(lambda response: response.request.method == "POST"):
+        chat.page.click("text=Approve")
     chat.page.reload()
     chat.see("question", 'May add be called? {"a":5,"b":5}ApproveDeny')
     chat.page.click("text=Deny")
