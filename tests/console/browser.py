@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,12 +142,20 @@ def check_view(shown: ConsolePage, scheme: str, width: int, **choice: Any) -> No
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     page.set_viewport_size({"width": width, "height": 720})
     options = {"resultTypes": ["violations"], **choice}
-    found = page.evaluate("options => axe.run(document, options)", options)
-    assert [
-        (place["id"], node["html"], node["failureSummary"])
-        for place in found["violations"]
-        for node in place["nodes"]
-    ] == [], f"{page.url}, {scheme}, {width} px"
+
+    def find_violations() -> list[tuple[str, str, str]]:
+        found = page.evaluate("options => axe.run(document, options)", options)
+        return [
+            (place["id"], node["html"], node["failureSummary"])
+            for place in found["violations"]
+            for node in place["nodes"]
+        ]
+
+    # A change of colors or of the list may still be under way.
+    deadline = time.monotonic() + 10
+    while (violations := find_violations()) and time.monotonic() < deadline:
+        page.wait_for_timeout(100)
+    assert violations == [], f"{page.url}, {scheme}, {width} px: {violations}"
 
 
 @contextlib.contextmanager
