@@ -55,7 +55,7 @@ def stored_json(text: str | None, opening: str = "") -> bytes:
 
 
 def embed_stored(text: str | None, opening: str = "") -> orjson.Fragment:
-    """Return a stored JSON text as a part of a document. Raises Unavailable, see `parse_stored`."""
+    """Return a stored JSON text as a part of a document. Raises Unavailable, see `stored_json`."""
     return orjson.Fragment(stored_json(text, opening))
 
 
@@ -143,7 +143,7 @@ class RecordWriter:
         """Build a record; a field that is neither a column nor computed is left out.
 
         Raises:
-            Unavailable: see `parse_stored`.
+            Unavailable: see `stored_json`.
         """
         record = self._template | dict(zip(self._stored, self._read(row), strict=True))
         for name, convert in self._converters:
