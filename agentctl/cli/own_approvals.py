@@ -49,8 +49,7 @@ async def find_reader(target: Target) -> Read[ApprovalFilter] | None:
 async def read_whole(target: Target, approval: ApprovalRecord) -> Document[ApprovalRecord]:
     """Return the document of an approval that was found in a list."""
     kind = approval["component_type"]
-    allowed = await target.list_allowed()
-    if allowed is None or operation_ids(kind).get_approval in allowed:
+    if await target.may_call(operation_ids(kind).get_approval):
         place = kind, approval["component_id"], approval["approval_id"]
         return await target.operations.get_approval(*place)
     return build_document(approval)
@@ -61,8 +60,7 @@ async def decide(
 ) -> Document[ApprovalRecord]:
     """Decide about an approval: as an approver, else as the owner of its run."""
     operations, kind = target.operations, approval["component_type"]
-    allowed = await target.list_allowed()
-    if allowed is None or operation_ids(kind).decide_approval in allowed:
+    if await target.may_call(operation_ids(kind).decide_approval):
         place = kind, approval["component_id"], approval["approval_id"]
         return await operations.decide_approval(*place, ruling)
     root = (await operations.get_run(approval["root_run_id"], form=SUMMARY_VIEW)).value

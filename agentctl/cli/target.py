@@ -129,6 +129,11 @@ class Target:
         except AgentctlError:
             return None
 
+    async def may_call(self, operation: str) -> bool:
+        """Return True if the caller may call an operation, or if that is not known."""
+        allowed = await self.list_allowed()
+        return allowed is None or operation in allowed
+
     def report_done(self, change: str) -> None:
         """Report a change, and where it was made, on stderr."""
         note(f"{change} {self.place}")
