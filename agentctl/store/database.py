@@ -283,7 +283,6 @@ class Load:
         size: maximum number of connections.
         is_notified: False if notifications of other processes do not arrive; None if that is not
             known, or if the engine needs none.
-        is_late: True if new work would delay work that has started.
     """
 
     kind: Literal["sqlite", "postgres"]
@@ -291,7 +290,6 @@ class Load:
     in_use: int
     size: int
     is_notified: bool | None = None
-    is_late: bool = False
 
 
 class Database(Protocol):
@@ -318,6 +316,11 @@ class Database(Protocol):
 
         The cause may be a full disk or a lock of another program. Reads may work.
         """
+        ...
+
+    @property
+    def is_late(self) -> bool:
+        """True if new work would delay work that has started."""
         ...
 
     @property

@@ -239,7 +239,7 @@ class Engine:
     def _check_open(self, database: Database) -> None:
         if self.draining:
             raise errors.Unavailable("The server is shutting down")
-        if database.load().is_late:
+        if database.is_late:
             raise errors.Unavailable(
                 "The database is busy",
                 cause="live runs wait for its connections",

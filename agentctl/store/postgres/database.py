@@ -118,6 +118,10 @@ class PostgresDatabase:
         refused_at = self._refused_at
         return refused_at is not None and time.monotonic() - refused_at < FAILURE_SECONDS
 
+    @property
+    def is_late(self) -> bool:
+        return self._pool.is_late
+
     async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:
         """Run a unit that only reads, on one snapshot.
 
@@ -170,9 +174,9 @@ class PostgresDatabase:
         self._listener.request_announcements(owner, run_ids)
 
     def load(self) -> Load:
-        pool, heard = self._pool, self._listener.is_heard
-        size = self._entry.pool_size
-        return Load("postgres", pool.waiting, pool.in_use, size, heard, pool.is_late)
+        pool = self._pool
+        is_notified = self._listener.is_heard
+        return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size, is_notified)
 
     async def close(self) -> None:
         self._closed = True

@@ -85,6 +85,10 @@ class SqliteDatabase:
         failed_at = None if self._writer is None else self._writer.failed_at
         return failed_at is not None and time.monotonic() - failed_at < FAILURE_SECONDS
 
+    @property
+    def is_late(self) -> bool:
+        return False  # One writer takes all writes in their order.
+
     async def check(self) -> None:
         """Check that the database answers. `open.open_database` has checked its schema."""
         await self.read(probe())
