@@ -71,6 +71,14 @@ class AgeOptions:
             created_before=microseconds_ago("--older-than", self.older_than),
         )
 
+    def limit_each(self, read: Read[F]) -> Read[F]:
+        """Return a read of pages with filters that `limit` has completed."""
+
+        async def read_limited(filter: F) -> Document[Any]:
+            return await read(self.limit(filter))
+
+        return read_limited
+
 
 NO_AGES = AgeOptions()
 

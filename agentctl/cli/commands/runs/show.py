@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from agentctl.interface.operations.model_calls import ModelCallDetail
     from agentctl.interface.requests import RunView
     from agentctl.records.document import Document
-    from agentctl.records.runs import FailurePage, RunPage, RunRecord
+    from agentctl.records.runs import RunRecord
 
 
 _STATES = {
@@ -81,10 +81,7 @@ async def list_runs(
         raise UsageError("--live and --status exclude each other")
     # The record of a run can be large, and tables have none of its texts.
     matching = select_component(replace(filter, form=out.run_view), choice.resolve())
-
-    async def read(filter: RunFilter) -> Document[RunPage]:
-        return await target.operations.get_runs(ages.limit(filter))
-
+    read = ages.limit_each(target.operations.get_runs)
     await out.show(target, read, matching, columns.RUNS, "run_id")
 
 
@@ -104,10 +101,7 @@ async def list_failures(
     ages: AgeOptions = NO_AGES,
 ) -> None:
     """List failed runs with the exceptions that ended them, newest first."""
-
-    async def read(filter: RunFilter) -> Document[FailurePage]:
-        return await target.operations.get_failures(ages.limit(filter))
-
+    read = ages.limit_each(target.operations.get_failures)
     matching = select_component(filter, choice.resolve())
     await out.show(target, read, matching, columns.FAILURES, "run_id", noun="failed runs")
 

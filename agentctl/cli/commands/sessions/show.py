@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from agentctl.cli.show.transcript.live import LiveTranscript
     from agentctl.cli.show.transcript.pages import TranscriptPage
     from agentctl.records.document import Document
-    from agentctl.records.sessions import SessionPage
 
 LAST_USED = SessionFilter(page=Page(sort_by="updated_at"))
 
@@ -102,9 +101,7 @@ async def list_sessions(
     words that begin with refu.
     """
     out.check()
-
-    async def read(filter: SessionFilter) -> Document[SessionPage]:
-        return await target.operations.get_sessions(ages.limit(filter))
+    read = ages.limit_each(target.operations.get_sessions)
 
     def note_rest(document: Document[Any]) -> None:
         meta = document.value["meta"]
