@@ -121,10 +121,8 @@ def find_model(name: str) -> Model:
         )
     variable = PROVIDERS[provider].variable
     url = os.environ.get(_BASE_URL, "") if provider == "openai" else ""
-    real = Model("real", provider, rest, api_key_env=variable)
-    real = replace(
-        real, base_url=convert_value(url, field_types(Model)["base_url"], Place(_BASE_URL), Path())
-    )
+    base_url = convert_value(url, field_types(Model)["base_url"], Place(_BASE_URL), Path())
+    real = Model("real", provider, rest, base_url=base_url, api_key_env=variable)
     check_models(Settings(models=(real,)), defaultdict(lambda: Place("--model")))
     if not os.environ.get(variable) and requires_key(real):
         raise InvalidConfiguration(
