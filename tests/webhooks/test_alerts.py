@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx2
@@ -20,6 +19,7 @@ from tests.commands import run_command
 from tests.conditions import wait_for
 from tests.ports import find_free_port, wait_for_port
 from tests.process import base_environment, serve_config
+from tests.webhooks.receiver import Receiver, start_receiver
 
 pytestmark = pytest.mark.slow
 
@@ -39,62 +39,57 @@ allow_private = true
 """
 
 
-class MailSink(socketserver.StreamRequestHandler):
-    """A mail server that keeps what it receives."""
-
-    mails: list[str]
-
-    def handle(self) -> None:
-        self.wfile.write(b"220 sink\r\n")
-        while line := self.rfile.readline():
-            verb = line[:4].upper()
-            if verb == b"DATA":
-                self.wfile.write(b"354 go on\r\n")
-                lines = list(iter(self.rfile.readline, b".\r\n"))
-                self.mails.append(b"".join(lines).decode())
-            self.wfile.write(b"221 bye\r\n" if verb == b"QUIT" else b"250 ok\r\n")
-            if verb == b"QUIT":
-                return
-
-
-class ChatSink(BaseHTTPRequestHandler):
-    """An incoming webhook of a chat that keeps what it receives."""
-
-    texts: list[str]
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.texts.append(json.loads(body)["text"])
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @contextmanager
-def served(server: socketserver.BaseServer) -> Iterator[None]:
+def start_mail_server() -> Iterator[tuple[int, list[str]]]:
+    """Receive mails on a free port of the loopback address; yield the port and the mails."""
+    mails = list[str]()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 mail\r\n")
+            while line := self.rfile.readline():
+                verb = line[:4].upper()
+                if verb == b"DATA":
+                    self.wfile.write(b"354 go on\r\n")
+                    mails.append(b"".join(iter(self.rfile.readline, b".\r\n")).decode())
+                self.wfile.write(b"221 bye\r\n" if verb == b"QUIT" else b"250 ok\r\n")
+                if verb == b"QUIT":
+                    return
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield
+        yield server.server_address[1], mails
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def test_failed_run_is_one_mail_and_one_message(tmp_path: Path) -> None:
-    MailSink.mails, ChatSink.texts = [], []
-    mail = socketserver.ThreadingTCPServer(("127.0.0.1", 0), MailSink)
-    chat = HTTPServer(("127.0.0.1", 0), ChatSink)
+@pytest.fixture
+def mail() -> Iterator[tuple[int, list[str]]]:
+    with start_mail_server() as started:
+        yield started
+
+
+@pytest.fixture
+def chat() -> Iterator[Receiver]:
+    with start_receiver() as started:
+        yield started
+
+
+def test_failed_run_is_one_mail_and_one_message(
+    tmp_path: Path, mail: tuple[int, list[str]], chat: Receiver
+) -> None:
+    mail_port, mails = mail
     port, secret = find_free_port(), generate_secret()
     environment = {
         **base_environment(),
         "OPS_WEBHOOK_SECRET": secret,
         "ALERT_MAIL": "ops@example.org",
-        "ALERT_SMTP": f"127.0.0.1:{mail.server_address[1]}",
-        "ALERT_CHAT": f"http://127.0.0.1:{chat.server_address[1]}/hook",
+        "ALERT_SMTP": f"127.0.0.1:{mail_port}",
+        "ALERT_CHAT": f"{chat.url}/hook",
         "ALERT_PORT": str(port),
     }
     made = run_command("init", "office", environment=environment, folder=tmp_path)
@@ -110,37 +105,36 @@ def test_failed_run_is_one_mail_and_one_message(tmp_path: Path) -> None:
         assert done.code in (0, 8), done.stderr
         return done.stdout
 
-    with served(mail), served(chat):
-        receiver = subprocess.Popen(
-            [sys.executable, str(PROGRAM)], env=environment, stderr=subprocess.DEVNULL
-        )
-        try:
-            wait_for_port(port, receiver)
-            with serve_config(config, environment=environment) as server:
-                token = agentctl("token", "mint", "--sub", "ann", "--scope", "user").strip()
-                start = ("runs", "start", "--agent", "broken", "--message", "hi")
-                run_command(
-                    *start, "--url", server.url, folder=config.parent,
-                    environment=environment | {"AGENTCTL_TOKEN": token},
-                )  # fmt: skip
-                wait_for(lambda: MailSink.mails and ChatSink.texts)
+    receiver = subprocess.Popen(
+        [sys.executable, str(PROGRAM)], env=environment, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for_port(port, receiver)
+        with serve_config(config, environment=environment) as server:
+            token = agentctl("token", "mint", "--sub", "ann", "--scope", "user").strip()
+            start = ("runs", "start", "--agent", "broken", "--message", "hi")
+            run_command(
+                *start, "--url", server.url, folder=config.parent,
+                environment=environment | {"AGENTCTL_TOKEN": token},
+            )  # fmt: skip
+            wait_for(lambda: mails and chat.requests)
 
-                # It is delivered again, and recognized by its id.
-                (delivery,) = json.loads(agentctl("webhooks", "deliveries", "-o", "json"))["data"]
-                agentctl("webhooks", "redeliver", delivery["delivery_id"])
+            # It is delivered again, and recognized by its id.
+            (delivery,) = json.loads(agentctl("webhooks", "deliveries", "-o", "json"))["data"]
+            agentctl("webhooks", "redeliver", delivery["delivery_id"])
 
-                def find_state() -> bool:
-                    listed = json.loads(agentctl("webhooks", "deliveries", "-o", "json"))["data"]
-                    return bool(listed[0]["state"] == "delivered")
+            def find_state() -> bool:
+                listed = json.loads(agentctl("webhooks", "deliveries", "-o", "json"))["data"]
+                return bool(listed[0]["state"] == "delivered")
 
-                wait_for(find_state)
-            forged = httpx2.post(f"http://127.0.0.1:{port}/", content=b"{}")
-        finally:
-            receiver.kill()
-            receiver.wait()
+            wait_for(find_state)
+        forged = httpx2.post(f"http://127.0.0.1:{port}/", content=b"{}")
+    finally:
+        receiver.kill()
+        receiver.wait()
     assert forged.status_code == 401
-    assert len(MailSink.mails) == len(ChatSink.texts) == 1
-    assert "Subject: agentctl: run.failed" in MailSink.mails[0]
-    assert "To: ops@example.org" in MailSink.mails[0]
-    for text in (MailSink.mails[0].replace("\r", ""), ChatSink.texts[0]):
+    assert len(mails) == len(chat.requests) == 1
+    assert "Subject: agentctl: run.failed" in mails[0]
+    assert "To: ops@example.org" in mails[0]
+    for text in (mails[0].replace("\r", ""), chat.requests[0].event["text"]):
         assert "component_id: broken\nuser_id: ann\nerror_code: AGENT_FAILED" in text
