@@ -63,29 +63,31 @@ AGENTS = {
 LONG_RUNS = ("fit_stepping", "fit_searching")
 """Agents whose runs outgrow the window by themselves, and are summarized under way."""
 
-CONFIG = f"""
+MODEL = """
 [[models]]
-id = "tokens"
+id = "{id}"
 provider = "openai"
-model = "tokens:{WINDOW}"
+model = "tokens:{size}"
 base_url = "{{url}}"
-context_tokens = {WINDOW}
+{more}
+"""
 
-[[models]]
-id = "narrow"
-provider = "openai"
-model = "tokens:{WINDOW // 2}"
-base_url = "{{url}}"
-context_tokens = {WINDOW // 2}
+MODELS = {
+    "tokens": (WINDOW, f"context_tokens = {WINDOW}"),
+    "narrow": (WINDOW // 2, f"context_tokens = {WINDOW // 2}"),
+    "costly": (
+        WINDOW // 2,
+        f"context_tokens = {WINDOW // 2}\nprice = {{{{ input = 2.0, output = 2.0 }}}}",
+    ),
+    "counted-otherwise": (WINDOW, f"context_tokens = {WINDOW}"),
+    "window-unknown": (WINDOW + 1, ""),
+}
+"""The sizes of the windows of models, and further keys, by their ids."""
 
-[[models]]
-id = "costly"
-provider = "openai"
-model = "tokens:{WINDOW // 2}"
-base_url = "{{url}}"
-context_tokens = {WINDOW // 2}
-price = {{{{ input = 2.0, output = 2.0 }}}}
-
+CONFIG = "".join(
+    MODEL.format(id=name, size=size, more=more) for name, (size, more) in MODELS.items()
+)
+CONFIG += """
 [[budgets]]
 id = "summaries"
 per = "agent"
@@ -93,19 +95,6 @@ component = "by_costly"
 cost = 0.000001
 on_exceed = "stop"
 unknown = "allow"
-
-[[models]]
-id = "counted-otherwise"
-provider = "openai"
-model = "tokens:{WINDOW}"
-base_url = "{{url}}"
-context_tokens = {WINDOW}
-
-[[models]]
-id = "window-unknown"
-provider = "openai"
-model = "tokens:{WINDOW + 1}"
-base_url = "{{url}}"
 
 [[teams]]
 id = "leader"
@@ -116,7 +105,7 @@ history_runs = 20
 
 [[workflows]]
 id = "steps"
-steps = [{{{{ name = "one", agent = "known" }}}}]
+steps = [{{ name = "one", agent = "known" }}]
 """
 
 KINDS: tuple[tuple[ComponentKind, str], ...] = (
