@@ -163,6 +163,7 @@ def test_text_thinking_and_tools(browser: Browser, served: ThreadedServer, site:
     chat.say("ada")
     chat.see("text", "Hello ada {}")
     chat.see("reasoning", "I look it up.")
+    chat.wait_until_ready()  # A message before is ignored.
     chat.say("ben")
     chat.see("text", "Hello ada {}", "Hello ben {}")
     chat.close()
