@@ -28,6 +28,7 @@ BLOCKS = {
         "Webhooks", "Budgets", "Usage by user, today", "Retention",
     ],
     ("sessions:read", "webhooks:read"): ["Server", "Runs and queue", "Webhooks"],
+    ("config:read",): ["Server", "Databases"],
     ("agents:run",): ["Server"],
 }  # fmt: skip
 """The blocks that a caller with some scopes sees."""
@@ -56,6 +57,17 @@ def lines_of(shown: ConsolePage, block: str) -> list[str]:
     found = shown.page.locator(f"[data-block='{block}'] li")
     expect(found.first).to_be_visible()
     return [" ".join(text.split()) for text in found.all_inner_texts()]
+
+
+def test_reader_of_the_configuration_sees_the_names_of_databases(
+    used: ThreadedServer, browser: Browser
+) -> None:
+    key = used.deployment.token("reader", "config:read")
+    with open_console(browser, used.url, "#/operate", token=key) as shown:
+        assert lines_of(shown, "Databases") == [
+            "✓ ok main configured, the system database",
+            "✓ ok second configured",
+        ]
 
 
 def test_page_names_what_is_wrong(used: ThreadedServer, browser: Browser) -> None:

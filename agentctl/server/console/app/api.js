@@ -281,6 +281,9 @@ export function can(resource, action, id) {
   return me.scopes.some((scope) => forms.includes(scope));
 }
 
+/** Return true if the caller may call an operation, for every id or for some. */
+export const mayCall = (operation) => Boolean(state.me?.operations?.includes(operation));
+
 /** Return true if the caller can read things of a resource, of all or of some ids. */
 export function canList(resource) {
   return can(resource, "read") || hasSingle(resource);

@@ -1,6 +1,6 @@
 // Is everything well? What the server reports about itself, with the verdicts of `agentctl doctor`.
 
-import { can, canList, withQuery } from "../app/api.js";
+import { mayCall, withQuery } from "../app/api.js";
 import {
   Command, cut, describeOutage, formatAge, formatNumber, formatSpan, formatTotal, html, Page,
   printable, toHash, useCaller, useNow, useResource,
@@ -18,11 +18,11 @@ const line = (verdict, name, text, href) => ({ verdict, name, text, href });
 const count = ({ meta }, noun) => formatTotal(meta, noun);
 const many = (total, noun) => formatTotal({ total_count: total }, noun);
 
-/** The blocks of the page: who may see them, what they read, and the lines that they make of it. */
+/** The blocks of the page: what they read, and the lines that they make of it. Callers see a block if
+ * they may call `operation`, and not `unless`, which another block shows. */
 const BLOCKS = [
   {
     title: "Server",
-    allowed: () => true,
     places: () => ["/ready", "/info"],
     lines: ([ready, info]) => [
       ...Object.entries(ready.checks).map(([name, state]) =>
@@ -34,13 +34,20 @@ const BLOCKS = [
   },
   {
     title: "Workers, databases and backups",
-    allowed: () => can("deployment", "read"), // no such scope exists: administrators only
+    operation: "get_deployment",
     places: () => ["/deployment"],
     lines: ([{ findings }]) => findings.map(({ verdict, check, what }) => line(verdict, check, what)),
   },
   {
+    title: "Databases",
+    operation: "get_config",
+    unless: "get_deployment",
+    places: () => ["/config"],
+    lines: ([config]) => config.databases.map((id) => line("ok", id, id === config.os_database ? "configured, the system database" : "configured")),
+  },
+  {
     title: "Runs and queue",
-    allowed: () => can("sessions", "read"),
+    operation: "get_runs",
     places: () => ["PENDING", "RUNNING", "PAUSED"].map((status) => withQuery("/runs", { status, parent: "none", limit: 1, view: "phase" })),
     lines: ([queued, running, paused]) => [
       line("ok", "queued", count(queued, "run"), toHash(["runs"], { status: "PENDING" })),
@@ -50,7 +57,7 @@ const BLOCKS = [
   },
   {
     title: "Last hour",
-    allowed: () => can("usage", "read"),
+    operation: "get_usage_overview",
     places: (now) => [withQuery("/usage/overview", { step: "hour", since: hoursAgo(now, 1) })],
     lines: ([{ total }]) => [
       line("ok", "ended", many(total.runs, "run"), toHash(["overview"])),
@@ -60,14 +67,14 @@ const BLOCKS = [
   },
   {
     title: "Approvals",
-    allowed: () => canList("approvals"),
+    operation: "get_approvals",
     places: () => ["/approvals?status=pending&limit=1"],
     lines: ([{ meta }], now) => [line("ok", "wait", meta.total_count
       ? `${formatTotal(meta)}${meta.oldest_at ? `, the oldest for ${formatSpan((now - Date.parse(meta.oldest_at)) / 1000)}` : ""}` : "none", toHash(["approvals"]))],
   },
   {
     title: "Webhooks",
-    allowed: () => can("webhooks", "read"),
+    operation: "get_webhooks",
     places: () => ["/webhooks", `/webhooks/deliveries?state=dead&limit=${ROWS}`],
     lines: ([webhooks, dead], now) => [
       ...webhooks.map((each) => judgeWebhook(each, now)),
@@ -78,7 +85,7 @@ const BLOCKS = [
   },
   {
     title: "Budgets",
-    allowed: () => can("usage", "read"),
+    operation: "get_budgets",
     places: () => ["/budgets"],
     lines: ([budgets]) => [...budgets].sort((a, b) => b.used / b.limit - a.used / a.limit).slice(0, ROWS).map((each) =>
       line({ open: "ok", warning: "note" }[each.state] || "wrong", `${each.budget_id}${each.user_id ? ` · ${each.user_id}` : ""}`,
@@ -87,7 +94,7 @@ const BLOCKS = [
   },
   {
     title: "Usage by user, today",
-    allowed: () => can("usage", "read"),
+    operation: "get_usage",
     places: (now) => [withQuery("/usage", { by: "user", since: `${new Date(now).toISOString().slice(0, 10)}T00:00:00Z` })],
     lines: ([{ data }]) => [...data].sort((a, b) => b.total_tokens - a.total_tokens).slice(0, ROWS).map((each) =>
       line("ok", each.user_id ?? "no user", `${many(each.runs, "run")}, ${formatNumber(each.failed)} failed, ${many(each.total_tokens, "token")}${
@@ -96,7 +103,7 @@ const BLOCKS = [
   },
   {
     title: "Retention",
-    allowed: () => can("audit", "read"),
+    operation: "get_audit",
     places: () => EXPIRIES.map(([operation]) => withQuery("/audit", { operation, limit: 1 })),
     lines: (pages, now) => pages.map(({ data: [last] }, at) => {
       const [operation, noun] = EXPIRIES[at];
@@ -120,7 +127,7 @@ function judgeWebhook(webhook, now) {
 export default function Operate() {
   useCaller();
   const now = useNow(1000);
-  const shown = BLOCKS.filter((block) => block.allowed());
+  const shown = BLOCKS.filter(({ operation, unless }) => (!operation || mayCall(operation)) && !(unless && mayCall(unless)));
   // Each block has a fixed number of places, so the order of hooks does not change.
   const blocks = BLOCKS.map((block) => ({ ...block, resources: useAll(block.places(now), shown.includes(block)) }));
   const read = blocks.filter((block) => shown.some((each) => each.title === block.title)).map((block) => examine(block, now));
