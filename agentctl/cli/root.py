@@ -52,6 +52,7 @@ _COMMANDS = {
     "db": ("db:app", "Inspect, migrate, check, index, back up, restore and copy databases"),
     "audit": ("audit:app", "Search, follow, export and verify the audit log"),
     "webhooks": ("webhooks:app", "List and test webhooks, and deliver their events again"),
+    "workers": ("workers:app", "List the processes that execute runs"),
     "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
     "keys": ("keys:app", "Generate, list, publish and rotate signing keys"),
     "token": ("token:app", "Mint, inspect and verify tokens"),

@@ -151,3 +151,14 @@ def test_options_of_a_transcript_select_it(commands: Commands) -> None:
         "--last is for a transcript"
         in commands.run("sessions", "get", "shown", "--last", "1", "--fields", "session_id").stderr
     )
+
+
+def test_workers_of_a_server_are_listed_in_the_words_of_doctor(commands: Commands) -> None:
+    (worker,) = commands.read("workers", "list")
+    assert (worker["state"], worker["live_runs"]) == ("idle", 0)
+    shown = commands.run("workers", "list", screen=True).stdout
+    assert "WORKER" in shown
+    assert f"idle      0  {worker['host']}" in shown
+    found = {each["check"]: each["what"] for each in commands.read("doctor")}
+    words = f"idle: process {worker['pid']} on {worker['host']}, with 0 live runs"
+    assert found[f"worker {worker['worker_id'][:13]}"].startswith(words)
