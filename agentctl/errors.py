@@ -228,7 +228,7 @@ class QuotaExceeded(TooManyRequests, code="QUOTA_EXCEEDED", exit_code=6):
 
     Args:
         maximum: the number that the quota allows, with its unit.
-        key: the key of `[quotas]`.
+        key: the key of the configuration that has the quota.
     """
 
     retry_after = None
@@ -236,7 +236,7 @@ class QuotaExceeded(TooManyRequests, code="QUOTA_EXCEEDED", exit_code=6):
     def __init__(self, maximum: str, key: str = "") -> None:
         # A client has the text of the response.
         text = f"The quota of {maximum} for one user is used up: delete data, or ask the operator"
-        super().__init__(f"{text} to raise quotas.{key}" if key else maximum)
+        super().__init__(f"{text} to raise {key}" if key else maximum)
 
 
 class RateLimited(TooManyRequests, code="RATE_LIMITED"):

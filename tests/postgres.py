@@ -87,9 +87,9 @@ class PostgresUnderTest:
         """Delete every row."""
         async with self.connected() as connection:
             await connection.execute(
-                "TRUNCATE sessions, workers, idempotency, service_accounts, memories, audit_log,"
-                " webhook_deliveries, disabled_webhooks, usage_ends, usage_hourly, usage_daily,"
-                " component_versions CASCADE"
+                "TRUNCATE files, sessions, workers, idempotency, service_accounts, memories,"
+                " audit_log, webhook_deliveries, disabled_webhooks, usage_ends, usage_hourly,"
+                " usage_daily, component_versions CASCADE"
             )
 
     def connected(self) -> ConnectedTo:

@@ -27,6 +27,8 @@ _OUTER_BOUNDS = {
     "limits.state_bytes": "limits.body_bytes",
     "limits.tool_result_bytes": "limits.run_bytes",
     "runs.tool_timeout_seconds": "runs.timeout_seconds",
+    "files.item_bytes": "files.run_bytes",
+    "files.run_bytes": "files.user_day_bytes",
 }
 
 _CONSOLE_NEEDS = (
@@ -91,6 +93,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         check_mcp_servers,
         _check_approvers,
         _check_search,
+        _check_files,
         _check_budgets,
         _check_webhooks,
     )
@@ -397,6 +400,15 @@ def _check_search(settings: Settings, places: Places) -> None:
             f'must be "words": the database {server.id} is on PostgreSQL',
             hint="trigrams are in SQLite only",
         )
+
+
+def _check_files(settings: Settings, places: Places) -> None:
+    table = settings.files
+    if table.store == "s3" and not table.bucket:
+        places["files.bucket"].refuse('must be set with store = "s3"')
+    for key in ("bucket", "prefix", "endpoint", "region"):
+        if table.store == "folder" and getattr(table, key):
+            places[f"files.{key}"].refuse('has no effect with store = "folder"')
 
 
 def _check_budgets(settings: Settings, places: Places) -> None:

@@ -46,6 +46,7 @@ from agentctl.config.upkeep import (
     Approvals,
     Backup,
     Budget,
+    Files,
     ModelPrice,
     Quotas,
     RateLimits,
@@ -465,6 +466,7 @@ class Settings:
     quotas: Quotas = field(default_factory=Quotas)
     rate_limits: RateLimits = field(default_factory=RateLimits)
     search: Search = field(default_factory=Search)
+    files: Files = field(default_factory=Files)
     audit: Audit = field(default_factory=Audit)
     backup: Backup = field(default_factory=Backup)
     retention: Retention = field(default_factory=Retention)

@@ -41,6 +41,7 @@ SECTIONS: dict[str, type] = {
     "quotas": upkeep.Quotas,
     "rate_limits": upkeep.RateLimits,
     "search": upkeep.Search,
+    "files": upkeep.Files,
     "audit": settings.Audit,
     "backup": upkeep.Backup,
     "retention": upkeep.Retention,

@@ -1,8 +1,8 @@
 """The tables of what a server keeps and how much of it.
 
 `[approvals]`, `[[budgets]]` and `[rate_limits]` (docs/budgets.md), `[quotas]`, `[search]`,
-`[backup]` (docs/databases.md "Backups by the server"), `[retention]`, and the prices of models
-(docs/usage.md).
+`[files]` (docs/files.md), `[backup]` (docs/databases.md "Backups by the server"), `[retention]`,
+and the prices of models (docs/usage.md).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, cast
 
-from agentctl.config.names import DatabaseId, Id
+from agentctl.config.mcp_table import BaseUrl
+from agentctl.config.names import DatabaseId, Id, Region
 from agentctl.config.types import Reference
 from agentctl.light_dataclass import dataclass
 from agentctl.records.value_types import Pattern, Range
@@ -118,6 +119,35 @@ class Search:
 
     enabled: bool = False
     tokenizer: Literal["words", "trigram"] = "words"
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The table `[files]`: where the bytes of files are, and how many there may be.
+
+    With `store` "s3" the bytes are in `bucket`; the credentials are those of the environment.
+
+    Attributes:
+        folder: the folder of the bytes, or with S3 that of uploads in progress; absolute in loaded
+            settings.
+        prefix: the beginning of the keys in the bucket.
+        endpoint: a server with the interface of S3; empty for AWS.
+        item_bytes: maximum bytes of a file.
+        run_bytes: maximum bytes of the files of one run.
+        user_day_bytes: maximum bytes of the files that a user stores in one day, UTC.
+    """
+
+    store: Literal["folder", "s3"] = "folder"
+    folder: Path = Path("files")
+    bucket: Annotated[str, Pattern(r"^([a-z0-9.-]{3,63})?$", "the name of a bucket, or empty")] = ""
+    prefix: Annotated[
+        str, Pattern(r"^([A-Za-z0-9._/-]{1,200})?$", 'a prefix such as "agentctl", or empty')
+    ] = ""
+    endpoint: BaseUrl = ""
+    region: Region = ""
+    item_bytes: Annotated[int, Range(1, 1 << 32)] = 26_214_400
+    run_bytes: Annotated[int, Range(1, 1 << 32)] = 104_857_600
+    user_day_bytes: Annotated[int, Range(1, 1 << 50)] = 1_073_741_824
 
 
 class KeepRule(NamedTuple):

@@ -65,6 +65,7 @@ _Found = tuple[list[dict[str, Any]], str | None]
 
 _UNITS: Mapping[str, Callable[[str], Work[Erased]]] = {
     "sessions": personal_data.erase_sessions,
+    "files": personal_data.erase_files,
     "keys": personal_data.erase_keys,
     "usage": personal_data.anonymise_usage,
     "memories": personal_data.erase_memories,
@@ -168,7 +169,8 @@ class PersonalDataOperations(OperationFamily):
         count = len(self.hosting.databases)
         steps = [_Step("open", number) for number in range(count)]
         for number in range(count):
-            steps += [_Step(name, number) for name in ("sessions", "keys", "deliveries", "usage")]
+            names = ("sessions", "files", "keys", "deliveries", "usage")
+            steps += [_Step(name, number) for name in names]
         steps.append(_Step("memories", 0))
         return steps + [_Step("file", number) for number in range(count)]
 

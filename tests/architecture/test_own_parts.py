@@ -38,7 +38,7 @@ USES: dict[str, tuple[str, ...]] = {
         "runtime.components.catalog", "runtime.components.versions",
         "runtime.runners.replay", "runtime.components.versions",
         "runs.log.requests", "service.family", "service.session_documents",
-        "store.copying.tables", "store.sqlite.backup",
+        "store.blobs", "store.copying.tables", "store.sqlite.backup",
     ),
     "parts of URLs and of query strings, and addresses, by urllib and ipaddress": (
         "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",

@@ -19,8 +19,8 @@ __all__ = ["Engine", "empty"]
 
 _TABLES = (
     "search_texts", "approvals", "live_usage", "run_checkpoints", "run_events", "run_steps", "runs",
-    "sessions", "idempotency", "usage_ends", "usage_hourly", "usage_daily", "webhook_deliveries",
-    "service_accounts", "memory_terms", "memories", "audit_log",
+    "files", "sessions", "idempotency", "usage_ends", "usage_hourly", "usage_daily",
+    "webhook_deliveries", "service_accounts", "memory_terms", "memories", "audit_log",
 )  # fmt: skip
 """The tables that a test fills; `workers` belongs to the running server."""
 

@@ -13,7 +13,7 @@ from tests.docs.pages import ROOT, pages
 
 NUMBERS = [
     "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen",
-    "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
+    "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "twenty-one",
 ]  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOW = (ROOT / ".github/workflows/ci.yml").read_text()

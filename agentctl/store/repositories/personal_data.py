@@ -74,6 +74,7 @@ PERSONAL_TABLES = (
     ),
     PersonalTable("webhook_deliveries", _OF_RUNS, of_sessions="run_id"),
     PersonalTable("idempotency", f"(principal = :user_id OR {_OF_RUNS})", of_sessions="run_id"),
+    PersonalTable("files", _BY_USER, of_sessions="session_id"),
     PersonalTable("usage_ends", _BY_USER, "anonymise"),
     PersonalTable("usage_hourly", f"everyone = 0 AND {_BY_USER}", "anonymise"),
     PersonalTable("usage_daily", f"everyone = 0 AND {_BY_USER}", "anonymise"),
@@ -141,6 +142,12 @@ _LIST_OPEN = Sql(f"SELECT run_id {_OPEN} ORDER BY created_at, run_id LIMIT {OPEN
 _DELETE_KEYS = Sql(
     "DELETE FROM idempotency WHERE principal = :user_id AND key IN (SELECT key FROM idempotency"
     f" WHERE principal = :user_id LIMIT {ERASED_ROWS}) RETURNING key"
+)
+
+# Those of a held session stay with it.
+_DELETE_FILES = Sql(
+    "DELETE FROM files WHERE file_id IN (SELECT file_id FROM files"
+    f" WHERE {_BY_USER} AND session_id IS NULL LIMIT {ERASED_ROWS}) RETURNING file_id"
 )
 
 _NEXT_MEMORIES = (
@@ -276,6 +283,13 @@ def erase_keys(user_id: str) -> Steps[Erased]:
     """Delete some idempotency keys of a person. Call it again until it deletes none."""
     yield Statement(OVERWRITE_DELETED)
     return Erased({"idempotency": len((yield Statement(_DELETE_KEYS, {"user_id": user_id})))})
+
+
+@unit
+def erase_files(user_id: str) -> Steps[Erased]:
+    """Delete some files of a person without a session. Call it again until it deletes none."""
+    yield Statement(OVERWRITE_DELETED)
+    return Erased({"files": len((yield Statement(_DELETE_FILES, {"user_id": user_id})))})
 
 
 @unit

@@ -24,7 +24,7 @@ from agentctl.store.states import IS_OPEN
 
 _Table = Literal["sessions", "runs", "memories"]
 
-_LOCK = Sql("SELECT exclusive(:owner)")
+LOCK_OWNER = Sql("SELECT exclusive(:owner)")
 
 _SIZES: dict[_Table, tuple[str, ...]] = {
     "sessions": ("session_state", "metadata", "summary", "component_data"),
@@ -88,15 +88,15 @@ def check_added(
     if not maximum and not quotas.bytes_per_user:
         return
     owned, values = _UNOWNED if owner is None else _OWNED, {"owner": owner or ""}
-    yield Statement(_LOCK, values)
+    yield Statement(LOCK_OWNER, values)
     if added is not None and maximum:
         counted = yield Statement(_COUNTS[added, owned], {**values, "limit": maximum + 1})
         if counted[0][0] > maximum:
-            raise QuotaExceeded(f"{maximum} {added}", f"{added}_per_user")
+            raise QuotaExceeded(f"{maximum} {added}", f"quotas.{added}_per_user")
     if quotas.bytes_per_user:
         stored = yield Statement(_BYTES[owned], values)
         if stored[0][0] > quotas.bytes_per_user:
-            raise QuotaExceeded(f"{quotas.bytes_per_user} bytes", "bytes_per_user")
+            raise QuotaExceeded(f"{quotas.bytes_per_user} bytes", "quotas.bytes_per_user")
 
 
 _REPORT = Sql(

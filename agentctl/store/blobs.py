@@ -1,0 +1,279 @@
+"""The bytes of files: a folder, or a bucket of S3 (docs/files.md).
+
+Bytes have a key of two hashes, of their user and of themselves. So the files of one user share
+bytes, those of two users never do, and no name of a file is part of a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from agentctl import errors
+from agentctl.config.extras import build_extra_command
+from agentctl.config.upkeep import Files
+from agentctl.store.threads import call_in_thread
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
+
+PIECE_BYTES = 262_144
+"""Bytes that are read, written or sent at once."""
+
+_S3_PARTS_AT_ONCE = 2
+_S3_SECONDS = "30s"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Blob(NamedTuple):
+    """Stored bytes, and when they were stored last: microseconds UTC."""
+
+    key: str
+    stored_at: int
+
+
+class BlobStore(Protocol):
+    """A place for bytes. A place that does not work raises Unavailable.
+
+    Attributes:
+        incoming: the folder for the bytes of uploads in progress. A file there is received bytes
+            of this process, or of one that ended.
+    """
+
+    incoming: Path
+
+    async def keep(self, received: Path, key: str) -> None:
+        """Store the bytes of a file of `incoming`, durably, and remove the file.
+
+        Bytes with the same key are replaced: they count as stored now.
+        """
+        ...
+
+    def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
+        """Yield the bytes from `start` up to, without, `end`, in pieces."""
+        ...
+
+    async def has(self, key: str) -> bool:
+        """Return True if there are bytes with this key."""
+        ...
+
+    async def list_after(self, after: str, limit: int) -> list[Blob]:
+        """Return some stored bytes with later keys than `after`, in the order of the keys."""
+        ...
+
+    async def remove(self, key: str, before: int) -> bool:
+        """Remove bytes unless they were stored at `before` or later, microseconds UTC."""
+        ...
+
+
+def build_key(user_id: str | None, sha256: str) -> str:
+    """Return the key of the bytes of a user; None for no user."""
+    return f"{hashlib.sha256((user_id or '').encode()).hexdigest()[:16]}/{sha256}"
+
+
+def open_blob_store(settings: Files) -> BlobStore:
+    """Open the store of the configuration. Nothing is written or connected before its use.
+
+    Raises:
+        InvalidConfiguration: the extra `s3` is not installed.
+    """
+    return BucketStore(settings) if settings.store == "s3" else FolderStore(settings.folder)
+
+
+class FolderStore:
+    """Bytes in a folder: a folder for each user, a file for each hash."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.incoming = folder / ".incoming"
+
+    async def keep(self, received: Path, key: str) -> None:
+        await _call(self._keep, received, key)
+
+    def _keep(self, received: Path, key: str) -> None:
+        path = self._folder / key
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        os.utime(received)
+        for each in (received, path, self._folder):
+            if each == path:
+                received.replace(path)
+                each = path.parent
+            descriptor = os.open(each, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
+        file = await _call((self._folder / key).open, "rb", 0)
+        try:
+            await _call(file.seek, start)
+            while start < end and (piece := await _call(file.read, min(PIECE_BYTES, end - start))):
+                start += len(piece)
+                yield piece
+        finally:
+            file.close()
+        if start < end:
+            raise _build_missing()
+
+    async def has(self, key: str) -> bool:
+        return await _call((self._folder / key).is_file)
+
+    async def list_after(self, after: str, limit: int) -> list[Blob]:
+        return await _call(self._list_after, after, limit)
+
+    def _list_after(self, after: str, limit: int) -> list[Blob]:
+        found = list[Blob]()
+        user, _, last = after.partition("/")
+        for folder in sorted(self._folder.iterdir() if self._folder.exists() else ()):
+            if folder.name < user or folder == self.incoming:
+                continue
+            for path in sorted(folder.iterdir()):
+                if folder.name > user or path.name > last:
+                    stored_at = path.stat().st_mtime_ns // 1_000
+                    found.append(Blob(f"{folder.name}/{path.name}", stored_at))
+                if len(found) == limit:
+                    return found
+        return found
+
+    async def remove(self, key: str, before: int) -> bool:
+        return await _call(self._remove, key, before)
+
+    def _remove(self, key: str, before: int) -> bool:
+        path = self._folder / key
+        aside = self.incoming / f"{path.parent.name}-{path.name}"
+        # An upload of the same bytes at this moment must not lose them: the time is read when no
+        # upload can replace the file any more.
+        path.replace(aside)
+        if aside.stat().st_mtime_ns // 1_000 >= before:
+            aside.replace(path)
+            return False
+        aside.unlink()
+        return True
+
+
+class BucketStore:
+    """Bytes in a bucket of S3, or of a server with its interface, by the library obstore."""
+
+    def __init__(self, settings: Files) -> None:
+        try:
+            from obstore.store import S3Store
+        except ImportError:
+            raise errors.InvalidConfiguration(
+                'files.store = "s3" needs the extra s3', hint=build_extra_command("s3")
+            ) from None
+        self.incoming = settings.folder / ".incoming"
+        config: S3Config = {}
+        if settings.endpoint:
+            config["endpoint"] = settings.endpoint
+        if settings.region:
+            config["region"] = settings.region
+        self._store = S3Store(
+            settings.bucket,
+            prefix=settings.prefix or None,
+            config=config,
+            client_options={
+                "timeout": _S3_SECONDS,
+                "allow_http": settings.endpoint.startswith("http:"),
+            },
+        )
+
+    async def keep(self, received: Path, key: str) -> None:
+        import obstore
+
+        await _translate(
+            obstore.put_async(self._store, key, received, max_concurrency=_S3_PARTS_AT_ONCE)
+        )
+        await _call(received.unlink)
+
+    async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
+        import obstore
+
+        while start < end:
+            until = min(start + PIECE_BYTES, end)
+            got = obstore.get_range_async(self._store, key, start=start, end=until)
+            piece = bytes(await _translate(got))
+            if not piece:
+                raise _build_missing()
+            start += len(piece)
+            yield piece
+
+    async def has(self, key: str) -> bool:
+        return await self._find_time(key) is not None
+
+    async def list_after(self, after: str, limit: int) -> list[Blob]:
+        import obstore
+
+        found = list[Blob]()
+        stream = obstore.list(self._store, offset=after or None, chunk_size=limit)
+        while len(found) < limit and (batch := await _translate(_next_batch(stream))):
+            found += (Blob(item["path"], _to_microseconds(item["last_modified"])) for item in batch)
+        return found[:limit]
+
+    async def remove(self, key: str, before: int) -> bool:
+        import obstore
+
+        stored_at = await self._find_time(key)
+        if stored_at is None or stored_at >= before:
+            return False
+        await _translate(obstore.delete_async(self._store, key))
+        return True
+
+    async def _find_time(self, key: str) -> int | None:
+        import obstore
+
+        try:
+            found = await obstore.head_async(self._store, key)
+        except FileNotFoundError:
+            return None
+        except obstore.exceptions.BaseError as error:
+            raise _build_unavailable(type(error).__name__) from None
+        return _to_microseconds(found["last_modified"])
+
+
+async def _next_batch(stream: Any) -> Any:
+    return await anext(stream, ())
+
+
+async def _translate(awaitable: Awaitable[T]) -> T:
+    """Wait for obstore; raise the errors of this project."""
+    from obstore.exceptions import BaseError
+
+    try:
+        return await awaitable
+    except FileNotFoundError:
+        raise _build_missing() from None
+    except (BaseError, OSError, ValueError) as error:
+        raise _build_unavailable(type(error).__name__) from None
+
+
+async def _call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function of the file system in a thread; raise the errors of this project."""
+    try:
+        return await call_in_thread(function, *args, **kwargs)
+    except FileNotFoundError:
+        raise _build_missing() from None
+    except OSError as error:
+        raise _build_unavailable(os.strerror(error.errno or 0).lower()) from None
+
+
+def _build_missing() -> errors.Unavailable:
+    return errors.Unavailable(
+        "The bytes of the file are missing", hint="look for the cause with: agentctl doctor"
+    )
+
+
+def _build_unavailable(reason: str) -> errors.Unavailable:
+    return errors.Unavailable(
+        "The store of files does not work", cause=reason, hint="check the table [files]"
+    )
+
+
+def _to_microseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000)

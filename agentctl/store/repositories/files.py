@@ -1,0 +1,165 @@
+"""Files: a row each, in the database of their session. Their bytes are in a `BlobStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+
+from agentctl.errors import QuotaExceeded
+from agentctl.light_dataclass import dataclass
+from agentctl.records.files import FileOrigin, FileReference
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
+from agentctl.store.listing import ID_GROUP, Listing, RowPage, Slice, as_columns, read_by_ids
+from agentctl.store.repositories.quotas import LOCK_OWNER
+from agentctl.store.visibility import IS_VISIBLE, Visibility
+
+MAXIMUM_DAY_FILES = 10_000
+"""Files that a user stores in one day, UTC."""
+
+DELETED_ROWS = 500
+"""Rows that one unit deletes."""
+
+DAY = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """A stored file; see `records.files.FileRecord`. Times are microseconds UTC.
+
+    Attributes:
+        session_id: its session, which is in the same database; None until one is named.
+        run_id: the run that made it; None for an upload.
+    """
+
+    file_id: str
+    user_id: str | None
+    session_id: str | None
+    run_id: str | None
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+    origin: FileOrigin
+    version: int
+    created_at: int
+
+    def build_reference(self) -> FileReference:
+        """Return the file as runs hold it."""
+        return FileReference(self.file_id, self.name, self.media_type, self.size, self.sha256)
+
+
+_NAMES = tuple(field.name for field in fields(FileRow))
+_COLUMNS = ", ".join(_NAMES)
+
+LISTING = Listing(table="files", columns=_COLUMNS, id="file_id")
+
+_CREATE = build_insert("files", _NAMES)
+
+_GET = Sql(f"SELECT {_COLUMNS} FROM files WHERE file_id = :file_id AND {IS_VISIBLE}")
+_GET_ALL = Sql(f"SELECT {_COLUMNS} FROM files WHERE file_id IN ({ID_GROUP}) AND {IS_VISIBLE}")
+
+_NEXT_VERSION = "SELECT coalesce(max({0}.version), 0) + 1 FROM files AS {0} WHERE {0}.session_id ="
+
+_FIND_VERSION = Sql(f"{_NEXT_VERSION.format('named')} :session_id AND named.name = :name")
+
+_BIND = Sql(
+    "UPDATE files SET session_id = :session_id, version ="
+    f" ({_NEXT_VERSION.format('named')} :session_id AND named.name = files.name)"
+    " WHERE file_id = :file_id AND session_id IS NULL RETURNING file_id"
+)
+
+# Separate statements, because `IS NOT DISTINCT FROM` uses no index on PostgreSQL.
+_DAY_OF_OWNER, _DAY_OF_NO_ONE = (
+    Sql(
+        "SELECT count(*), cast(coalesce(sum(size), 0) as bigint) FROM files"
+        f" WHERE {owned} AND created_at >= :since"
+    )
+    for owned in ("user_id = :owner", "user_id IS NULL AND cast(:owner as text) = ''")
+)
+
+_DELETE = Sql("DELETE FROM files WHERE file_id = :file_id RETURNING file_id")
+
+_UNBOUND = "FROM files WHERE session_id IS NULL AND created_at < :before"
+_HAS_UNBOUND = Sql(f"SELECT 1 {_UNBOUND} LIMIT 1")
+_DELETE_UNBOUND = Sql(
+    f"DELETE FROM files WHERE file_id IN (SELECT file_id {_UNBOUND} LIMIT {DELETED_ROWS})"
+    " RETURNING file_id"
+)
+
+_WITH_HASH = Sql(f"SELECT user_id, sha256 FROM files WHERE sha256 IN ({ID_GROUP})")
+
+_NEWEST = Sql(f"SELECT {_COLUMNS} FROM files ORDER BY created_at DESC, file_id DESC LIMIT :limit")
+
+
+@unit
+def create(row: FileRow, maximum: int) -> Steps[FileRow]:
+    """Store a new file; return it with its version.
+
+    Args:
+        maximum: bytes of the files that its user may store in the day.
+
+    Raises:
+        QuotaExceeded: the user has stored too much in the day, UTC.
+    """
+    owner: dict[str, Value] = {"owner": row.user_id or ""}
+    yield Statement(LOCK_OWNER, owner)
+    summed = _DAY_OF_NO_ONE if row.user_id is None else _DAY_OF_OWNER
+    since = row.created_at - row.created_at % DAY
+    ((count, size),) = yield Statement(summed, {**owner, "since": since})
+    if size + row.size > maximum:
+        raise QuotaExceeded(f"{maximum} bytes of files a day", "files.user_day_bytes")
+    if count >= MAXIMUM_DAY_FILES:
+        raise QuotaExceeded(f"A user can store {MAXIMUM_DAY_FILES} files a day, UTC")
+    if row.session_id is not None:
+        named: dict[str, Value] = {"session_id": row.session_id, "name": row.name}
+        row = replace(row, version=(yield Statement(_FIND_VERSION, named))[0][0])
+    yield Statement(_CREATE, asdict(row))
+    return row
+
+
+def get(file_id: str, visibility: Visibility) -> Work[FileRow | None]:
+    """Return the visible file with this id."""
+    return _GET.first(FileRow, file_id=file_id, **visibility.parameters())
+
+
+def get_all(file_ids: Sequence[str], visibility: Visibility) -> Work[list[FileRow]]:
+    """Return the visible files with some ids, in any order."""
+    return read_by_ids(_GET_ALL, file_ids, FileRow, **visibility.parameters())
+
+
+def bind(file_id: str, session_id: str) -> Work[bool]:
+    """Give a file without a session to a session; return False if it has one, or does not exist."""
+    return _BIND.has_rows(file_id=file_id, session_id=session_id)
+
+
+def list_page(
+    visibility: Visibility, user_id: str | None, session_id: str | None, page: Slice
+) -> Work[RowPage[FileRow]]:
+    """Read a page of the visible files of a user and a session, None for all, with their total."""
+    conditions = visibility.conditions().with_equal(user_id=user_id, session_id=session_id)
+    return LISTING.list_page(conditions, page, FileRow)
+
+
+def delete(file_id: str) -> Work[bool]:
+    """Delete the row of a file; return False if there is none."""
+    return _DELETE.has_rows(file_id=file_id)
+
+
+def has_unbound(before: int) -> Work[bool]:
+    """Return True if files without a session were stored before a time, microseconds UTC."""
+    return _HAS_UNBOUND.has_rows(before=before)
+
+
+def delete_unbound(before: int) -> Work[int]:
+    """Delete some files without a session; return their number. Call it again until it is 0."""
+    return _DELETE_UNBOUND.count_rows(before=before)
+
+
+def list_with_hash(hashes: Sequence[str]) -> Work[list[tuple[str | None, str]]]:
+    """Return user and hash of each file that has one of some hashes."""
+    return read_by_ids(_WITH_HASH, hashes, as_columns)
+
+
+def list_newest(limit: int) -> Work[list[FileRow]]:
+    """Return the newest files."""
+    return _NEWEST.rows(FileRow, limit=limit)
