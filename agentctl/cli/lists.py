@@ -193,9 +193,11 @@ async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
             reached = cursor
             if len(found) >= page.limit:
                 break
-    known = {"total_count": max(meta["total_count"], len(found)), "next_cursor": reached}
-    if reached is None and page.cursor is None:
-        known |= {"total_is_capped": False, "total_pages": 1}
+    known: dict[str, Any] = {"next_cursor": reached}
+    if "total_count" in meta:
+        known["total_count"] = max(meta["total_count"], len(found))
+        if reached is None and page.cursor is None:
+            known |= {"total_is_capped": False, "total_pages": 1}
     return build_document({"data": found, "meta": {**meta, **known}})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -51,9 +51,10 @@ class AuditRecord(TypedDict):
 
 
 class CursorMeta(TypedDict):
-    """The position of the next page."""
+    """The position of the next page; `searched_until` is that of `PageMeta`."""
 
     next_cursor: str | None
+    searched_until: NotRequired[str]
 
 
 class AuditPage(TypedDict):

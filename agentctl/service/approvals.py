@@ -80,25 +80,23 @@ class ApprovalOperations(OperationFamily):
                 user_id=filter.user_id,
             )
             part = paging.build_slice("approvals", filter.page)
-            page = await database.read(
-                approvals.list_page(filter, self._visible_approvals(), part), size="large"
-            )
+            work = approvals.list_page(filter, *self._visible_approvals(), part)
+            page = await database.read(work, size="large")
             items = map(documents.build_approval_document, map(self._tighten, page.rows))
             return Document(documents.build_page_document("approvals", items, filter.page, page))
 
-    def _visible_approvals(self) -> Conditions:
+    def _visible_approvals(self) -> tuple[Visibility, Conditions]:
         readable = policy.allowed_ids(self.principal, "get_approvals")
         conditions = Conditions()
         if readable is not None:
             conditions = conditions.with_any("component_id", sorted(readable))
         decided = self._decided_ids()
         if decided is None:
-            return conditions
+            return EVERYONE, conditions
         if not decided:
-            own = self.lookups.visibility.conditions()
-            return Conditions((*conditions.texts, *own.texts), {**conditions.values, **own.values})
+            return self.lookups.visibility, conditions
         text, values = build_any("component_id", sorted(decided), "decided")
-        return conditions.with_condition(
+        return EVERYONE, conditions.with_condition(
             f"({text} OR user_id IS NOT DISTINCT FROM cast(:viewer as text))",
             viewer=self.principal.subject,
             **values,

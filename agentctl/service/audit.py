@@ -25,7 +25,7 @@ from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import RecordWriter
-from agentctl.service.paging import build_number_cursor, parse_number_cursor
+from agentctl.service.paging import build_cursor_meta, build_number_cursor, parse_number_cursor
 from agentctl.store.database import Database
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import AuditRow, Frontier, HeadRow
@@ -63,10 +63,11 @@ class AuditOperations(OperationFamily):
             before = parse_number_cursor("audit", filter.limit, filter.cursor)
             work = audit.list_page(filter, before)
             page = await self.hosting.audit_log.database.read(work, size="large")
+            cursor = build_number_cursor("audit", page.next)
             return build_document(
                 AuditPage(
                     data=[build_entry(row) for row in page.rows],
-                    meta={"next_cursor": build_number_cursor("audit", page.next)},
+                    meta=build_cursor_meta(cursor, page.searched_until),
                 )
             )
 

@@ -18,6 +18,8 @@ from agentctl.interface.requests import (
     SessionFilter,
 )
 from agentctl.interface.requests.lists import check_text_filters
+from agentctl.records.audit import CursorMeta
+from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_text, check_texts
 from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, Slice, Total
 
@@ -148,6 +150,14 @@ def unpack_cursor(cursor: str, parse: Callable[[str], T]) -> T:
 def build_number_cursor(noun: str, before: int | None) -> str | None:
     """Return the cursor of a page of a list by numbers; None for none."""
     return None if before is None else pack_cursor(f"{noun}:{before}")
+
+
+def build_cursor_meta(cursor: str | None, searched_until: int | None) -> CursorMeta:
+    """Return the meta of a page without a total; `searched_until` None: it did not end early."""
+    meta = CursorMeta(next_cursor=cursor)
+    if searched_until is not None:
+        meta["searched_until"] = format_rfc3339(searched_until)
+    return meta
 
 
 def parse_number_cursor(noun: str, limit: int, cursor: str | None) -> int | None:

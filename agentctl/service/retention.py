@@ -43,10 +43,9 @@ class RetentionOperations(OperationFamily):
             )
             work = retention.list_idle(choice, filter.limit, part.after, measured=True)
             rows = await database.read(work, size="large")
-            following = paging.encode_cursor("idle", page, rows)
-            return build_document(
-                IdlePage(data=[*map(_build_idle, rows.rows)], meta={"next_cursor": following})
-            )
+            cursor = paging.encode_cursor("idle", page, rows)
+            meta = paging.build_cursor_meta(cursor, rows.searched_until)
+            return build_document(IdlePage(data=[*map(_build_idle, rows.rows)], meta=meta))
 
     async def prune_sessions(self, request: PruneRequest) -> Document[PruneRecord]:
         async with self.audit("prune_sessions") as call:

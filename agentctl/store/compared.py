@@ -68,6 +68,24 @@ class FilterRange(NamedTuple):
     maximum: int
 
 
+def find_by_prefix(column: str, prefix: str | None) -> list[FilterRange]:
+    """Return the filter by the beginning of an id."""
+    if prefix is None:
+        return []
+    return [
+        FilterRange(
+            Conditions().with_prefix(column, prefix),
+            Conditions().with_prefix(f"{column} || ''", prefix, column),
+            MAXIMUM_READ,
+        )
+    ]
+
+
+def build_lead(columns: str, covered: str = "") -> Lead:
+    """Return the index with some columns, separated by spaces."""
+    return Lead(frozenset(columns.split()), frozenset(covered.split()))
+
+
 @dataclass(frozen=True, slots=True)
 class Filtered:
     """The filters of a list.
@@ -96,7 +114,7 @@ class Filtered:
     totals: ListTotals | None = None
 
     def list_page(self, page: Slice, make: Callable[..., R]) -> Work[RowPage[R]]:
-        """Read a page and its total.
+        """Read a page and its total, unless the page has it.
 
         Args:
             make: creates a row from the columns.
@@ -149,6 +167,9 @@ class Filtered:
             compared = compared.with_all(self.compared)
         if compared.texts:
             return self._read_compared(followed, compared, maximum, page, make)
+        if page.total is not None:
+            total, (followed, page) = page.total[0], narrow(followed, page, *self.times)
+            return self.listing.read(followed, page, make, total, sort_ids=is_few)
         totals = None if is_few else self.totals
         return self.listing.list_page(followed, page, make, totals, self.times, sort_ids=is_few)
 
@@ -278,7 +299,10 @@ class _Rows:
             rows = build_rows_sql(self.listing, found, *parts, limits=" LIMIT :searched")
             if not self.by_id:
                 return rows
-            return f"SELECT {columns} FROM ({rows}) AS found JOIN {table} ON {row_id} = found_id"
+            # The second limit keeps the conditions, which few rows are estimated to match, out of
+            # the join: PostgreSQL would begin with them.
+            joined = f"({rows}) AS found JOIN {table} ON {row_id} = found_id"
+            return f"SELECT {columns} FROM {joined} LIMIT :searched"
         condition = " AND ".join(self.found.texts)
         return f"SELECT {columns} FROM {table} WHERE {condition} LIMIT :searched"
 

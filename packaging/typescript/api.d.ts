@@ -2089,9 +2089,10 @@ export interface components {
             workflow_id?: string;
             workflow_name?: string;
         };
-        /** @description The position of the next page. */
+        /** @description The position of the next page; `searched_until` is that of `PageMeta`. */
         CursorMeta: {
             next_cursor: string | null;
+            searched_until?: string;
         };
         /** @description A decided approval, in the event of the next leg. */
         DecidedApproval: {

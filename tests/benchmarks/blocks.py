@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import combinations
@@ -122,7 +123,9 @@ def _choose_values(hint: Any) -> tuple[Any, ...]:
 
 
 class Counter(Protocol):
-    """Counts the blocks of a unit."""
+    """Counts the blocks of a unit; `milliseconds` is the time of the last one in the database."""
+
+    milliseconds: float
 
     async def count(self, work: Work[Any]) -> int: ...
 
@@ -130,15 +133,19 @@ class Counter(Protocol):
 class SqliteCounter:
     """Counts the pages of a file."""
 
+    milliseconds = 0.0
+
     def __init__(self, path: Path) -> None:
-        self._reader = connect_reader(path)
+        self._reader = connect_reader(path, searches=True)
         self._reader.pragma("mmap_size", 0)
 
     async def count(self, work: Work[Any]) -> int:
         """Return the pages that a unit fetches."""
         kinds = (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS)
         before = sum(self._reader.status(kind)[0] for kind in kinds)
+        began = time.process_time()
         run_unit(self._reader, work)
+        self.milliseconds = (time.process_time() - began) * 1_000
         return sum(self._reader.status(kind)[0] for kind in kinds) - before
 
     def close(self) -> None:
@@ -148,23 +155,32 @@ class SqliteCounter:
 class PostgresCounter:
     """Counts the buffers of a connection."""
 
+    milliseconds = 0.0
+
     def __init__(self, connection: asyncpg.Connection[Any]) -> None:
         self._connection = connection
 
     async def count(self, work: Work[Any]) -> int:
         """Return the buffers of the plans of all statements of a unit."""
-        # As of the reads of lists (docs/decisions/0126).
-        await self._connection.execute("SET plan_cache_mode = force_custom_plan")
-        steps, rows, blocks = iter(work), None, 0
+        async with self._connection.transaction(readonly=True):
+            # As of the reads of lists (docs/decisions/0126).
+            await self._connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+            return await self._count(work)
+
+    async def _count(self, work: Work[Any]) -> int:
+        steps, rows, blocks, self.milliseconds = iter(work), None, 0, 0.0
         try:
             while True:
                 statement = steps.send(rows)  # type: ignore[arg-type]
                 text, names = compile_for_postgres(statement.sql)
                 values = [statement.parameters[name] for name in names]
-                explain = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)"
-                found = json.loads(await self._connection.fetchval(f"{explain} {text}", *values))
-                plan = found[0]["Plan"]
-                blocks += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+                if not text.startswith("EXPLAIN"):
+                    explain = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)"
+                    plans = await self._connection.fetchval(f"{explain} {text}", *values)
+                    (found,) = json.loads(plans)
+                    plan = found["Plan"]
+                    blocks += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+                    self.milliseconds += found["Execution Time"]
                 fetched = await self._connection.fetch(text, *values)
                 rows = [tuple(row) for row in fetched]
         except StopIteration:

@@ -24,13 +24,16 @@ from agentctl.config import settings
 from agentctl.records.times import now
 from agentctl.store.databases import open_database
 from agentctl.store.schema import load_migrations
-from tests.benchmarks.population import RUN_COLUMNS, SESSION_COLUMNS, Batch, Population
+from tests.benchmarks.population import RUN_COLUMNS, SESSION_COLUMNS, Population
+from tests.benchmarks.related import RELATED, Related, group_rows
 
 __all__ = ["fill_database"]
 
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES"
 _SQLITE = "sqlite:///"
-_TABLES = "('sessions', 'runs')"
+_COLUMNS = {"sessions": SESSION_COLUMNS, "runs": RUN_COLUMNS, **RELATED}
+_FILLED = tuple(_COLUMNS)
+_TABLES = "(" + ", ".join(f"'{table}'" for table in _FILLED) + ")"
 CACHE_KB = 1_500_000
 
 
@@ -45,7 +48,7 @@ class _Target(Protocol):
         """
         ...
 
-    async def add(self, batch: Batch) -> None: ...
+    async def add(self, table: str, rows: list[Any]) -> None: ...
 
     async def run(self, sql: str) -> None: ...
 
@@ -91,13 +94,13 @@ class _Sqlite:
             self._connection.execute(f"DROP INDEX {name}")
         return [str(sql) for _, sql in found]
 
-    async def add(self, batch: Batch) -> None:
+    async def add(self, table: str, rows: list[Any]) -> None:
+        columns = _COLUMNS[table]
+        marks = ", ".join("?" * len(columns))
         with self._connection:
-            for table, columns, rows in _table_rows(batch):
-                marks = ", ".join("?" * len(columns))
-                self._connection.executemany(
-                    f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows
-                )
+            self._connection.executemany(
+                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows
+            )
 
     async def run(self, sql: str) -> None:
         self._connection.execute(sql).fetchall()
@@ -132,8 +135,10 @@ class _Postgres:
         constraints = await self._connection.fetch(
             "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid), contype = 'f'"
             " FROM pg_constraint WHERE contype IN ('p', 'u', 'f')"
-            " AND ('sessions'::regclass IN (conrelid, confrelid)"
-            " OR 'runs'::regclass IN (conrelid, confrelid)) ORDER BY contype = 'f'"
+            " AND (conrelid = ANY($1::text[]::regclass[])"
+            " OR confrelid = ANY($1::text[]::regclass[]))"
+            " ORDER BY contype = 'f'",
+            list(_FILLED),
         )
         for table, name, *_ in reversed(constraints):
             await self.run(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
@@ -143,7 +148,7 @@ class _Postgres:
         )
         for name, _ in indexes:
             await self.run(f"DROP INDEX {name}")
-        for table in ("sessions", "runs"):
+        for table in _FILLED:
             await self.run(f"ALTER TABLE {table} DISABLE TRIGGER USER")
         keys, foreign = (
             [
@@ -157,26 +162,21 @@ class _Postgres:
             *keys,
             *(built for _, built in indexes),
             *foreign,
-            *(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in ("sessions", "runs")),
+            *(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in _FILLED),
         ]
 
-    async def add(self, batch: Batch) -> None:
-        for table, columns, rows in _table_rows(batch):
-            await self._connection.copy_records_to_table(table, columns=columns, records=rows)
+    async def add(self, table: str, rows: list[Any]) -> None:
+        await self._connection.copy_records_to_table(table, columns=_COLUMNS[table], records=rows)
 
     async def run(self, sql: str) -> None:
         await self._connection.execute(sql)
 
     async def end(self) -> None:
-        for table in ("sessions", "runs"):
+        for table in _FILLED:
             await self.run(f"VACUUM (ANALYZE) {table}")
         for migration in load_migrations("postgres"):
             await self.run(f"{_APPLIED} ({migration.number}, {now()})")
         await self._connection.close()
-
-
-def _table_rows(batch: Batch) -> list[tuple[str, tuple[str, ...], list[Any]]]:
-    return [("sessions", SESSION_COLUMNS, batch.sessions), ("runs", RUN_COLUMNS, batch.runs)]
 
 
 def _choose_target(url: str) -> _Target:
@@ -185,13 +185,17 @@ def _choose_target(url: str) -> _Target:
     return _Postgres(url)
 
 
-async def fill_database(url: str, population: Population) -> None:
+async def fill_database(url: str, population: Population, *, related: bool = False) -> None:
     """Fill a database, with a progress bar on stderr if stderr is a terminal.
+
+    Args:
+        related: also fill the tables of `tests.benchmarks.related`.
 
     Raises:
         SystemExit: the database has sessions.
     """
     target = _choose_target(url)
+    others = Related(population.sessions * population.runs_per_session)
     again = await target.begin()
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
@@ -200,8 +204,15 @@ async def fill_database(url: str, population: Population) -> None:
     ) as progress:
         task = progress.add_task("sessions and runs", total=population.sessions)
         for batch in population.batches():
-            await target.add(batch)
+            await target.add("sessions", batch.sessions)
+            await target.add("runs", batch.runs)
+            if related:
+                for table, rows in group_rows(others.build(batch)).items():
+                    await target.add(table, rows)
             progress.advance(task, len(batch.sessions))
+        if related:
+            for table, rows in group_rows(others.build_rest()).items():
+                await target.add(table, rows)
         for sql in progress.track(again, description="indexes and keys"):
             await target.run(sql)
     await target.end()

@@ -9,7 +9,7 @@ import pytest
 from agentctl.interface.requests.audit import AuditFilter
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import audit
-from agentctl.store.repositories.audit import FIRST_WINDOW, AuditRow, AuditRowPage
+from agentctl.store.repositories.audit import FIRST_WINDOW, MAXIMUM_READ, AuditRow, AuditRowPage
 from tests.store.conftest import Store
 from tests.store.rows import START
 
@@ -122,6 +122,27 @@ def test_a_read_ends_at_a_window_of_older_rows(store: Store) -> None:
     assert looks == 2
 
 
+def test_page_ends_early_after_the_compared_rows(store: Store) -> None:
+    count = 2 * MAXIMUM_READ + 10
+    outcomes: list[Any] = ["failed", *["allowed"] * (count - 1)]
+    store.write(append_each([entry(START + n, outcome=each) for n, each in enumerate(outcomes)]))
+    wanted = {"principal": entry().principal, "outcome": "failed"}
+    first = read(store, 5, **wanted)
+    assert (first.rows, first.searched_until) == ([], START + count - MAXIMUM_READ)
+    second = read(store, 5, first.next, **wanted)
+    assert (second.rows, second.searched_until) == ([], START + 10)
+    last = read(store, 5, second.next, **wanted)
+    assert ([row.at for row in last.rows], last.next) == ([START], None)
+
+
+def test_page_with_a_time_ends_after_the_last_window(store: Store) -> None:
+    store.write(append_each([entry(START + n) for n in range(16 * FIRST_WINDOW)]))
+    page = read(store, 5, principal="nobody", since=START)
+    assert (page.rows, page.searched_until) == ([], START + FIRST_WINDOW)
+    assert page.next is not None
+    assert read(store, 5, page.next, principal="nobody", since=START) == AuditRowPage([], None)
+
+
 def test_cursors_outside_the_audit_log(store: Store) -> None:
     store.write(append_each([entry(START + n) for n in range(3)]))
     assert len(pages(store, 5, before=10**18 - 1)) == 3
@@ -187,5 +208,5 @@ def test_a_read_uses_the_key_without_a_sort(store: Store) -> None:
         rows = yield Statement(Sql(f"EXPLAIN QUERY PLAN {sql}"), values)
         return [row[3] for row in rows]
 
-    (step,) = store.database.read_blocking(explain(audit._WINDOWS[()]))
+    (step,) = store.database.read_blocking(explain(audit._SINCE))
     assert step.startswith("SEARCH audit_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)")

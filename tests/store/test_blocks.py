@@ -11,8 +11,17 @@ from agentctl.admin.doctor.runs import NEWEST_RUNS
 from agentctl.admin.runs_doctor.find import MAXIMUM_WAITING, PAGE_SIZE
 from agentctl.config import settings
 from agentctl.store import compared
-from agentctl.store.repositories import approvals, events, integrity, lists, queue, workers
+from agentctl.store.repositories import (
+    approvals,
+    events,
+    integrity,
+    lists,
+    memories,
+    queue,
+    workers,
+)
 from tests.benchmarks import blocks
+from tests.benchmarks.other_pages import build_reads
 from tests.benchmarks.population import START, YEAR, Population
 from tests.benchmarks.seed import fill_database
 from tests.postgres import ConnectedTo, drop_schema
@@ -29,6 +38,7 @@ MAXIMUM_BLOCKS = 800
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memories, "MAXIMUM_SORTED", 5)
     for module in (compared, lists):
         monkeypatch.setattr(module, "MAXIMUM_READ", 50)
         monkeypatch.setattr(module, "MAXIMUM_COMPARED", 2_000)
@@ -58,6 +68,18 @@ BLOCKS_OF_RUN = 12
 """Blocks of a run and of its session, with their indexes."""
 
 
+CHECKED = {"accounts", "audit", "approvals", "memories", "retention", "webhooks", "workers"}
+
+
+async def check_reads(counter: blocks.Counter, *, is_sqlite: bool) -> None:
+    reads = [
+        read for read in build_reads(is_sqlite=is_sqlite, every=False) if read.group in CHECKED
+    ]
+    found = [(await counter.count(read.build()), str(read)) for read in reads]
+    beyond = [f"{count:,}: {text}" for count, text in found if count > MAXIMUM_BLOCKS]
+    assert not beyond, "\n".join(beyond)
+
+
 async def check_doctor(counter: blocks.Counter) -> None:
     for name, work in DOCTOR.items():
         found = await counter.count(work)
@@ -67,10 +89,12 @@ async def check_doctor(counter: blocks.Counter) -> None:
 
 def test_pages_of_sqlite_read_a_bounded_number_of_blocks(tmp_path: Path) -> None:
     path = tmp_path / "agentctl.db"
-    asyncio.run(fill_database(f"sqlite:///{path}", Population(SESSIONS, RUNS)))
+    population = Population(SESSIONS, RUNS)
+    asyncio.run(fill_database(f"sqlite:///{path}", population, related=True))
     counter = blocks.SqliteCounter(path)
     check(asyncio.run(blocks.count_all(counter, every=False)))
     asyncio.run(check_doctor(counter))
+    asyncio.run(check_reads(counter, is_sqlite=True))
     counter.close()
 
 
@@ -81,10 +105,12 @@ def test_pages_of_postgresql_read_a_bounded_number_of_blocks(postgres_url: str) 
         async with ConnectedTo(entry) as connection:
             await connection.execute("CREATE SCHEMA blocks")
         url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}options=-csearch_path%3Dblocks"
-        await fill_database(url, Population(SESSIONS, RUNS))
+        await fill_database(url, Population(SESSIONS, RUNS), related=True)
         async with ConnectedTo(entry) as connection:
-            await check_doctor(blocks.PostgresCounter(connection))
-            return await blocks.count_all(blocks.PostgresCounter(connection), every=False)
+            counter = blocks.PostgresCounter(connection)
+            await check_doctor(counter)
+            await check_reads(counter, is_sqlite=False)
+            return await blocks.count_all(counter, every=False)
 
     try:
         check(asyncio.run(count()))

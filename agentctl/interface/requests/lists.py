@@ -70,7 +70,8 @@ async def walk_pages(
             return
         # A page of a filter that no index has can be empty before the end (docs/decisions/0118).
         # So can one of another product that was searched here.
-        can_be_empty = meta.get("total_is_capped") or meta.get("searched") == "page"
+        can_be_empty = meta.get("total_is_capped") or "searched_until" in meta
+        can_be_empty = can_be_empty or meta.get("searched") == "page"
         if following == cursor or not (rows or can_be_empty):
             raise build_endless_list_error(
                 "a page names a next page and has no rows, or names itself"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.records.approvals import ApprovalRow, ApprovalSummary
 from agentctl.records.times import format_optional_time
+from agentctl.store.compared import Filtered, build_lead, find_by_prefix
 from agentctl.store.database import (
     Sql,
     Statement,
@@ -347,6 +348,16 @@ def list_due(now: int) -> Work[list[ApprovalRow]]:
 
 LISTING = Listing(table="approvals", columns=_COLUMNS, id="approval_id")
 
+_EQUAL = (
+    "status", "execution", "kind", "policy", "component_type", "component_id", "tool_name",
+    "session_id", "user_id",
+)  # fmt: skip
+"""The columns that filters compare."""
+
+_LEADS = tuple(
+    map(build_lead, ("session_id", "user_id", "component_id", "execution", "status", ""))
+)
+
 
 def list_decided(before: int, limit: int) -> Work[list[str]]:
     """Return approvals that were decided before a time, and whose run has ended.
@@ -362,32 +373,29 @@ def delete_decided(approval_ids: Sequence[str], before: int) -> Work[list[str]]:
 
 
 def list_page(
-    filter: ApprovalFilter, visible: Conditions, page: Slice
+    filter: ApprovalFilter, visibility: Visibility, visible: Conditions, page: Slice
 ) -> Work[RowPage[ApprovalRow]]:
     """Read a page of the visible approvals that match a filter, and their total.
 
     Args:
         filter: the filter; its `page` is not read.
-        visible: the conditions of the approvals that the caller sees.
+        visible: further conditions of the approvals that the caller sees.
         page: the page, in the order of `created_at`.
     """
-    conditions = visible.with_equal(
-        status=filter.status,
-        execution=filter.execution,
-        kind=filter.kind,
-        policy=filter.policy,
-        component_type=filter.component_type,
-        component_id=filter.component_id,
-        tool_name=filter.tool_name,
-        session_id=filter.session_id,
-        user_id=filter.user_id,
-    )
+    equal = {name: getattr(filter, name) for name in _EQUAL}
     of_run = "(run_id = :run_id OR root_run_id = :run_id)"
-    conditions = conditions.with_present(of_run, run_id=filter.run_id)
-    conditions = conditions.with_prefix("approval_id", filter.id_prefix)
-    times = filter.created_after, filter.created_before
-    sort_ids = filter.id_prefix is not None
-    return LISTING.list_page(conditions, page, ApprovalRow, times=times, sort_ids=sort_ids)
+    is_few = filter.status == "pending"
+    filtered = Filtered(
+        LISTING,
+        sorted(_LEADS, key=lambda lead: "status" not in lead.columns) if is_few else _LEADS,
+        visibility,
+        equal,
+        Conditions().with_present(of_run, run_id=filter.run_id),
+        visible,
+        find_by_prefix("approval_id", filter.id_prefix),
+        (filter.created_after, filter.created_before),
+    )
+    return filtered.list_page(page, ApprovalRow)
 
 
 def keep_checkpoint(checkpoint: Checkpoint) -> Work[None]:

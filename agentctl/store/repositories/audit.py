@@ -9,14 +9,12 @@ Each signed head covers the entries since the head before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
 from typing import NamedTuple
 
 from agentctl.interface.requests.audit import AuditFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import AuditOutcome
 from agentctl.store.database import (
-    Row,
     Sql,
     Statement,
     Steps,
@@ -33,6 +31,12 @@ DELETE_BATCH = 500
 
 FIRST_WINDOW = 1_000
 """Rows in the first window of a read. Each further window is twice as large."""
+
+MAXIMUM_WINDOW = 8_000
+"""Rows in the last window of a read with `since`, which reads 15,000 rows then."""
+
+MAXIMUM_READ = 400
+"""Rows of one filter that a page compares with the others."""
 
 EARLIEST = -(2**63)
 """A time before all others."""
@@ -63,10 +67,16 @@ class AuditRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditRowPage:
-    """A page. `next` is the argument `before` of the next page, None on the last page."""
+    """A page.
+
+    Attributes:
+        next: the argument `before` of the next page, None on the last page.
+        searched_until: the time of the last row that was compared, if the page ends there.
+    """
 
     rows: list[AuditRow]
     next: int | None
+    searched_until: int | None = None
 
 
 APPENDED_COLUMNS = AuditRow._fields[:-1]  # the database numbers the rows
@@ -79,20 +89,17 @@ _FILTERS = ("principal", "operation", "outcome")
 """The columns with an index, the most selective first."""
 
 
-def _window_sql(present: tuple[str, ...]) -> Sql:
-    filters = "".join(f" AND {name} = :{name}" for name in present)
+def _build_window(condition: str) -> Sql:
     return Sql(
         f"SELECT {', '.join(AuditRow._fields)} FROM audit_log"
-        f" WHERE seq >= :floor AND seq < :before{filters} AND at >= :since"
-        " ORDER BY seq DESC LIMIT :limit"
+        f" WHERE seq >= :floor AND seq < :before AND {condition} ORDER BY seq DESC LIMIT :limit"
     )
 
 
-_WINDOWS = {
-    names: _window_sql(names) for count in range(4) for names in combinations(_FILTERS, count)
-}
+_WINDOWS = {name: _build_window(f"{name} = :{name}") for name in _FILTERS}
+_SINCE = _build_window("at >= :since")
 
-_NEWEST = Sql("SELECT max(at) FROM audit_log WHERE seq >= :floor AND seq < :before")
+_TIMES = Sql("SELECT max(at), min(at) FROM audit_log WHERE seq >= :floor AND seq < :before")
 
 _NEWEST_TIME = Sql("SELECT at FROM audit_log WHERE seq = (SELECT max(seq) FROM audit_log)")
 
@@ -123,10 +130,12 @@ def find_entry(work: Work[None]) -> Mapping[str, Value] | None:
 
 @unit
 def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowPage]:
-    """Read a page, newest rows first. It may read the whole audit log: for `large` reads.
+    """Read a page, newest rows first.
 
-    A row may be older than rows with smaller numbers, because a clock was set back. So the read
-    stops at `since` only if all rows of a window are older.
+    The index of one filter finds rows, with which the others are compared. The page ends early
+    after `MAXIMUM_READ` of these rows, and with `since` after `MAXIMUM_WINDOW`. A row may be older
+    than rows with smaller numbers, because a clock was set back. So the read stops at `since` only
+    if all rows of a window are older.
 
     Args:
         before: only rows with a smaller number.
@@ -137,21 +146,35 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
     before = highest + 1 if before is None else min(before, highest + 1)
     present = {name: getattr(filter, name) for name in _FILTERS}
     present = {name: value for name, value in present.items() if value is not None}
-    sql = _WINDOWS[tuple(present)]
+    lead = next(iter(present), None)
     since = EARLIEST if filter.since is None else filter.since
-    rows: list[Row] = []
+    sql = _SINCE if lead is None else _WINDOWS[lead]
+    is_compared = len(present) + (filter.since is not None) > 1
+    left = MAXIMUM_READ if is_compared else filter.limit + 1
+    rows: list[AuditRow] = []
     size = FIRST_WINDOW
     while before > lowest and len(rows) <= filter.limit:
         window = {"floor": max(before - size, lowest), "before": before}
-        # One row more than the page shows whether there is another page.
-        limit = filter.limit + 1 - len(rows)
-        rows += yield Statement(sql, {**window, **present, "since": since, "limit": limit})
+        values = {**window, **present, "since": since, "limit": left}
+        found = [AuditRow(*row) for row in (yield Statement(sql, values))]
+        rows += [
+            row
+            for row in found
+            if row.at >= since and all(getattr(row, name) == present[name] for name in present)
+        ]
+        left -= len(found)
+        before, size = window["floor"], 2 * size
+        if len(rows) > filter.limit:
+            break
+        if is_compared and not left:
+            return AuditRowPage(rows, found[-1].seq, found[-1].at)
         if filter.since is not None:
-            newest = yield from _NEWEST.value(**window)
+            ((newest, oldest),) = yield Statement(_TIMES, window)
             if newest is not None and newest < since:
                 break
-        before, size = window["floor"], 2 * size
-    entries = [AuditRow(*row) for row in rows[: filter.limit]]
+            if size > MAXIMUM_WINDOW and before > lowest:
+                return AuditRowPage(rows, before, oldest or since)
+    entries = rows[: filter.limit]
     return AuditRowPage(entries, entries[-1].seq if len(rows) > filter.limit else None)
 
 

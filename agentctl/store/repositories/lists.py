@@ -14,7 +14,15 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.runs import LastRunState, RunRow
 from agentctl.records.sessions import SummaryRow
-from agentctl.store.compared import MAXIMUM_COMPARED, MAXIMUM_READ, Filtered, FilterRange, Lead
+from agentctl.store.compared import (
+    MAXIMUM_COMPARED,
+    MAXIMUM_READ,
+    Filtered,
+    FilterRange,
+    Lead,
+    build_lead,
+    find_by_prefix,
+)
 from agentctl.store.database import Value, Work
 from agentctl.store.listing import Conditions, Joined, Listing, RowPage, Slice, Times, fold_ascii
 from agentctl.store.repositories.run_reads import (
@@ -64,17 +72,13 @@ _LAST_ERROR = (
 )
 
 
-def _lead(columns: str, covered: str = "") -> Lead:
-    return Lead(frozenset(columns.split()), frozenset(covered.split()))
-
-
 _RUN_LEADS = (
-    _lead("session_id"),
-    _lead("user_id", "status component_type component_id"),
-    _lead("component_id", "status component_type"),
-    _lead("status", "component_type"),
-    _lead("component_type"),
-    _lead(""),
+    build_lead("session_id"),
+    build_lead("user_id", "status component_type component_id"),
+    build_lead("component_id", "status component_type"),
+    build_lead("status", "component_type"),
+    build_lead("component_type"),
+    build_lead(""),
 )
 """The indexes `runs_*_created`."""
 
@@ -94,7 +98,7 @@ def list_runs(
         few = few.with_condition(IS_LIVE)
     if filter.at_work:
         few = few.with_condition(IS_AT_WORK)
-    ranges = _find_by_prefix("run_id", filter.id_prefix)
+    ranges = find_by_prefix("run_id", filter.id_prefix)
     if (after := filter.finished_after) is not None:
         found = Conditions().with_condition("finished_at >= :finished_after", finished_after=after)
         found = found.with_present(
@@ -140,19 +144,6 @@ def _compare_run(filter: RunFilter) -> Conditions:
     if filter.error is not None:
         conditions = conditions.with_all(_match_text(_ERROR_TEXT, filter.error))
     return conditions
-
-
-def _find_by_prefix(column: str, prefix: str | None) -> list[FilterRange]:
-    """Return the filter by the beginning of an id."""
-    if prefix is None:
-        return []
-    return [
-        FilterRange(
-            Conditions().with_prefix(column, prefix),
-            Conditions().with_prefix(f"{column} || ''", prefix, column),
-            MAXIMUM_READ,
-        )
-    ]
 
 
 def _match_metadata(metadata: Sequence[str], tags: Sequence[str]) -> Conditions:
@@ -202,20 +193,20 @@ class ListedSession(SummaryRow):
 SessionRowPage = RowPage[ListedSession]
 
 
-_SESSION_LEADS = {
+SESSION_LEADS = {
     "created_at": (
-        _lead("user_id component_id", "session_type"),
-        _lead("user_id session_type"),
-        _lead("user_id"),
-        _lead("component_id", "session_type"),
-        _lead("session_type"),
-        _lead(""),
+        build_lead("user_id component_id", "session_type"),
+        build_lead("user_id session_type"),
+        build_lead("user_id"),
+        build_lead("component_id", "session_type"),
+        build_lead("session_type"),
+        build_lead(""),
     ),
     "updated_at": (
-        _lead("user_id", "session_type component_id"),
-        _lead("component_id"),
-        _lead("session_type"),
-        _lead(""),
+        build_lead("user_id", "session_type component_id"),
+        build_lead("component_id"),
+        build_lead("session_type"),
+        build_lead(""),
     ),
 }
 """The indexes of sessions for each order."""
@@ -227,8 +218,8 @@ def list_sessions(
     """Read a page of the visible sessions that match a filter, and their total."""
     times, compared = _match_times(filter, page)
     compared = compared.with_all(_match_texts(filter))
-    equal, leads = _get_columns(filter), _SESSION_LEADS[page.sort]
-    ranges = _find_by_prefix("session_id", filter.id_prefix)
+    equal, leads = _get_columns(filter), SESSION_LEADS[page.sort]
+    ranges = find_by_prefix("session_id", filter.id_prefix)
     if filter.session_name:
         owner = visibility.conditions()
         if visibility.everyone:

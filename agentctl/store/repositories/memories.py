@@ -24,6 +24,7 @@ from agentctl.records.memories import (
     check_topics,
     split_words,
 )
+from agentctl.store.compared import Filtered, FilterRange, build_lead
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice, prefix_end
 from agentctl.store.visibility import IS_VISIBLE, Visibility
@@ -53,6 +54,11 @@ _NAMES = tuple(field.name for field in fields(MemoryRow))
 _COLUMNS = ", ".join(_NAMES)
 
 LISTING = Listing(table="memories", columns=_COLUMNS, id="memory_id")
+
+_LEADS = build_lead("user_id"), build_lead("")
+
+MAXIMUM_SORTED = 25
+"""Memories with a term that are sorted for a page; more are compared in the order of the list."""
 
 _CREATE = build_insert("memories", _NAMES)
 
@@ -198,22 +204,27 @@ def list_page(
     filter: MemoryFilter, visibility: Visibility, page: Slice
 ) -> Work[RowPage[MemoryRow]]:
     """Read a page of the visible memories that match a filter, and their total."""
-    conditions = visibility.conditions().with_equal(
-        user_id=filter.user_id, agent_id=filter.agent_id, team_id=filter.team_id
-    )
     owner = filter.user_id if visibility.everyone else visibility.user_id
-    words = split_words(filter.search_content or "")[:_MAXIMUM_SEARCH_WORDS]
-    if owner is not None and (words or filter.topics):
-        conditions = Conditions(conditions.texts, {**conditions.values, "owner": owner})
-    for number, topic in enumerate(filter.topics):
-        condition = _has_term(f"term = :topic{number}", owner)
-        values = {f"topic{number}": f"{TOPIC_PREFIX}{topic}"}
-        conditions = conditions.with_condition(condition, **values)
-    for number, word in enumerate(words):
-        prefix = Conditions().with_prefix("term", word, f"word{number}")
-        condition = _has_term(" AND ".join(prefix.texts), owner)
-        conditions = conditions.with_condition(condition, **prefix.values)
-    return LISTING.list_page(conditions, page, MemoryRow)
+    terms = [
+        Conditions((f"term = :topic{number}",), {f"topic{number}": TOPIC_PREFIX + topic})
+        for number, topic in enumerate(filter.topics)
+    ]
+    for number, word in enumerate(split_words(filter.search_content or "")[:_MAXIMUM_SEARCH_WORDS]):
+        terms.append(Conditions().with_prefix("term", word, f"word{number}"))
+    compared, ranges = Conditions(), list[FilterRange]()
+    for term in terms:
+        if owner is None:
+            compared = compared.with_all(_has_term(term, None))
+        else:
+            found, each = _has_term(term, owner), _has_term(term, None)
+            ranges.append(FilterRange(found, each, MAXIMUM_SORTED))
+    equal: dict[str, Value] = {
+        "user_id": filter.user_id,
+        "agent_id": filter.agent_id,
+        "team_id": filter.team_id,
+    }
+    filtered = Filtered(LISTING, _LEADS, visibility, equal, compared=compared, ranges=ranges)
+    return filtered.list_page(page, MemoryRow)
 
 
 @unit
@@ -273,14 +284,14 @@ def _create_terms(row: MemoryRow) -> Steps[None]:
         yield Statement(_CREATE_TERMS, {**shared, **some})
 
 
-def _has_term(condition: str, owner: str | None) -> str:
+def _has_term(term: Conditions, owner: str | None) -> Conditions:
     """Return the condition that a memory has a term.
 
     For one user an index finds the memories with the term; without a user, each memory is checked.
     """
+    condition = " AND ".join(term.texts)
     if owner is None:
         terms = "memory_terms WHERE memory_terms.memory_id = memories.memory_id"
-        return f"EXISTS (SELECT 1 FROM {terms} AND {condition})"
-    return (
-        f"memory_id IN (SELECT memory_id FROM memory_terms WHERE user_id = :owner AND {condition})"
-    )
+        return Conditions((f"EXISTS (SELECT 1 FROM {terms} AND {condition})",), term.values)
+    ids = f"SELECT memory_id FROM memory_terms WHERE user_id = :owner AND {condition}"
+    return Conditions((f"memory_id IN ({ids})",), {**term.values, "owner": owner})

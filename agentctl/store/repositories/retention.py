@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from agentctl.light_dataclass import dataclass
+from agentctl.store.compared import Filtered, Lead
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import (
     ID_GROUP,
@@ -21,6 +22,7 @@ from agentctl.store.listing import (
     group_ids,
     read_group,
 )
+from agentctl.store.repositories.lists import SESSION_LEADS
 from agentctl.store.repositories.quotas import build_size
 from agentctl.store.repositories.sessions import COUNT_REMOVALS
 from agentctl.store.states import IS_LIVE, RUN, change
@@ -41,15 +43,6 @@ class IdleSessions:
     component_id: str | None = None
     without_component: bool = False
     visibility: Visibility = EVERYONE
-
-    def build_conditions(self) -> Conditions:
-        """Return the conditions of the statement."""
-        conditions = self.visibility.conditions().with_condition(
-            "updated_at < :idle_before", idle_before=self.before
-        )
-        if self.without_component:
-            return conditions.with_condition("component_id IS NULL")
-        return conditions.with_equal(component_id=self.component_id, session_type=self.session_type)
 
 
 @dataclass(slots=True)
@@ -108,6 +101,8 @@ _MEASURED = Listing(
     " WHERE runs.session_id = sessions.session_id), 0)",
     id="session_id",
 )
+
+_WITHOUT_COMPONENT = Lead(condition=Conditions(("component_id IS NULL",)))
 
 _NEXT_COMPONENT = Sql("SELECT min(component_id) FROM sessions WHERE component_id > :after")
 
@@ -172,12 +167,21 @@ def list_idle(
 ) -> Steps[RowPage[IdleRow]]:
     """Read a page of idle sessions, those that were not used for longest first.
 
+    It can have fewer sessions than its limit, and a next page.
+
     Args:
         measured: True to read the sizes.
     """
-    page = Slice("updated_at", "asc", limit, after=after)
-    listing = _MEASURED if measured else _IDLE
-    rows = yield from listing.read(choice.build_conditions(), page, IdleRow, 0)
+    filtered = Filtered(
+        _MEASURED if measured else _IDLE,
+        (_WITHOUT_COMPONENT,) if choice.without_component else SESSION_LEADS["updated_at"],
+        choice.visibility,
+        {"session_type": choice.session_type, "component_id": choice.component_id},
+        times=(None, choice.before),
+    )
+    # With a total nothing is counted.
+    page = Slice("updated_at", "asc", limit, after=after, total=(0, False))
+    rows = yield from filtered.list_page(page, IdleRow)
     for group in group_ids([row.session_id for row in rows.rows]):
         busy = {session_id for (session_id,) in (yield Statement(_BUSY_SESSIONS, group))}
         for row in rows.rows:

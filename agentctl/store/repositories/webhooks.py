@@ -13,8 +13,10 @@ from typing import NamedTuple
 from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.webhooks import DeliveryState
+from agentctl.store.compared import Filtered, build_lead, find_by_prefix
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
-from agentctl.store.listing import Conditions, Listing, RowPage, Slice
+from agentctl.store.listing import Listing, RowPage, Slice
+from agentctl.store.visibility import EVERYONE
 
 DELETE_BATCH = 500
 """Deliveries that one unit of work deletes."""
@@ -294,6 +296,8 @@ def list_disabled() -> Work[list[DisabledWebhook]]:
 
 LISTING = Listing(table="webhook_deliveries", columns=_COLUMNS, id="delivery_id")
 
+_LEADS = tuple(map(build_lead, ("run_id", "webhook_id state", "state", "")))
+
 
 def list_page(filter: DeliveryFilter, page: Slice) -> Work[RowPage[DeliveryRow]]:
     """Read a page of the deliveries that match a filter, and their total.
@@ -301,11 +305,13 @@ def list_page(filter: DeliveryFilter, page: Slice) -> Work[RowPage[DeliveryRow]]
     Args:
         page: the page, in the order of `created_at`.
     """
-    conditions = (
-        Conditions()
-        .with_equal(state=filter.state, webhook_id=filter.webhook_id, run_id=filter.run_id)
-        .with_prefix("delivery_id", filter.id_prefix)
-    )
-    times = filter.created_after, None
-    sort_ids = filter.id_prefix is not None
-    return LISTING.list_page(conditions, page, DeliveryRow, times=times, sort_ids=sort_ids)
+    equal: dict[str, Value] = {
+        "state": filter.state,
+        "webhook_id": filter.webhook_id,
+        "run_id": filter.run_id,
+    }
+    filtered = Filtered(
+        LISTING, _LEADS, EVERYONE, equal, times=(filter.created_after, None),
+        ranges=find_by_prefix("delivery_id", filter.id_prefix),
+    )  # fmt: skip
+    return filtered.list_page(page, DeliveryRow)
