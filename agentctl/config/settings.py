@@ -115,8 +115,7 @@ class Authorization:
     """The table `[authorization]` (docs/contract.md "Authentication"), with absolute paths.
 
     Attributes:
-        provider: the identity provider whose settings are the defaults
-            (`config.identity_providers`).
+        provider: the identity provider whose settings are the defaults (`config.load.PRESETS`).
         verification_keys: PEM texts or one shared secret, including JWT_VERIFICATION_KEY.
         jwks_file: key sets, including JWT_JWKS_FILE.
         jwks_url: the URL of a key set; empty for none.

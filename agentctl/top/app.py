@@ -20,7 +20,7 @@ from agentctl.cli.show.transcript.draw import SHORT_ID
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.top.dialogs import CancelScreen, DecideScreen, HelpScreen
-from agentctl.top.feed import Run, RunFeed, is_live, is_paused
+from agentctl.top.feed import Run, RunFeed, arrange_runs, is_live, is_paused, list_descendants
 from agentctl.top.head import (
     ConnectionState,
     ScreenSettings,
@@ -31,7 +31,6 @@ from agentctl.top.head import (
 )
 from agentctl.top.list import RecordTable
 from agentctl.top.texts import EventLog, draw_facts
-from agentctl.top.tree import arrange_runs, list_descendants
 from agentctl.top.views import Form, View
 from agentctl.transcripts.model import clean_line
 

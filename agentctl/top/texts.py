@@ -20,9 +20,8 @@ from agentctl.records.events import TEXT_KINDS, parse_event
 from agentctl.records.kinds import Record, component_of_run, find_component
 from agentctl.records.phase import describe_run
 from agentctl.records.times import format_elapsed, format_span, now
-from agentctl.top.feed import is_live
+from agentctl.top.feed import Row, is_live
 from agentctl.top.head import FIRST_PAUSE, LONGEST_PAUSE
-from agentctl.top.tree import Row
 from agentctl.transcripts.model import (
     DrawnRun,
     build_drawn_run,

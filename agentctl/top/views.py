@@ -23,9 +23,8 @@ from agentctl.interface.requests import (
 )
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
-from agentctl.top.feed import Run, RunFeed, is_live, is_paused, is_settled
+from agentctl.top.feed import SORTS, Run, RunFeed, arrange_runs, is_live, is_paused, is_settled
 from agentctl.top.texts import build_cells, cell, draw_runs, format_age, format_state, number
-from agentctl.top.tree import SORTS, arrange_runs
 from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:

@@ -80,7 +80,7 @@ USES: dict[str, tuple[str, ...]] = {
         "cli.show.tokens", "runtime.runners.langgraph_journal", "service.paging",
     ),
     "the names and texts of a standard in messages, explanations and fields": (
-        "auth.explain.checks", "config.settings", "errors", "interop.agui.events",
+        "auth.explain.checks", "config.settings", "errors", "interop.agui.face",
         "interop.mcp.face", "runtime.json_schema", "server.authentication",
         "store.repositories.events",
     ),
@@ -96,7 +96,6 @@ USES: dict[str, tuple[str, ...]] = {
         "server.openapi.pages", "server.routes.console",
     ),
     "the address of the listener, handed to uvicorn": ("server.processes.serve",),
-    "the TLS object of a connection, which httpcore2 asks for": ("webhooks.receiving",),
 }  # fmt: skip
 """Modules that use building blocks and are no part: what for."""
 

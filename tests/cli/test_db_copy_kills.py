@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from agentctl import errors
-from agentctl.admin.search_index import count_unindexed
+from agentctl.admin.databases import count_unindexed
 from agentctl.config.settings import Database
 from agentctl.store.copying import copier, postgres, sqlite
 from agentctl.store.copying.postgres import PostgresTarget

@@ -25,11 +25,10 @@ from agentctl.remote import RemoteOperations
 from agentctl.server import create_app as create_server
 from agentctl.top.app import TopApp
 from agentctl.top.command import create_app
-from agentctl.top.feed import RunFeed
+from agentctl.top.feed import Row, RunFeed, arrange_runs, matches
 from agentctl.top.head import LONGEST_PAUSE, ConnectionState, count_runs, describe_failure
 from agentctl.top.list import RecordTable
 from agentctl.top.texts import build_cells, draw_facts, draw_runs
-from agentctl.top.tree import Row, arrange_runs, matches
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.held_tool import HOLD, NAPPER

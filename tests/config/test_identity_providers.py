@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from agentctl.config import load_settings
-from agentctl.config.identity_providers import PRESETS
+from agentctl.config.load import PRESETS
 from agentctl.config.settings import Authorization, IdentityProvider, Settings
 from agentctl.errors import InvalidConfiguration
 from tests.commands import run_command

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.admin.search_index import count_unindexed, index_texts
+from agentctl.admin.databases import count_unindexed, index_texts
 from agentctl.interface.requests import NewSession, Page, RunRequest, SessionFilter, SessionLocator
 from agentctl.records.times import now
 from agentctl.service.paging import pack_cursor

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import tomli_w
 
-from agentctl.config.identity_providers import PRESETS
+from agentctl.config.load import PRESETS
 from tests.auth.forge import rs, rsa_pair, token
 from tests.commands import Result, run_command
 from tests.deployment import ADMIN

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from agentctl.admin.databases import check_index
 from agentctl.admin.doctor import configuration, databases, runs
 from agentctl.admin.doctor.production import check_production
-from agentctl.admin.search_index import check_index
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
 from agentctl.light_dataclass import dataclass

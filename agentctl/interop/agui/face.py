@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,9 +12,14 @@ from starlette.responses import Response
 from agentctl.errors import AgentctlError, ValidationFailed
 from agentctl.interface.requests import EarlierMessage
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
-from agentctl.interop.agui.events import AguiStream
 from agentctl.interop.agui.settings import PREFIX, ROUTES
-from agentctl.interop.pages.decisions import ResumedRun
+from agentctl.interop.pages.decisions import (
+    Asked,
+    ResumedRun,
+    build_call_id,
+    build_question,
+    is_interrupt,
+)
 from agentctl.interop.pages.exchange import PageExchange, PageFace, Portions
 from agentctl.interop.pages.request import (
     MAXIMUM_MESSAGES,
@@ -28,7 +33,245 @@ from agentctl.interop.pages.request import (
     read_thread_id,
     read_tools,
 )
+from agentctl.interop.pages.stream import (
+    PageEvent,
+    PagePart,
+    PageStream,
+    TextEvents,
+    describe_failure,
+)
 from agentctl.light_dataclass import dataclass
+from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS
+from agentctl.records.events import Event, EventKind
+
+_NOTE = {"type": "string", "maxLength": MAXIMUM_NOTE_LENGTH}
+
+
+def build_interrupt(asked: Asked) -> dict[str, Any]:
+    """Return the interrupt of an approval."""
+    reason, schema = _describe_answer(asked)
+    interrupt = {
+        "id": asked["approval_id"],
+        "reason": reason,
+        "message": build_question(asked),
+        "responseSchema": schema,
+        "metadata": {
+            "agentctl": {
+                name: asked[name]
+                for name in ("kind", "policy", "run_id", "tool_name", "arguments", "arguments_hash")
+            }
+        },
+    }
+    if asked["kind"] != "input":
+        interrupt["toolCallId"] = build_call_id(asked["run_id"], asked["tool_call_id"])
+    if asked["expires_at"] is not None:
+        interrupt["expiresAt"] = asked["expires_at"]
+    return interrupt
+
+
+def _describe_answer(asked: Asked) -> tuple[str, dict[str, Any]]:
+    """Return the reason of an interrupt, and the schema of the payload that answers it."""
+    match asked["kind"]:
+        case "input":
+            return "input_required", asked["schema"] or {}
+        case "outcome":
+            outcomes = {"type": "string", "enum": [*VERBS["outcome"]]}
+            properties: dict[str, Any] = {"outcome": outcomes, "result": {}, "note": _NOTE}
+            required = ["outcome"]
+            reason = "agentctl:outcome"
+        case _:
+            edited = {**(asked["schema"] or {"type": "object"})}
+            properties = {"approved": {"type": "boolean"}, "editedArgs": edited, "note": _NOTE}
+            required = ["approved"]
+            reason = "tool_call"
+    properties["argumentsHash"] = {"type": "string"}
+    return reason, {"type": "object", "properties": properties, "required": required}
+
+
+PROTOCOL_VERSION = "1.0"
+"""The version of AG-UI whose events these are."""
+
+_USAGE = (
+    ("inputTokens", "input_tokens"), ("outputTokens", "output_tokens"),
+    ("totalTokens", "total_tokens"),
+)  # fmt: skip
+
+
+class AguiStream(PageStream):
+    """Translates the events of one stream of AG-UI.
+
+    Args:
+        thread_id, run_id: as the page has named them.
+        attributes: True if the page knows the events of subagents, which came with version 1.0;
+            otherwise a member is a step, and its work is not shown.
+    """
+
+    text = TextEvents(
+        {"TEXT_MESSAGE_START": {"role": "assistant"}}, "TEXT_MESSAGE_CONTENT", ("TEXT_MESSAGE_END",)
+    )
+    thinking = TextEvents(
+        {"REASONING_START": {}, "REASONING_MESSAGE_START": {"role": "reasoning"}},
+        "REASONING_MESSAGE_CONTENT",
+        ("REASONING_MESSAGE_END", "REASONING_END"),
+    )
+    text_id = "messageId"
+    has_state = True
+
+    def __init__(
+        self, thread_id: str, run_id: str, *, attributes: bool, after: Collection[str] = ()
+    ) -> None:
+        super().__init__(thread_id, after=after)
+        self._name = {"threadId": thread_id, "runId": run_id}
+        self._attributes = attributes
+        self._state: dict[str, Any] | None = None
+
+    def start(self, state: dict[str, Any] | None) -> Iterator[PageEvent]:
+        self._state = state
+        names = {"run_id": self.root_id, "session_id": self.thread_id, "version": self.version}
+        yield {
+            "type": "RUN_STARTED",
+            **self._name,
+            "protocolVersion": PROTOCOL_VERSION,
+            "metadata": {"agentctl": names},
+        }
+        if state is not None:
+            yield {"type": "STATE_SNAPSHOT", "snapshot": state}
+
+    def finish(self, state: dict[str, Any] | None) -> Iterator[PageEvent]:
+        """Yield the change of the state of the session, and the last event of the stream."""
+        assert self._end is not None
+        if state is not None and self._state is not None:
+            delta = build_patch(self._state, state)
+            if delta:
+                yield {"type": "STATE_DELTA", "delta": delta}
+        yield self._end
+
+    def _shows(self, event: Event) -> bool:
+        return self._attributes or event.run_id == self.root_id
+
+    def _attribute(self, part: PagePart, event: PageEvent) -> PageEvent:
+        if part.run_id == self.root_id or not self._attributes:
+            return event
+        return {**event, "subagentRunId": part.run_id}
+
+    def _open_member(self, part: PagePart, event: Event) -> PageEvent:
+        if not self._attributes:
+            part.name = f"{part.name} ({part.run_id})"
+            return self._build_step(part.name, starts=True)
+        opening = {"type": "SUBAGENT_STARTED", "subagentRunId": part.run_id, "name": part.name}
+        parent = event.data.get("parent_run_id")
+        if parent != self.root_id and parent in self._parts:
+            opening["parentSubagentRunId"] = parent
+        return opening
+
+    def _close_member(self, part: PagePart, event: Event) -> Iterator[PageEvent]:
+        if not self._attributes:
+            yield self._build_step(part.name, starts=False)
+            return
+        yield from self._close_part(part)
+        named = {"subagentRunId": part.run_id}
+        if event.kind is EventKind.PAUSED:
+            asked = [
+                each["approval_id"]
+                for each in self._asked.values()
+                if each["run_id"] == part.run_id and is_interrupt(each)
+            ]
+            outcome = {"type": "suspended", "interruptIds": asked}
+            yield {"type": "SUBAGENT_FINISHED", **named, "outcome": outcome}
+        elif event.end_status == "COMPLETED":
+            yield {"type": "SUBAGENT_FINISHED", **named}
+        else:
+            message, code = describe_failure(event)
+            yield {"type": "SUBAGENT_ERROR", **named, "message": message, "code": code}
+
+    def _build_call(
+        self, part: PagePart, call_id: str, name: str, arguments: object
+    ) -> Iterator[PageEvent]:
+        start: PageEvent = {"type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": name}
+        if part.caller_id is not None:
+            start["parentMessageId"] = part.caller_id
+        yield start
+        text = arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
+        yield {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": text}
+        yield {"type": "TOOL_CALL_END", "toolCallId": call_id}
+
+    def _build_result(self, call_id: str, tool: Mapping[str, Any]) -> PageEvent:
+        result: PageEvent = {
+            "type": "TOOL_CALL_RESULT",
+            "messageId": f"{call_id}:result",
+            "toolCallId": call_id,
+            "content": str(tool.get("result") or ""),
+            "role": "tool",
+        }
+        if tool.get("tool_call_error"):
+            result["metadata"] = {"agentctl": {"error": True}}
+        return result
+
+    def _build_note(self, name: str, value: PageEvent) -> PageEvent:
+        return {"type": "CUSTOM", "name": f"agentctl.{name}", "value": value}
+
+    def _build_step(self, name: str, *, starts: bool) -> PageEvent:
+        return {"type": "STEP_STARTED" if starts else "STEP_FINISHED", "stepName": name}
+
+    def _ask(self, part: PagePart, asked: Asked) -> Iterator[PageEvent]:
+        if asked["kind"] != "input":
+            call_id = build_call_id(asked["run_id"], asked["tool_call_id"])
+            yield from self._show_call(part, call_id, asked["tool_name"], asked["arguments"])
+
+    def _continue(self, event: Event) -> Iterator[PageEvent]:
+        for asked in event.data.get("approvals") or ():
+            call_id = build_call_id(event.run_id, asked["tool_call_id"])
+            self._shown.add(call_id)
+            if not is_interrupt(asked):
+                self._answered.add(call_id)
+        yield from ()
+
+    def _build_failure(self, message: str, code: str) -> PageEvent:
+        return {"type": "RUN_ERROR", "message": message, "code": code}
+
+    def _build_end(self, event: Event) -> PageEvent:
+        finished = {"type": "RUN_FINISHED", **self._name}
+        if event.end_status == "COMPLETED":
+            metrics = event.data.get("metrics") or {}
+            usage = {name: metrics[key] for name, key in _USAGE if metrics.get(key) is not None}
+            outcome = {"type": "success"}
+            return {**finished, "outcome": outcome, **({"usage": [usage]} if usage else {})}
+        if event.end_status == "CANCELLED" and self._attributes:
+            metadata = {"agentctl": {"reason": event.data.get("reason")}}
+            return {**finished, "outcome": {"type": "cancelled"}, "metadata": metadata}
+        return self._build_failure(*describe_failure(event))
+
+    def _build_pause(self) -> PageEvent:
+        asked = [*self._asked.values()]
+        interrupts = []
+        for each in filter(is_interrupt, asked):
+            interrupt = build_interrupt(each)
+            if each["run_id"] != self.root_id and self._attributes:
+                interrupt["subagentRunId"] = each["run_id"]
+            interrupts.append(interrupt)
+        if interrupts:
+            outcome: PageEvent = {"type": "interrupt", "interrupts": interrupts}
+        else:
+            ids = [build_call_id(each["run_id"], each["tool_call_id"]) for each in asked]
+            outcome = {"type": "success", "pendingToolCallIds": ids}
+        return {"type": "RUN_FINISHED", **self._name, "outcome": outcome}
+
+
+def build_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[PageEvent]:
+    """Return the change of the top-level keys of a state as JSON Patch (RFC 6902)."""
+    patch: list[PageEvent] = [
+        {"op": "remove", "path": _build_pointer(key)} for key in before if key not in after
+    ]
+    for key, value in after.items():
+        if key not in before or before[key] != value:
+            verb = "replace" if key in before else "add"
+            patch.append({"op": verb, "path": _build_pointer(key), "value": value})
+    return patch
+
+
+def _build_pointer(key: str) -> str:
+    return "/" + key.replace("~", "~0").replace("/", "~1")
+
 
 MAXIMUM_CONTEXT = 64
 """Maximum number of entries of `context` in a request."""

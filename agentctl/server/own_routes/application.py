@@ -7,11 +7,12 @@ unless `agentctl.public` marks it, and the token is checked before a parameter o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import fastapi.routing
 import orjson
 from fastapi import FastAPI
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from fastapi.openapi.utils import get_openapi
 from fastapi.params import Depends
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
@@ -35,8 +37,10 @@ from agentctl.errors import (
     NotFound,
     TooLarge,
     Unauthenticated,
+    UsageError,
 )
 from agentctl.records.routes import Route, RouteTable
+from agentctl.runtime.imports import UnusableObject, find_place, load_object
 from agentctl.server.app import ServedApplication, configure, get_app_state, running
 from agentctl.server.own_routes.access import is_public
 from agentctl.server.routing import Dispatcher, Operation
@@ -130,7 +134,6 @@ class OwnApplication(ServedApplication, FastAPI):
                 _refuse(f"{path} is taken by agentctl, which serves paths like it")
 
     def build_document(self, operations: Sequence[Operation]) -> bytes:
-        from agentctl.server.openapi.own_routes import add_own_routes
 
         document = orjson.loads(super().build_document(operations))
         enabled = get_app_state(self).settings.authorization.enabled
@@ -269,3 +272,139 @@ def _limit_body(scope: Scope, receive: Receive, limit: int) -> Receive:
         return message
 
     return receive_part
+
+
+SHUTDOWN_SECONDS = 8
+"""Time for the lifespan of the user to end."""
+
+
+def load_application(reference: str) -> OwnApplication:
+    """Import the application that `module:name` names, from the current folder or an installation.
+
+    Raises:
+        UsageError: the module cannot be imported, or has no application of `agentctl.create_app`.
+        AgentctlError: the error of `create_app`.
+    """
+    try:
+        app = load_object(reference, Path.cwd(), "in the current folder")
+    except UnusableObject as failure:
+        if isinstance(failure.__cause__, AgentctlError):
+            raise failure.__cause__ from None
+        raise UsageError(
+            f"--app {reference} cannot be used",
+            cause=failure.what,
+            hint=failure.hint or "name a module and its application: --app my_module:app",
+        ) from None
+    if not isinstance(app, OwnApplication):
+        raise UsageError(
+            f"--app {reference} is not an application of agentctl.create_app",
+            cause=f"it is an object of the type {type(app).__name__}",
+            hint="write in the module: app = agentctl.create_app()",
+        )
+    return app
+
+
+@contextlib.asynccontextmanager
+async def run_lifespan(app: OwnApplication) -> AsyncIterator[Mapping[str, Any]]:
+    """Run the lifespan of the user while the block lasts; yield the state of its requests.
+
+    Raises:
+        InvalidConfiguration: its start failed.
+        InternalError: its end failed, or took longer than `SHUTDOWN_SECONDS`.
+    """
+    lifespan = app.router.lifespan_context(app)
+    try:
+        state = await lifespan.__aenter__()
+    except AgentctlError:
+        raise
+    except Exception as error:
+        hint = "correct the lifespan of the application"
+        raise InvalidConfiguration(_describe("start", error), hint=hint) from error
+    try:
+        yield state or {}
+    finally:
+        try:
+            async with asyncio.timeout(SHUTDOWN_SECONDS):
+                await lifespan.__aexit__(None, None, None)
+        except Exception as error:
+            raise InternalError(_describe("end", error)) from error
+
+
+def _describe(step: str, error: Exception) -> str:
+    place = find_place(error, Path.cwd())
+    where = f" at {place}" if place else ""
+    return f"the lifespan of the application failed at its {step}: {type(error).__name__}{where}"
+
+
+_PREFIX = "#/components/schemas/"
+
+_REFUSALS = {
+    "401": {"description": "Unauthenticated", "model": "ErrorBody"},
+    "403": {"description": "Insufficient scopes", "model": "ForbiddenBody"},
+}
+
+
+def add_own_routes(
+    document: dict[str, Any], app: FastAPI, routes: Iterable[Any], *, authorization: bool
+) -> dict[str, Any]:
+    """Return the document of agentctl with the routes of an application.
+
+    A schema of the user with the name of another one of agentctl gets the prefix `Own`, so that the
+    names of agentctl stay.
+
+    Args:
+        routes: the routes of the application, as `own_routes.application.list_routes` yields them.
+        authorization: False if no route needs a token.
+    """
+    own = get_openapi(
+        title=app.title,
+        version=app.version,
+        routes=app.routes,
+        webhooks=app.webhooks.routes,
+        tags=app.openapi_tags,
+        separate_input_output_schemas=app.separate_input_output_schemas,
+    )
+    if authorization:
+        for route in routes:
+            if not is_public(getattr(route, "endpoint", None)):
+                _add_security(own["paths"].get(getattr(route, "path_format", None), {}), route)
+    parts, known = document["components"], document["components"]["schemas"]
+    names: dict[str, str] = {}
+    for name, schema in own.get("components", {}).get("schemas", {}).items():
+        names[name] = name
+        while known.get(names[name], schema) != schema:
+            names[name] = f"Own{names[name]}"
+    own = _rename(own, {_PREFIX + name: _PREFIX + new for name, new in names.items()})
+    for kind, entries in own.get("components", {}).items():
+        added = {names.get(name, name): entry for name, entry in entries.items()}
+        parts[kind] = added | parts.get(kind, {})
+    document["info"]["title"] = app.title
+    document["paths"] |= own["paths"]
+    document["tags"] += own.get("tags", [])
+    if webhooks := own.get("webhooks"):
+        document["webhooks"] = webhooks
+    return document
+
+
+def _add_security(methods: dict[str, Any], route: Any) -> None:
+    for method in getattr(route, "methods", None) or ():
+        if (operation := methods.get(method.lower())) is None:
+            continue
+        schemes = operation.get("security") or [{}]
+        operation["security"] = [{**scheme, "HTTPBearer": []} for scheme in schemes]
+        for status, refusal in _REFUSALS.items():
+            schema = {"$ref": _PREFIX + refusal["model"]}
+            response = {
+                "description": refusal["description"],
+                "content": {"application/json": {"schema": schema}},
+            }
+            operation["responses"].setdefault(status, response)
+
+
+def _rename(node: Any, names: dict[str, str]) -> Any:
+    """Return a JSON value with other references; also those of a discriminator are strings."""
+    if isinstance(node, dict):
+        return {key: _rename(value, names) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_rename(value, names) for value in node]
+    return names.get(node, node) if isinstance(node, str) else node

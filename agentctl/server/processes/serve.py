@@ -126,7 +126,7 @@ def _load(
     """Return the application, and the lifespan of its user."""
     if reference is None:
         return create_app(settings), contextlib.nullcontext({})
-    from agentctl.server.own_routes.loading import load_application, run_lifespan
+    from agentctl.server.own_routes.application import load_application, run_lifespan
 
     app = load_application(reference)
     app.configure(settings)

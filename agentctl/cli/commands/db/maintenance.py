@@ -244,7 +244,7 @@ async def index(out: CommandOutput, chosen: AllDatabases) -> None:
     older version, and after a change of the tokenizer. Servers continue to work. After an
     interruption, run it again: it continues.
     """
-    from agentctl.admin.search_index import index_texts
+    from agentctl.admin.databases import index_texts
 
     settings, entries = chosen.load()
     if not settings.search.enabled:
