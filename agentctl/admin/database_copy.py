@@ -35,12 +35,10 @@ class CopyStatus:
     """The status of a copy.
 
     Attributes:
-        stage: how far it is.
         rows, copied: number of rows in the source, and of those that were copied. They are equal if
             the source has moved.
         changes: number of recorded changes that the target may not have.
         live_runs: number of runs that a server of the source works on; 0 if it has moved.
-        started_at: the time at which the copy began; None before that.
         finished_at: the time since which the source refuses writes; None before that.
     """
 

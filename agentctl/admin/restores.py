@@ -107,9 +107,6 @@ async def restore(
         sha256: the hash of all rows that the backup must have; None for that of the file with its
             facts, if a server has made it.
 
-    Returns:
-        The facts of the restored database.
-
     Raises:
         Conflict: a process works with the database, it exists and `replace` is False, or the file
             is no backup.

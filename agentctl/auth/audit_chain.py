@@ -160,12 +160,10 @@ class Verification:
     """The verification of an audit log.
 
     Attributes:
-        heads: number of its heads.
         entries: number of entries that a head covers.
         unsigned: number of entries that no head covers yet.
         expired: number of heads whose entries were deleted for their age, partly or all.
         last_signed_at: time of the newest head, RFC 3339; None without heads.
-        findings: the differences.
     """
 
     heads: int = 0

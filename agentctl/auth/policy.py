@@ -59,8 +59,6 @@ class NeedsScope:
     """A scope for a resource and an action.
 
     Attributes:
-        resource: the first part of the scope.
-        action: the last part of the scope.
         id_param: the path parameter with the id that the operation acts on, or None.
         filters_list: True for a list that a caller with scopes for single ids gets in part.
     """
@@ -208,8 +206,6 @@ def authorize(principal: Principal | None, operation: str, path_params: Mapping[
 
     Args:
         principal: the caller, or None without a valid credential.
-        operation: a key of POLICY.
-        path_params: the decoded parameters of the matched route.
 
     Raises:
         Unauthenticated: the operation is not public and there is no principal.
@@ -415,11 +411,7 @@ class ScopeEntry(TypedDict):
 
 
 def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
-    """Return all scopes with their operations, ordered by name.
-
-    Args:
-        admin_scope: `authorization.admin_scope`.
-    """
+    """Return all scopes with their operations, ordered by name."""
 
     def build_entry(
         needs: Needs, scope: str | None, forms: list[str], names: Iterable[str]

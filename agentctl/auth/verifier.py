@@ -167,7 +167,6 @@ class Verifier:
         """Return the principal of a header `Authorization` with a JWT; see `identify`.
 
         Raises:
-            Unauthenticated: there is no such field.
             InvalidToken: the credential is not valid, or is that of a service account.
         """
         if self._generation is None:

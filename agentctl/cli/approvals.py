@@ -314,7 +314,6 @@ def ask_value(label: str, schema: Schema | None, given: Mapping[str, Any] | None
     """Ask for a value; for each property if the schema is that of an object.
 
     Args:
-        label: the name of the value.
         given: the present values of the properties, which an empty line keeps.
 
     Raises:

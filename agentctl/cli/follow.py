@@ -133,7 +133,6 @@ class WatchedRun:
     Attributes:
         last: the number of the last event; -1 before the first.
         state: the last record of the run that was read; empty without one.
-        lines: writes the events.
     """
 
     lines: EventLines | LiveTranscript

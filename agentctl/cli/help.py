@@ -102,7 +102,6 @@ class CommandApp(typer.Typer):
         """Return a decorator that turns a function into a command.
 
         Args:
-            name: of the command.
             epilog: `Example: agentctl ...`; every command has one.
             help: instead of the function's docstring.
         """

@@ -105,8 +105,6 @@ class ListOutput(FieldsOutput):
         Args:
             read: the operation, such as `target.operations.get_runs`.
             filter: its filter, with a `page` or with the fields of one.
-            noun: see `show_page`.
-            note_rest: notes more about one page.
         """
         page: Any = getattr(filter, "page", filter)
         if self.all_pages:
@@ -229,7 +227,6 @@ class ListWriter:
 
         Args:
             start: the cursor of the first page to read; None for that of the list.
-            option: takes a cursor.
 
         Raises:
             AgentctlError: a page cannot be read. A note has the cursor that continues the list.

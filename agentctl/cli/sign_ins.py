@@ -50,18 +50,13 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """The sign-in of a person at a server.
+    """The sign-in of a person at a server, with the tokens of `auth.oidc.Tokens`.
 
     Attributes:
-        server: the URL of the server.
         kind: the token of the provider that the server takes.
         user: the principal of the server.
         name: the name of the person at the provider; may be empty.
         kept_in: the place of the tokens.
-        expires_at: end of the token, seconds since the epoch; 0 if it is not known.
-        renew_at: time from which the token is renewed before it is sent; 0 if that is not known.
-        token: the token for the server.
-        refresh_token: empty if the provider gave none.
     """
 
     server: str

@@ -103,7 +103,6 @@ class Target:
     """An open connection to a server, or to the local service.
 
     Attributes:
-        operations: the operations, with the rights of the caller.
         place: where they are executed, for messages: `on http://127.0.0.1:7777`.
         options: the options that select this target: ` --url http://127.0.0.1:7777`.
         local: the local service; None on a server.
@@ -175,7 +174,6 @@ async def open_target(
     """Open the target that the options select.
 
     Args:
-        create: create a local database that does not exist.
         server_flags: given flags that need a server.
         only_locally: the hint if a server is selected; empty: the command can be remote.
         reads_token: the command uses AGENTCTL_TOKEN locally too.

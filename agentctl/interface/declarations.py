@@ -220,8 +220,6 @@ class Declaration:
 
     Attributes:
         name: operation id, the key of every table.
-        route: HTTP method and path.
-        status: HTTP status of success.
         errors: error statuses, in addition to those of every operation and of a body.
         summaries: the type of the document with `view=summary`; None: it has no summaries.
         records: the type of the document by kind; None: it is that of the method.

@@ -55,8 +55,6 @@ class RemoteOperations(Operations):
     Args:
         url: the URL of the server, with the path under which it is mounted, if any.
         token: a bearer token, sent to the origin of `url` only; None sends none.
-        source: renews the token; None for one that stays.
-        timeouts: the times to wait for the server.
         allow_insecure: send the token over plain http to another machine.
         retries: the number of times that a failed request is sent again, if that is safe. Without
             retries a stream that breaks is an error, and only one that a server ends is resumed.

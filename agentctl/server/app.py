@@ -52,19 +52,11 @@ class ServedApplication(Starlette):
         return stack
 
     def build_dispatcher(self) -> Dispatcher:
-        """Return the innermost application.
-
-        Raises:
-            RuntimeError: a route has no row in the policy table.
-        """
+        """Return the innermost application."""
         return Dispatcher(check_routes(self.routes), otherwise=self.router)
 
     def check(self) -> None:
-        """Check the routes before the start.
-
-        Raises:
-            RuntimeError: a route has no row in the policy table.
-        """
+        """Check the routes before the start."""
         check_routes(self.routes)
 
     def build_document(self, operations: Sequence[Operation]) -> bytes:
@@ -89,11 +81,7 @@ def create_app(settings: Settings) -> ServedApplication:
 
 
 def configure(app: ServedApplication, settings: Settings) -> list[Operation]:
-    """Set the state and the faces of an application, and return the operations that it serves.
-
-    Raises:
-        RuntimeError: an operation has no row in the policy table.
-    """
+    """Set the state and the faces of an application, and return the operations that it serves."""
     routes = check_routes([*build_all_operations(), *pages.build_operations()])
 
     documents: list[bytes] = []

@@ -67,12 +67,9 @@ class Operation(Route):
     Args:
         endpoint: the function that handles a call. Its arguments are the call, and the parameters
             and requests of the operation.
-        tag: OpenAPI tag.
         result: type of the document; None for a response without one: no content, or events.
         name: operation id, the key of every table; by default the name of the endpoint.
-        status: HTTP status of success.
         errors: error statuses, in addition to those of every operation.
-        body: the reader of its body.
         adapt_body: see `BodyFields`.
         responses: further OpenAPI responses, which replace generated ones.
         texts: summary and description; by default the first line of the docstring of `endpoint`.
@@ -82,8 +79,6 @@ class Operation(Route):
         signature: the parameters; by default those of the endpoint after the call.
 
     Attributes:
-        operation: the operation id.
-        place: its method and path.
         declared: its path, query and header parameters.
         parameters: the parser of these.
         body_fields: the parser of the parameters in its body; None: the endpoint reads the body.

@@ -118,8 +118,6 @@ class AppState:
         service: the local backend of the operations; None while the application is not running.
         stopped: True after the application was running.
         verifier: turns an Authorization header into a principal; None while not running.
-        response_budget: the bytes of large responses under way.
-        followed_runs: the streams of events that callers follow.
         oidc_client: signs users of the console in; None without a provider.
         request_observers: callables that receive every finished request.
     """

@@ -123,7 +123,6 @@ class ConnectionState:
         """Note a failure and return the seconds until the next try.
 
         Args:
-            token: the token of the requests.
             every: the seconds between two requests without failures, the least pause.
         """
         self._asked = None

@@ -54,7 +54,6 @@ class ListColumn(NamedTuple):
 
     Attributes:
         least: columns of the screen below which it is left out.
-        most: its largest width.
         is_right: numbers are at the right.
     """
 

@@ -65,7 +65,6 @@ class Deliveries:
     """The deliveries that this process makes.
 
     Attributes:
-        counters: counts of the attempts since the process started.
         due: set when an attempt may be due.
     """
 
@@ -80,11 +79,7 @@ class Deliveries:
         self._rate_limited = RateLimitedLog(_log)
 
     def prepare(self, settings: Settings) -> None:
-        """Load the endpoints of the configuration.
-
-        Raises:
-            InvalidConfiguration: the secret or the key of an endpoint is missing or not valid.
-        """
+        """Load the endpoints of the configuration."""
         self._receivers = load_receivers(settings)
         self._databases.outbox.wake = self.due.set
 

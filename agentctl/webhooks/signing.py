@@ -60,9 +60,6 @@ class Signer:
 def load_signer(webhook: Webhook, where: str, environ: Mapping[str, str] = os.environ) -> Signer:
     """Return the signer of an endpoint.
 
-    Args:
-        where: the configuration file, for messages.
-
     Raises:
         InvalidConfiguration: a secret or the key file is missing or not valid; names the place.
     """

@@ -34,7 +34,6 @@ class SessionFile:
 
     Args:
         file: the file, at its beginning; it can be read several times.
-        name: the name of the file, for errors.
         settings: its limits and quotas apply.
     """
 
@@ -61,10 +60,6 @@ class SessionFile:
         self, database: Database, total: int, report: ReportProgress, *, dry_run: bool
     ) -> ImportReport:
         """Store the sessions, each in one transaction.
-
-        Args:
-            total: the number of sessions, from `check`.
-            dry_run: report what would be stored, and change nothing.
 
         Raises:
             Conflict: the file is not the one that was checked any more.

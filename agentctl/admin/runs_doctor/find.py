@@ -113,7 +113,6 @@ class RunsDoctor:
         cursor: the `cursor` of an interrupted check, to continue it.
 
     Attributes:
-        problems: those that were found so far.
         cursor: the place that the check has reached.
 
     Raises:

@@ -157,7 +157,6 @@ async def explain_request(
     """Explain a request as far as possible without stored sessions, runs and accounts.
 
     Args:
-        verifier: the verifier in use.
         method: the HTTP method, in upper case.
         path: a percent-encoded request target; the part from `?` is ignored.
         token: the credential without the word Bearer, or None.
@@ -345,10 +344,8 @@ def explain_denial(
     """Return cause and remedy of a denial.
 
     Args:
-        match: the operation.
         principal: the caller that the policy denied.
         claims: the claims of its token; empty for other credentials.
-        rules: the claims that are read.
     """
     needed = describe_requirement(match, rules.admin_scope)
     remedy = f"grant one of: {needed}"

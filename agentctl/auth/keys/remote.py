@@ -74,7 +74,6 @@ class FetchError(Exception):
     """A failed fetch.
 
     Args:
-        code: the class of the failure.
         detail: the failure in a sentence, without content of the response.
         oauth_error: `error` of the response to a form (RFC 6749 5.2), letters and `_`; or empty.
     """
@@ -246,12 +245,8 @@ class RemoteKeyState:
 
     Attributes:
         source: the URL of the key set, or the issuer.
-        count: number of keys in use.
         fetched_at: time of the last successful fetch; None if there was none.
         error: class of the last failure; None if the last fetch succeeded.
-        detail: the last failure in a sentence.
-        failed_at: time of the last failure.
-        next_refresh_at: time of the next fetch.
         is_expired: True if the keys are too old to be used.
     """
 
@@ -288,8 +283,6 @@ class RemoteKeys:
         authorization: `[authorization]`, with `jwks_url` or `oidc_discovery`.
         use: takes a new key set into use, and None when the last one expires; raises InvalidKey if
             it does not fit the other keys.
-        clock: the wall clock, for the state.
-        monotonic: a clock that never jumps, for all decisions.
     """
 
     def __init__(

@@ -116,10 +116,6 @@ class StoredAccount:
     """The stored properties of a service account that decide about access.
 
     Times are microseconds since the epoch.
-
-    Attributes:
-        expires_at: None if it never expires.
-        last_used_at: None if it was never used.
     """
 
     id: str
@@ -156,12 +152,7 @@ class _CachedAccount:
 
 
 class AccountTokens:
-    """The look-up of service account tokens.
-
-    Args:
-        clock: the wall clock in seconds since the epoch, for the expiry of accounts.
-        monotonic: a clock that never jumps, for the cache and the rate limit.
-    """
+    """The look-up of service account tokens."""
 
     def __init__(
         self,

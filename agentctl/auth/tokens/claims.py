@@ -82,7 +82,6 @@ class Claims:
     Attributes:
         subject: `sub`, or None.
         scopes: the scopes that the claims grant.
-        session_id: `session_id`, or None.
         expires_at: `exp` in seconds since the epoch; None if the token never expires.
         unread: without scopes the claims that may have some and are not read, of KNOWN_CLAIMS.
     """
@@ -98,8 +97,6 @@ def check_claims(payload: bytes, rules: ClaimRules, now: float) -> Claims:
     """Run all checks of the payload of a token with a valid signature.
 
     Args:
-        payload: the signed bytes.
-        rules: the rules for claims.
         now: the current time, in seconds since the epoch.
 
     Raises:

@@ -144,7 +144,6 @@ class VerifiedToken:
 
     Attributes:
         payload: the signed bytes, with claims that are not checked yet.
-        key: the key that verified the signature.
     """
 
     header: dict[str, Any]

@@ -225,7 +225,6 @@ def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Expla
 
     Args:
         what: a scope, an operation id, or an HTTP method.
-        path: of the method.
         ids: path parameters for an operation id.
 
     Raises:

@@ -33,7 +33,6 @@ class RunOutput:
     The stream also has events of members and steps; their text is not written.
 
     Args:
-        kind: component type of the run.
         write: receives the text; None drops it.
         run_id: the run, if it is known before its first event.
         whole: True if the stream starts with the first event of the run.
@@ -171,7 +170,6 @@ def report_run_end(
 
     Args:
         end: the record of the run, or the fields of its last event.
-        seconds: duration of the run, if it is known.
 
     Raises:
         RunFailed: the run ended as ERROR or CANCELLED.

@@ -32,7 +32,6 @@ class Counter:
 
     Attributes:
         text: follows the number: `runs have stopped`.
-        total: the number of items; None if unknown.
     """
 
     text: str

@@ -49,7 +49,6 @@ class Column(NamedTuple):
         look: in tables on a narrow terminal: `plain` is never cut, `text` is, `whole` is wrapped,
             `id` becomes its least unique prefix; all but `whole` and the first column are hidden
             if there is no room.
-        right: aligned to the right, for numbers.
         keep: never hidden.
         style: returns the style of rich for a cell.
     """

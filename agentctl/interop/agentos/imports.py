@@ -58,7 +58,6 @@ async def import_agentos(
     Args:
         target: receives sessions and runs.
         system: receives memories: the first configured database.
-        report: is called with the progress.
         quotas: bounds for the data of one owner; what exceeds them is left out.
     """
     imported = ImportReport()

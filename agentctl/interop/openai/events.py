@@ -67,10 +67,6 @@ class RunEvents:
     """Reads the text and the end of one run from its events.
 
     Events of members, tools and thinking are left out.
-
-    Args:
-        first: the first event of the run.
-        start: the place from which they are read.
     """
 
     def __init__(self, first: StreamEvent, start: LegStart | None = None) -> None:

@@ -169,7 +169,6 @@ def read_schema(format: object, param: str) -> dict[str, Any] | None:
     Args:
         format: `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", ...}`
             with `schema` in it or in its `json_schema`.
-        param: the path of the parameter.
     """
     if format is None:
         return None

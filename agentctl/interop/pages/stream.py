@@ -59,7 +59,6 @@ class PageStream:
     """Translates the events of one stream.
 
     Args:
-        thread_id: id of the conversation.
         after: ids of approvals: events up to the pause that has them are left out.
         shown: ids of calls that the page has.
 

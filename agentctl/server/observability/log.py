@@ -194,7 +194,6 @@ class FinishedRequest(NamedTuple):
         method: as the client sent it, which may be an unknown word.
         status: of the response; None if the client disconnected before it.
         seconds: from the head to the end of the response; for a stream, to the end of the run.
-        principal: identity of the caller; None if there is none.
         via: `http`, as in the audit log.
     """
 

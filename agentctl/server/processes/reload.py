@@ -50,8 +50,6 @@ def serve_with_reload(
 
     Args:
         load: reads the configuration again, as `settings` was read.
-        settings: the configuration of the first process.
-        app: the application of a user as `module:name`; None for that of agentctl.
         report: receives a line about each reload.
 
     Raises:

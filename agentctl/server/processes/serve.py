@@ -199,7 +199,6 @@ class DrainingServer(HttpServer):
 
     Args:
         app: the application, which `running` has opened before the server is stopped.
-        controller: the starter of the server.
     """
 
     def __init__(self, app: ServedApplication, controller: ServerController) -> None:

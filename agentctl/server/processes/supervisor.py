@@ -343,10 +343,8 @@ class WorkerHandle:
         It gets a new session, so that Ctrl-C at the terminal reaches the supervisor only.
 
         Args:
-            listener: the socket to accept connections on.
             settings: the settings as a line of text.
             on_step: is called when the worker has done a step of the shutdown and waits.
-            app: the application of a user as `module:name`; None for that of agentctl.
 
         Raises:
             Unavailable: the system cannot start another process.

@@ -198,8 +198,6 @@ class RunStart:
 
     Attributes:
         request: a `RunRequest`, `RetryRequest` or `ForkRequest`.
-        stream: starts it for the request and returns its events.
-        wait: starts it for the request and returns its record.
         is_brief: True if its ids are not noted when it starts.
     """
 

@@ -364,7 +364,6 @@ class ExportFolder:
 
         Args:
             sessions: records with `session_id` and `run_count`.
-            where: their database.
 
         Raises:
             Conflict, UsageError: the file cannot be written.

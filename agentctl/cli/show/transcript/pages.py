@@ -75,11 +75,7 @@ async def print_transcript(
     last: int | None,
     form: RunView,
 ) -> None:
-    """Print a session and its newest `last` runs, None: all, one after the other.
-
-    Args:
-        form: the form in which the runs are read.
-    """
+    """Print a session and its newest `last` runs, None: all, one after the other."""
     runs = SessionRuns(operations, str(session["session_id"]), where, form)
     part = await runs.find_last(last, session)
     page.print_session(session, part.describe())

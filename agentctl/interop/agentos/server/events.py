@@ -71,7 +71,6 @@ class EventTranslator:
     the contract has.
 
     Args:
-        kind: the kind of component of the root run.
         numbered: True if the data of each event has its number, `event_index`.
         after: the number of the event before the first one.
         content_only: True for a stream of content and failures, without other events.
