@@ -14,7 +14,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import jwt
@@ -22,10 +22,8 @@ import jwt
 from agentctl.auth.keys.remote import FetchError, fetch_configuration, is_allowed_url, post_form
 from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN
 from agentctl.auth.tokens.claims import LAST_SECOND
+from agentctl.config.settings import Console
 from agentctl.errors import BadRequest, TooManyRequests, Unavailable
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Console
 
 CONFIGURATION_SECONDS = 600.0
 """Time for which the configuration of the provider is used."""

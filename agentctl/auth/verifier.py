@@ -12,21 +12,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from agentctl.auth.keys.keyring import Keyring, has_remote_keys
 from agentctl.auth.keys.remote import FETCH_SECONDS, RemoteKeys, RemoteKeyState
 from agentctl.auth.principal import Principal, anonymous_principal
-from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX
+from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX, AccountTokens
 from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN
 from agentctl.auth.tokens.claims import ClaimRules, check_claims
 from agentctl.auth.tokens.jws import KeySet, verify_token
+from agentctl.config.settings import Settings
 from agentctl.errors import InvalidKey, InvalidToken, Unauthenticated, Unavailable
 from agentctl.light_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from agentctl.auth.tokens.account_tokens import AccountTokens
-    from agentctl.config.settings import Settings
 
 _CACHE_SIZE = 4_096
 _CACHE_SECONDS = 30.0

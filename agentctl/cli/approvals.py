@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from agentctl.cli.ids import choose_id
 from agentctl.cli.io import read_text_or_stdin
@@ -26,14 +26,10 @@ from agentctl.errors import (
 )
 from agentctl.interface.requests import MAXIMUM_LIMIT, MINIMUM_ID_PREFIX, SUMMARY_VIEW, Page
 from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
-from agentctl.records.approvals import VERBS, Verb
+from agentctl.records.approvals import VERBS, ApprovalRecord, Verb
 from agentctl.records.kinds import Record
 from agentctl.records.phase import describe_wait
 from agentctl.records.strict import parse_json
-
-if TYPE_CHECKING:
-    from agentctl.records.approvals import ApprovalRecord
-
 
 SHOWN_HASH = 8
 """Hexadecimal digits of a hash in a question; `--hash` needs as many."""

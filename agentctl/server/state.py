@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from starlette.requests import Request
 
+from agentctl.auth.oidc import OidcClient
 from agentctl.auth.principal import Principal
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Settings
 from agentctl.errors import TooManyRequests, Unauthenticated, Unavailable
 from agentctl.light_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from agentctl.auth.oidc import OidcClient
-    from agentctl.auth.verifier import Verifier
-    from agentctl.config.settings import Settings
-    from agentctl.server.observability.log import RequestObserver
-    from agentctl.service.service import Service, ServiceOperations
-
+from agentctl.server.observability.log import RequestObserver
+from agentctl.service.service import Service, ServiceOperations
 
 RESPONSE_BYTES = 268_435_456
 """Bytes of large responses that are under way in one process."""

@@ -7,7 +7,7 @@ conventions have the status Development: docs/traces.md names their version.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -21,16 +21,12 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from agentctl import __version__
 from agentctl.config.providers import find_url
-from agentctl.config.settings import Model
+from agentctl.config.settings import Model, Settings
 from agentctl.light_dataclass import dataclass
+from agentctl.runs.states import LegEnd
 from agentctl.runtime.models.attempts import TokenType, list_tokens
-from agentctl.runtime.tracing import LegTrace, build_span_context
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
-    from agentctl.runs.states import LegEnd
-    from agentctl.runtime.tracing import Span
-    from agentctl.runtime.transcript.transcript import Transcript
+from agentctl.runtime.tracing import LegTrace, Span, build_span_context
+from agentctl.runtime.transcript.transcript import Transcript
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"

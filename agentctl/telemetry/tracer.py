@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry import trace as api
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -23,7 +23,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from agentctl import __version__
+from agentctl.config.settings import Settings
 from agentctl.records.logs import RateLimitedLog
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.records.trace_context import (
     RunTrace,
@@ -34,16 +36,11 @@ from agentctl.records.trace_context import (
     caller_trace,
     parse_run_trace,
 )
-from agentctl.runtime.tracing import LegTrace, find_current_span
+from agentctl.runs.life.live import LiveRun
+from agentctl.runs.states import LegEnd
+from agentctl.runs.workers.recovery import LostRun
+from agentctl.runtime.tracing import LegTrace, Span, find_current_span
 from agentctl.telemetry.spans import EndedLeg, ModelMetrics, SpanBuilder
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
-    from agentctl.records.run_spec import RunSpec
-    from agentctl.runs.life.live import LiveRun
-    from agentctl.runs.states import LegEnd
-    from agentctl.runs.workers.recovery import LostRun
-    from agentctl.runtime.tracing import Span
 
 QUEUE_VARIABLE = "OTEL_BSP_MAX_QUEUE_SIZE"
 QUEUE_SIZE = 2_048

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -16,7 +16,9 @@ from textual.widgets import Button, Input, Static
 from agentctl.cli.approvals import describe_call, name_command, parse_value, read_pending
 from agentctl.cli.show.progress import run_all
 from agentctl.cli.show.transcript.draw import SHORT_ID
+from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, Forbidden, NotFound
+from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.records.approvals import VERBS, Verb
@@ -27,11 +29,6 @@ from agentctl.records.times import format_elapsed
 from agentctl.top.feed import Run, RunFeed, is_live, is_settled
 from agentctl.top.texts import format_age, format_state
 from agentctl.transcripts.model import clean_line
-
-if TYPE_CHECKING:
-    from agentctl.cli.target import Target
-    from agentctl.interface.operations import Operations
-
 
 REDRAW_SECONDS = 0.3
 LISTED_RUNS = 8

@@ -7,10 +7,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentctl.cli.show.progress import run_all, successes
 from agentctl.errors import NotFound, Unsupported
+from agentctl.interface.operations import Operations
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
 from agentctl.interface.requests.lists import read_pages
 from agentctl.light_dataclass import dataclass
@@ -19,10 +20,6 @@ from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus
 from agentctl.records.times import now
 from agentctl.transcripts.model import clean_line, find_tokens, parse_time
-
-if TYPE_CHECKING:
-    from agentctl.interface.operations import Operations
-
 
 ENDED_SECONDS = 60.0
 """Seconds for which an ended run stays on the screen."""

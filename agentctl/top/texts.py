@@ -6,7 +6,7 @@ import asyncio
 import io
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -14,7 +14,8 @@ from rich.text import Text
 from agentctl.cli.show.event_lines import describe_event
 from agentctl.cli.show.transcript.draw import SHORT_ID, Printer
 from agentctl.errors import AgentctlError, TooManyRequests, Unavailable
-from agentctl.interface.requests import BEFORE_FIRST_EVENT, ResumeRequest
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import BEFORE_FIRST_EVENT, ResumeRequest, StreamEvent
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import TEXT_KINDS, parse_event
 from agentctl.records.kinds import Record, component_of_run, find_component
@@ -31,10 +32,6 @@ from agentctl.transcripts.model import (
 )
 from agentctl.transcripts.texts import Look, format_tokens, get_look
 from agentctl.transcripts.timeline import draw_timeline
-
-if TYPE_CHECKING:
-    from agentctl.interface.operations import Operations
-    from agentctl.interface.requests import StreamEvent
 
 MAXIMUM_WIDTH = 100
 """Columns of a transcript; a timeline has the whole width."""

@@ -6,12 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from rich.text import Text
 
 from agentctl.cli.show.columns import get_last_run
 from agentctl.errors import AgentctlError, Forbidden, Unsupported
+from agentctl.interface.operations import Operations
 from agentctl.interface.requests import (
     MAXIMUM_LIMIT,
     Page,
@@ -26,9 +27,6 @@ from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
 from agentctl.top.feed import SORTS, Run, RunFeed, arrange_runs, is_live, is_paused, is_settled
 from agentctl.top.texts import build_cells, cell, draw_runs, format_age, format_state, number
 from agentctl.transcripts.model import clean_line
-
-if TYPE_CHECKING:
-    from agentctl.interface.operations import Operations
 
 Form = Literal["transcript", "timeline", "events"]
 

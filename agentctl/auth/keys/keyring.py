@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agentctl.auth.keys.files import read_key_file
 from agentctl.auth.keys.material import parse_keys
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jws import KeySet
+from agentctl.config.settings import Authorization
 from agentctl.errors import InvalidKey
 from agentctl.records.strict import NotStrict, parse_object
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Authorization
 
 MAXIMUM_POLLS = 3
 """Polls that wait for a file to be written completely, before it is read anyway."""

@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
@@ -35,12 +35,10 @@ from agentctl.auth.keys.signing import (
 )
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import jwk_thumbprint
+from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import Conflict, InvalidKey
 from agentctl.records.strict import parse_object
 from agentctl.records.times import format_rfc3339, parse_rfc3339
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Authorization, Settings
 
 REMOVE_AFTER_MEMBER = "agentctl_remove_after"
 """The member of a JWK with the mark."""

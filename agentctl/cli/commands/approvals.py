@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from agentctl.cli.approvals import (
     APPROVAL,
@@ -52,10 +52,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page
 from agentctl.interface.requests.approvals import ApprovalFilter, build_ruling
-from agentctl.records.approvals import VALUES, Verb
-
-if TYPE_CHECKING:
-    from agentctl.records.approvals import ApprovalRecord
+from agentctl.records.approvals import VALUES, ApprovalRecord, Verb
 
 app = CommandApp(
     help="List what paused runs wait for, and decide about it.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -40,14 +40,12 @@ from agentctl.errors import Forbidden, UsageError
 from agentctl.interface.operations import ROUTES, route_table
 from agentctl.interface.requests import ExplainRequest
 from agentctl.light_dataclass import dataclass
+from agentctl.records.authorization import ExplainRecord
+from agentctl.records.document import Document
 from agentctl.records.routes import RouteMatch
 from agentctl.records.scopes import KNOWN_SCOPES
+from agentctl.records.system import MeRecord
 from agentctl.records.text import suggest_name
-
-if TYPE_CHECKING:
-    from agentctl.records.authorization import ExplainRecord
-    from agentctl.records.document import Document
-    from agentctl.records.system import MeRecord
 
 app = CommandApp(
     help="Show your identity and explain access decisions.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -15,10 +15,8 @@ from agentctl.errors import (
     QuotaExceeded,
     ValidationFailed,
 )
+from agentctl.interop.openai.events import AnswerEnd
 from agentctl.server.answers import BytesResponse
-
-if TYPE_CHECKING:
-    from agentctl.interop.openai.events import AnswerEnd
 
 _TYPES = {
     401: ("authentication_error", "invalid_api_key"),

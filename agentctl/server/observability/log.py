@@ -17,15 +17,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
+from agentctl.config.observability import Log
 from agentctl.records.logs import current_log_context
 from agentctl.records.text import cut_text, escape_controls, replace_unstorable
-
-if TYPE_CHECKING:
-    from agentctl.config.observability import Log
 
 FIELDS_ATTRIBUTE = "fields"
 """Attribute of a log record with further fields of its line, by name."""

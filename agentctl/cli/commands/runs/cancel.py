@@ -10,7 +10,7 @@ from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from agentctl.cli.lists import NO_AGES, AgeOptions, check_row_count
 from agentctl.cli.options import (
@@ -37,13 +37,11 @@ from agentctl.errors import StillPending, UsageError
 from agentctl.interface.operations.cancels import cancel_until_stopped
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, CancelRequest, Page, RunFilter
 from agentctl.interface.requests.lists import read_pages
+from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.records.phase import describe_phase
+from agentctl.records.runs import CancelRecord
 from agentctl.records.times import now
-
-if TYPE_CHECKING:
-    from agentctl.records.document import Document
-    from agentctl.records.runs import CancelRecord
 
 DEFAULT_WAIT_SECONDS = 10.0
 """Default of --wait (docs/contract.md "Command line")."""

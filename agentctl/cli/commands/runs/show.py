@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
@@ -43,16 +43,12 @@ from agentctl.cli.show.transcript.pages import Pager, TraceLinks, TranscriptOutp
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import RunFailed, StillPending, UsageError
 from agentctl.extensions import name_products
-from agentctl.interface.requests import FULL_VIEW, RunFilter, SessionLocator
+from agentctl.interface.operations.model_calls import ModelCallDetail
+from agentctl.interface.requests import FULL_VIEW, RunFilter, RunView, SessionLocator
+from agentctl.records.document import Document
+from agentctl.records.runs import RunRecord
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.runs import CausesReader, list_model_calls, read_members
-
-if TYPE_CHECKING:
-    from agentctl.interface.operations.model_calls import ModelCallDetail
-    from agentctl.interface.requests import RunView
-    from agentctl.records.document import Document
-    from agentctl.records.runs import RunRecord
-
 
 _STATES = {
     "incomplete": "some of the messages are deleted, or were too large to keep",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from agentctl.cli.approvals import (
     ask_value,
@@ -45,17 +45,13 @@ from agentctl.errors import (
     UsageError,
     ValidationFailed,
 )
-from agentctl.interface.requests import CancelRequest, RunRequest
+from agentctl.interface.requests import CancelRequest, RunRequest, StreamEvent
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.light_dataclass import dataclass
+from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentRef
+from agentctl.records.runs import RunRecord
 from agentctl.records.strict import parse_json
-
-if TYPE_CHECKING:
-    from agentctl.interface.requests import StreamEvent
-    from agentctl.records.document import Document
-    from agentctl.records.runs import RunRecord
-
 
 Background = Annotated[
     bool, flag("--background", "Return at once; the run continues on the server")

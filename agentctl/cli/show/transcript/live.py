@@ -6,7 +6,7 @@ member. So no cursor has to move, and the same lines can go to a file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.answer import RunOutput
@@ -19,10 +19,6 @@ from agentctl.records.kinds import ComponentKind, Record
 from agentctl.records.run_reader import RunReader
 from agentctl.transcripts.model import DrawnCall, DrawnMember, DrawnRun, clean_line, clean_text
 from agentctl.transcripts.texts import Look
-
-if TYPE_CHECKING:
-    from agentctl.cli.show.transcript.draw import Printer
-
 
 _TRY_AGAIN = 1.25
 """Growth of a text that has no complete block, after which it is parsed again."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from agentctl.config import settings as config
 from agentctl.records.kinds import KINDS, ComponentKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from agentctl.config import settings as config
 
 _DETAILS = {"is_factory": False, "is_component": False}
 
