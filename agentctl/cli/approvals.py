@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
+
 from agentctl.cli.ids import choose_id
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.own_approvals import decide, find_reader
@@ -301,8 +303,6 @@ def _describe_argument(
 
 
 def _format_value(value: object) -> str:
-    import orjson
-
     return orjson.dumps(value).decode()
 
 
@@ -372,6 +372,4 @@ def _describe_type(schema: Schema) -> str:
 
 
 def _to_text(value: Any) -> str:
-    import orjson
-
     return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentctl.cli import contexts
 from agentctl.cli.io import IO, current_io, using_io
+from agentctl.cli.options import resolve_admin_scope
 from agentctl.cli.target import TargetOptions, open_target
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page, RunFilter, SessionFilter
 from agentctl.interface.requests.approvals import ApprovalFilter
@@ -82,17 +84,13 @@ def complete(subject: Subject, parameters: Mapping[str, Any], incomplete: str) -
 
 def _list_values(subject: Subject, parameters: Mapping[str, Any]) -> Iterable[str]:
     if subject == "context":
-        from agentctl.cli import contexts
-
         return list(contexts.load_contexts().by_name)
     if subject == "scope":
         from agentctl.cli.commands.token import USER_SCOPES_NAME
-        from agentctl.cli.options import resolve_admin_scope
         from agentctl.records.scopes import KNOWN_SCOPES
 
         return [USER_SCOPES_NAME, *KNOWN_SCOPES, resolve_admin_scope(None)]
     import asyncio
-    from contextlib import suppress
 
     from agentctl.work.event_loop import run_event_loop
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from agentctl.cli.help import join_alternatives
 from agentctl.cli.show.terminal import note
-from agentctl.errors import UsageError
+from agentctl.errors import InvalidConfiguration, UsageError
+from agentctl.records.text import quote_text, suggest_name
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Model, Settings
@@ -106,8 +107,6 @@ def find_model(name: str) -> Model:
     from agentctl.config.providers import PROVIDERS, check_models, require_extra, requires_key
     from agentctl.config.settings import Model, Settings
     from agentctl.config.types import convert_value
-    from agentctl.errors import InvalidConfiguration
-    from agentctl.records.text import quote_text, suggest_name
     from agentctl.records.value_types import field_types
 
     known = [key for key, traits in PROVIDERS.items() if not traits.required and key != "demo"]

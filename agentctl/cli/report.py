@@ -20,7 +20,7 @@ import typer
 from agentctl.cli.help import HelpGroup, describe_allowed_values, parameter_name
 from agentctl.cli.io import current_io
 from agentctl.errors import AgentctlError
-from agentctl.records.text import escape_controls
+from agentctl.records.text import escape_controls, suggest_name
 
 USAGE_EXIT_CODE = 2
 
@@ -125,8 +125,6 @@ def _report_usage(failure: typer.TyperException) -> int:
     detail, guess = (match[1], match[2] or match[3]) if match else (text, None)
     wrong = _WRONG_WORD.search(detail)
     if guess is not None and wrong is not None:
-        from agentctl.records.text import suggest_name
-
         near = [name for name in guess.split(", ") if suggest_name(wrong[1], [name.strip("'-")])]
         guess = ", ".join(near)
     context = getattr(failure, "ctx", None)

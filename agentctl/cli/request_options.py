@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from inspect import Parameter
 from typing import Annotated, Any, cast, get_args
@@ -117,7 +118,6 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
         typer.Exit: SIGTERM or SIGHUP was received; the code is 128 plus the signal number.
     """
     import asyncio
-    import signal
 
     from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
     from agentctl.work.started_work import build_loop_class

@@ -43,6 +43,7 @@ from agentctl.interface.requests import MINIMUM_ID_PREFIX, SUMMARY_VIEW
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
+from agentctl.records.text import suggest_name
 
 if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
@@ -366,8 +367,6 @@ async def _find_hint(
             return f"it is the run of a member: name the run that started it, {parent}"
     if not ids or operation_ids(noun).list not in allowed:
         return None
-    from agentctl.records.text import suggest_name
-
     components = (await target.operations.get_components(noun)).value
     near = suggest_name(ids[0], [str(row[f"{noun}_id"]) for row in components])
     return f"did you mean {near}? {look}" if near else None

@@ -9,6 +9,7 @@ the form of the tokens of each provider, and what to configure there.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -177,7 +178,6 @@ def _read_file(file: Path) -> str:
 
 
 def _parse_toml(text: str, file: Path) -> dict[str, Any]:
-    import re
     import tomllib
 
     try:

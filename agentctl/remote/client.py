@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, get_origin
 
+import orjson
+
 from agentctl import errors
 from agentctl.extensions import load_extensions
 from agentctl.interface.declarations import find_declaration
@@ -206,8 +208,6 @@ def _find_source(
     kind: ComponentKind, event: StreamEvent, known: tuple[str, str] | None
 ) -> tuple[tuple[str, str] | None, str | None]:
     """Return the ids of the component and of the run that an event names, and its session."""
-    import orjson
-
     try:
         data = orjson.loads(event.data)
         source = known or (data[f"{kind}_id"], data["run_id"])
@@ -220,8 +220,6 @@ def _find_source(
 
 def _is_last(kind: ComponentKind, event: StreamEvent, source: tuple[str, str] | None) -> bool:
     """Return True for the last event of a leg of a run, and not of the run of a member."""
-    import orjson
-
     if event.name not in LAST_NAMES[kind]:
         return False
     try:

@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import json
 import logging
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 from urllib.parse import quote, urlencode
 
+import orjson
+
+import agentctl
 from agentctl import errors
 from agentctl.interface.operations import ROUTES
 from agentctl.light_dataclass import dataclass
@@ -61,8 +65,6 @@ class ReceivedDocument(Document[Record]):
         Raises:
             errors.InvalidResponse: the bytes are not JSON, or not that of such a record.
         """
-        import orjson
-
         try:
             record = orjson.loads(self.raw)
         except orjson.JSONDecodeError:
@@ -441,11 +443,7 @@ def _build_trace(end: asyncio.Timeout, seconds: float) -> Callable[[str, Any], A
 
 
 def _create_client(address: Address) -> httpx2.AsyncClient:
-    import ssl
-
     import httpx2
-
-    import agentctl
 
     headers = {
         "user-agent": f"agentctl/{agentctl.__version__}",

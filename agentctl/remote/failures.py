@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import orjson
+
 from agentctl import errors
 from agentctl.records.times import read_retry_after
 from agentctl.remote.address import Address
@@ -183,8 +185,6 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 def parse_object(content: bytes) -> dict[str, object] | None:
     """Return the JSON object of a response, None for other contents."""
-    import orjson
-
     try:
         body = orjson.loads(content)
     except orjson.JSONDecodeError:

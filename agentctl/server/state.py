@@ -128,8 +128,6 @@ class AppState:
     oidc_client: OidcClient | None = field(init=False)
 
     def __post_init__(self) -> None:
-        from agentctl.auth.oidc import OidcClient
-
         self.followed_runs = FollowedRuns(self.settings.limits.followed_runs)
         console = self.settings.console
         self.oidc_client = OidcClient(console) if console.oidc_issuer else None

@@ -12,6 +12,8 @@ from dataclasses import field
 from datetime import datetime
 from typing import NamedTuple
 
+import orjson
+
 from agentctl.light_dataclass import dataclass
 from agentctl.records.items import LIVE_STATUSES, Item, RunItem, ToolCallItem
 from agentctl.records.kinds import Record, find_component
@@ -48,8 +50,6 @@ class DrawnRun:
         message, given = self.record.get("input") or "", self.record.get("input_object")
         if given is None or find_object(message) == given:
             return clean_text(message)
-        import orjson
-
         return clean_text(f"{message}\ninput: {orjson.dumps(given).decode()}")
 
     @property

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
+import orjson
+
 from agentctl.interface.requests import RunView
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record, find_component
@@ -186,8 +188,6 @@ def count_session_tokens(session: Record) -> Iterator[str]:
 
 def describe_objects(record: Record, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of the objects of a record that are not empty."""
-    import orjson
-
     for name in names:
         value = record.get(name)
         if name == "session_summary" and isinstance(value, dict):

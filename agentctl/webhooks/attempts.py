@@ -312,8 +312,6 @@ class Receiver:
             # A separate client for each endpoint: connections to one address are shared, and their
             # certificate was verified for one name. SSL_CERT_FILE counts, but no proxy, which would
             # resolve the name again.
-            import httpcore2
-
             context = httpx2.create_ssl_context()
             transport = httpx2.AsyncHTTPTransport(verify=context, trust_env=False)
             # The only way to bound the bytes that are read: the transport has no argument for it.

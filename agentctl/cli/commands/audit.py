@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import orjson
 import typer
 
 from agentctl.cli.files import creating_file
@@ -170,8 +171,6 @@ async def _rows_after_retries(target: Target, last: int) -> list[Row]:
 
 
 def _write_rows(rows: list[Row], out: CommandOutput) -> None:
-    import orjson
-
     io = current_io()
     width = io.width(io.out) if io.out_is_terminal else None
     for row in rows:
@@ -214,8 +213,6 @@ async def export_audit(target: Target, to_file: ToFile = None, *, filter: AuditF
 async def _dump_entries(
     target: Target, filter: AuditFilter, counter: Counter
 ) -> AsyncGenerator[bytes]:
-    import orjson
-
     async for rows in read_pages(target.operations.get_audit, filter):
         if rows:
             yield b"\n".join(map(orjson.dumps, rows))
@@ -338,8 +335,6 @@ def verify_export(
 
 
 async def _read_export(file: Path) -> AsyncGenerator[Row]:
-    import orjson
-
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import threading
@@ -89,8 +90,6 @@ async def chat(
 
 async def _read_message(*, is_person: bool) -> str | None:
     """Return the next line without surrounding white space; None at the end of the input."""
-    import asyncio
-
     io = current_io()
     if is_person:
         # A blocking read would delay signals, and the work of a local service.
@@ -117,8 +116,6 @@ async def _send(
         AgentctlError: the conversation cannot go on.
         CancelledError: Ctrl-C was typed twice, or off a terminal.
     """
-    import asyncio
-
     new = replace(build_start(target, component, request), is_brief=True)
     if not may_ask():
         await show_new_run(target, new, out, stream=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
@@ -75,8 +76,6 @@ def describe_changes(changes: Iterable[ChangeRecord]) -> Iterator[str]:
 
 
 def _split_value(value: Any) -> list[str]:
-    import json
-
     if value is None:
         return []
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

@@ -14,6 +14,7 @@ from agentctl.cli.parameters import flag
 from agentctl.cli.show.output import CommandOutput, write_line, write_value
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
+from agentctl.extensions import load_extensions
 
 app = CommandApp(
     help="Show and validate the configuration.", epilog="Example: agentctl config show --sources"
@@ -52,7 +53,6 @@ def check_config(config: Config = None) -> None:
     from agentctl.auth.verifier import Verifier
     from agentctl.config import load_settings, require_verification_key
     from agentctl.config.providers import list_used_models, require_extra, requires_key
-    from agentctl.extensions import load_extensions
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.mcp.servers import require_mcp_package
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agentctl.cli.commands.token import USER_SCOPES_NAME, sign_token
 from agentctl.cli.options import Config
 from agentctl.cli.parameters import flag, option
+from agentctl.cli.show.output import write_line
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
 
@@ -35,10 +37,8 @@ def console(
     """
     import getpass
     import webbrowser
-    from datetime import UTC, datetime
 
     from agentctl.cli.durations import parse_until
-    from agentctl.cli.show.output import write_line
     from agentctl.config import load_settings
 
     settings = load_settings(config)

@@ -6,6 +6,7 @@ A rotation has two steps, since no process runs in between: `keys rotate`, later
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import time
@@ -22,10 +23,12 @@ from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.options import Config, Yes
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import FieldsOutput, write_json, write_line
-from agentctl.cli.show.table import Column, Columns, plain_columns
+from agentctl.cli.show.table import Column, Columns, format_time, plain_columns
 from agentctl.cli.show.terminal import confirm, note
+from agentctl.config import find_config_file, load_settings
 from agentctl.config.settings import Algorithm
 from agentctl.errors import Conflict, InvalidConfiguration, InvalidKey, UsageError
+from agentctl.records.times import format_optional_time, format_rfc3339, format_span, now
 
 if TYPE_CHECKING:
     from agentctl.auth.keys.rotation import JwksFile, Rotation
@@ -82,7 +85,6 @@ def generate_key(
     The public key is written next to the private key as NAME.pub.pem.
     """
     from agentctl.cli.files import write_key_pair
-    from agentctl.config import find_config_file
 
     pair = write_key_pair(out, algorithm)
     note(f"wrote {pair.private}, readable only by you")
@@ -118,8 +120,6 @@ def _relative_to_config(configuration: Path | None, path: Path) -> str:
 
 
 def _toml_string(text: str) -> str:
-    import json
-
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -130,8 +130,6 @@ def list_keys(out: FieldsOutput, config: Config = None) -> None:
     The keys of jwks_url and of an issuer are fetched. Unusable entries of a JWKS are listed with
     the reason, replaced keys with the time from which they can be removed.
     """
-    from agentctl.config import load_settings
-
     settings = load_settings(config)
     if not settings.authorization.enabled:
         note("authorization is disabled: tokens are not verified")
@@ -248,8 +246,6 @@ def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]
 
 
 def _format_removal(times: RemovalTimes, thumbprint: str | None) -> str | None:
-    from agentctl.records.times import format_optional_time
-
     return format_optional_time(None if thumbprint is None else times.get(thumbprint))
 
 
@@ -260,7 +256,6 @@ def print_jwks(config: Config = None) -> None:
 
     from agentctl.auth.keys.files import read_private_key
     from agentctl.auth.keys.signing import build_public_jwks
-    from agentctl.config import load_settings
 
     settings = load_settings(config)
     private = read_private_key(settings.signing.key_file)
@@ -296,7 +291,6 @@ def rotate_key(
     same command completes an interrupted step.
     """
     from agentctl.auth.keys.rotation import open_rotation
-    from agentctl.config import load_settings
 
     if finish and (overlap is not None or drop_old_private):
         raise UsageError("--finish excludes --overlap and --drop-old-private")
@@ -314,7 +308,6 @@ def _start_rotation(
     rotation: Rotation, again: str, overlap: str, wait: float, *, keep: bool
 ) -> None:
     from agentctl.cli.durations import parse_until
-    from agentctl.records.times import now
 
     span = parse_until(overlap, now=datetime.now(UTC))
     if rotation.removable:
@@ -348,8 +341,6 @@ def _start_rotation(
 
 
 def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
-    from agentctl.records.times import format_span, now
-
     if not rotation.removable:
         if rotation.unfinished:
             raise Conflict("The old key still signs: the rotation is incomplete", hint=again)
@@ -369,7 +360,4 @@ def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
 
 
 def _format_moment(moment: int) -> str:
-    from agentctl.cli.show.table import format_time
-    from agentctl.records.times import format_rfc3339
-
     return format_time(format_rfc3339(moment))

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from agentctl.cli.contexts import load_contexts
 from agentctl.cli.io import TOKEN_VARIABLE
 from agentctl.cli.options import ContextName, InsecureHttp, Url
 from agentctl.cli.parameters import flag, option
@@ -157,8 +158,6 @@ async def _sign_in_with_code(client: OidcClient) -> Tokens:
 
 
 def _report(sign_in: SignIn) -> None:
-    from agentctl.cli.contexts import load_contexts
-
     who = f"{sign_in.user} ({sign_in.name})" if sign_in.name else sign_in.user
     note(f"signed in as {who}; the tokens are in the {sign_in.kept_in}")
     if not sign_in.refresh_token:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from agentctl.cli.help import CommandApp
-from agentctl.cli.io import current_io
+from agentctl.cli.io import current_io, resolve_token
 from agentctl.cli.options import Config, GivenTokenFile, load_optional_settings
 from agentctl.cli.parameters import argument, complete_values, flag, option
 from agentctl.cli.show import tokens as tokenview
 from agentctl.cli.show.output import CommandOutput, write_line, write_value
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import InvalidToken, UsageError
+from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -71,8 +74,6 @@ def mint_token(
 
     The admin scope grants everything and needs a confirmation, off a terminal --yes.
     """
-    from datetime import UTC, datetime
-
     from agentctl.cli.durations import parse_until
     from agentctl.config import load_settings
 
@@ -155,8 +156,6 @@ def verify_token(
 
 
 def _read_token(source: str | None, token_file: str | None) -> str:
-    from agentctl.cli.io import resolve_token
-
     for given in (source, token_file):
         if given is not None and _TOKEN.fullmatch(given) and not _file_exists(given):
             raise UsageError(
@@ -184,8 +183,6 @@ def _file_exists(name: str) -> bool:
 
 
 def _with_issuer(issuer: str | None, settings: Settings) -> Settings:
-    from dataclasses import replace
-
     table = settings.authorization
     if issuer in (None, table.issuer):
         return settings
@@ -198,8 +195,6 @@ def _with_issuer(issuer: str | None, settings: Settings) -> Settings:
 
 
 def _list_warnings(sub: str | None, scopes: Sequence[str], seconds: float) -> Iterator[str]:
-    from agentctl.records.times import format_span
-
     if not scopes:
         yield "the token allows nothing: grant something with --scope, such as agents:run"
     if sub is None:

@@ -32,6 +32,7 @@ from agentctl.interface.requests.personal_data import (
     PersonalRowsFilter,
     Vacuum,
 )
+from agentctl.records.times import DAY, format_rfc3339, now
 
 if TYPE_CHECKING:
     from zipfile import ZipFile
@@ -122,7 +123,6 @@ async def _write_archive(
     import orjson
 
     from agentctl import __version__
-    from agentctl.records.times import format_rfc3339, now
 
     manifest: list[dict[str, Any]] = []
     with ZipFile(file, "w", ZIP_DEFLATED) as archive:
@@ -300,8 +300,6 @@ async def _erase(target: Target, erasure: Erasure) -> dict[str, Any]:
 def _build_report(
     data: PersonalDataRecord, rows: list[Any], files: list[Any], *, dry_run: bool
 ) -> dict[str, Any]:
-    from agentctl.records.times import DAY, format_rfc3339, now
-
     kept: list[dict[str, Any]] = [
         {
             "what": each["what"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -77,7 +78,6 @@ async def showing_progress(
 
 async def _show(io: IO, work: str | Counter, limit: float | None) -> None:
     import asyncio
-    import time
 
     began = time.monotonic()
     await asyncio.sleep(DELAY_SECONDS)

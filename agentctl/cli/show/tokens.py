@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.show.table import Column, format_time
+from agentctl.errors import InvalidToken
 from agentctl.records.times import format_rfc3339, format_span
 
 if TYPE_CHECKING:
@@ -134,7 +136,6 @@ def account_token_record(token: str) -> dict[str, Any]:
 def minted_lines(token: str) -> Iterator[str]:
     """Yield the lines that describe a new token, without importing PyJWT."""
     import base64
-    import json
 
     parts = token.split(".")[:2]
     header, claims = (json.loads(base64.urlsafe_b64decode(part + "==")) for part in parts)
@@ -151,7 +152,6 @@ def minted_lines(token: str) -> Iterator[str]:
 def token_times(token: str | None) -> dict[str, str]:
     """Return the times of issue and expiry of a JWT; nothing for any other credential."""
     from agentctl.auth.tokens import mint
-    from agentctl.errors import InvalidToken
 
     if token is None:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +25,6 @@ async def import_database(
     The database of AgentOS is only read. What exists already is skipped, so an import can be
     repeated. Exit code 1 if a session, run or memory was left out; stderr lists it.
     """
-    from contextlib import AsyncExitStack
-
     from agentctl.config.databases import display_url
     from agentctl.interop.agentos.database.operations import (
         build_database_entry,

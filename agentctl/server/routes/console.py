@@ -33,6 +33,7 @@ from importlib.resources import files
 from typing import NamedTuple, NotRequired
 from urllib.parse import urlsplit
 
+from cryptography.exceptions import InvalidTag
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -358,7 +359,6 @@ def _encrypt(token: bytes, key: bytes) -> str:
 
 
 def _decrypt(value: str, key: bytes) -> bytes | None:
-    from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     try:

@@ -15,6 +15,7 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import NotFound, SomethingWrong, UsageError
 from agentctl.records.text import format_bytes
+from agentctl.records.times import format_span, now, parse_rfc3339
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
@@ -132,7 +133,6 @@ def _describe_schedule(
     settings: Settings, entry: Database, records: Sequence[Mapping[str, Any]]
 ) -> str:
     from agentctl.config.databases import is_sqlite_url
-    from agentctl.records.times import format_span, now, parse_rfc3339
 
     if not is_sqlite_url(entry.url):
         return f"{entry.id}: backups of PostgreSQL are not listed here"

@@ -6,6 +6,7 @@ run that does not stop delays no other request.
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import replace
@@ -135,8 +136,6 @@ async def _cancel_by_ids(
 ) -> None:
     import asyncio
 
-    from agentctl.records.document import Document
-
     cancel = partial(_cancel_by_id, target, component, request, db)
     what = "the run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
     look = target.get_run_command(run_ids[0], request.session_id)
@@ -260,7 +259,6 @@ async def _request_cancels(
     target: Target, runs: Sequence[Run], request: CancelRequest
 ) -> list[CancelRecord | BaseException]:
     import asyncio
-    import time
 
     async def cancel(run: Run) -> CancelRecord:
         once = CancelRequest(run["session_id"], 0.0, request.reason)

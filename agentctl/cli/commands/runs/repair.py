@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
@@ -188,8 +189,6 @@ async def examine_runs(
     heartbeat. Works only locally. Exit code 1 if there is a problem, with --fix if one is left. An
     interrupted check shows the problems found so far, and the command that continues it.
     """
-    import asyncio
-
     from agentctl.admin.runs_doctor.find import RunsDoctor
 
     if fix:
@@ -244,8 +243,6 @@ async def _find_problems(target: Target, doctor: RunsDoctor) -> list[Problem]:
 async def _repair_problems(
     target: Target, here: LocalTarget, problems: Sequence[Problem]
 ) -> list[Problem]:
-    import asyncio
-
     from agentctl.admin.runs_doctor.repair import RunRepairs
 
     done: list[Problem] = []

@@ -7,6 +7,7 @@ line, `json` the record of the run at its end, `name` the run id.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from dataclasses import replace
@@ -195,8 +196,6 @@ async def watch_run(
     Ctrl-C does not cancel the run. Exit code 1 if the run ends as ERROR or is cancelled. With
     --session and --agent, --team or --workflow the record of the run is not read first.
     """
-    import asyncio
-
     run = WatchedRun(target, run_id, choice.resolve(), session, db)
     component = run.component
     if component is None or not run.by_component:

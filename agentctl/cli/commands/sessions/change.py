@@ -10,11 +10,13 @@ import hashlib
 import shutil
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, BinaryIO
+
+import orjson
 
 from agentctl.cli.durations import parse_days
 from agentctl.cli.files import create_directory, creating_file, publish_file
@@ -103,7 +105,6 @@ async def import_sessions(
 @contextmanager
 def _opening(file: Path) -> Iterator[IO[bytes]]:
     """Open a file, `-` for stdin, that can be read several times."""
-    from contextlib import ExitStack
     from tempfile import TemporaryFile
 
     with ExitStack() as stack:
@@ -412,8 +413,6 @@ def _check_sessions(path: Path, sessions: Sequence[Record]) -> None:
 
 def _read_sizes(file: BinaryIO) -> Iterator[tuple[object, int]]:
     """Yield the id and the number of runs of each session of a file."""
-    import orjson
-
     for line in file:
         try:
             record = orjson.loads(line)

@@ -6,6 +6,7 @@ the same time are shown one after the other, in their order in the session.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -42,6 +43,7 @@ from agentctl.interface.requests import (
 )
 from agentctl.interface.requests.lists import read_rows
 from agentctl.light_dataclass import dataclass
+from agentctl.records.document import build_document
 from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.sessions import ExportFormat, SessionView
@@ -191,8 +193,6 @@ class _SessionFollower:
 
     async def follow(self, last: int | None) -> None:
         """Print the session with its newest `last` runs, None: all, and go on. The runs go on."""
-        import asyncio
-
         part = await self._runs.find_last(last, self._session)
         self._page.print_session(self._session, part.describe())
         after, number, retries = part.after, part.first, Retries(self._target)
@@ -246,8 +246,6 @@ class _SessionFollower:
             lines.flush()
 
     async def _wait_for_end(self, run: Record) -> Record:
-        import asyncio
-
         read, run_id = self._target.operations.get_session_run, str(run["run_id"])
         while True:
             document = await read(self._session_id, run_id, self._where, form=self._form)
@@ -268,7 +266,6 @@ async def list_session_runs(
     """List the runs of a session, oldest first."""
     query = replace(query, form=out.run_view)
     if out.all_pages:
-        from agentctl.records.document import build_document
 
         async def read(after: str | None) -> Document[Any]:
             part = replace(query, limit=MAXIMUM_LIMIT, after=after)
