@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 import orjson
 
 from agentctl.errors import NotFound, Unsupported
+from agentctl.interface.operations import Operations
 from agentctl.interface.requests import SessionLocator, SessionRunsQuery
 from agentctl.records.events import describe_compacted
 from agentctl.records.items import Item
@@ -30,7 +31,7 @@ from agentctl.transcripts.model import (
     count_characters,
     parse_time,
 )
-from agentctl.transcripts.runs import SessionReads, SessionRuns, list_model_calls
+from agentctl.transcripts.runs import SessionRuns, list_model_calls
 from agentctl.transcripts.texts import (
     SESSION_OBJECTS,
     TRACE_URL,
@@ -185,7 +186,7 @@ def _indent(lines: Iterable[str], space: str) -> Iterator[str]:
 
 
 def export_session(
-    operations: SessionReads,
+    operations: Operations,
     session_id: str,
     where: SessionLocator,
     form: ExportFormat,
@@ -209,7 +210,7 @@ def export_session(
 
 
 async def _write_json(
-    operations: SessionReads,
+    operations: Operations,
     session_id: str,
     where: SessionLocator,
     form: ExportFormat,
@@ -238,7 +239,7 @@ async def _write_json(
     yield (b"}}" if model_calls else b"}") + (b"]\n" if form == "json" else b"\n")
 
 
-async def _read_calls(operations: SessionReads, run_id: str, where: SessionLocator) -> list[Record]:
+async def _read_calls(operations: Operations, run_id: str, where: SessionLocator) -> list[Record]:
     try:
         return await list_model_calls(operations, run_id, where.db_id)
     except (NotFound, Unsupported):  # deleted in the meantime, or of another product
@@ -246,7 +247,7 @@ async def _read_calls(operations: SessionReads, run_id: str, where: SessionLocat
 
 
 async def _write_markdown(
-    operations: SessionReads, session_id: str, where: SessionLocator, model_calls: bool
+    operations: Operations, session_id: str, where: SessionLocator, model_calls: bool
 ) -> AsyncGenerator[bytes]:
     session = (await operations.get_session_by_id(session_id, where, view="summary")).value
     look = Look(full=True, members=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from agentctl.errors import Forbidden, NotFound, Unsupported
+from agentctl.interface.operations import Operations
 from agentctl.interface.requests import (
     MAXIMUM_LIMIT,
     SUMMARY_VIEW,
@@ -15,9 +16,7 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
 )
 from agentctl.light_dataclass import dataclass
-from agentctl.records.document import Document
 from agentctl.records.kinds import Record
-from agentctl.records.sessions import SessionView
 from agentctl.transcripts.model import DrawnRun, build_drawn_run
 
 PAGE_RUNS = 20
@@ -27,38 +26,6 @@ CONCURRENT_READS = 8
 
 MAXIMUM_MEMBERS = 1_000
 """Members of one run that are read."""
-
-
-class CauseReads(Protocol):
-    """The operations that read the causes of failures."""
-
-    async def get_me(self) -> Document[Any]: ...
-
-    async def get_run_causes(self, run_id: str, *, db_id: str | None = ...) -> Document[Any]: ...
-
-
-class CallReads(Protocol):
-    """The operation that lists the model calls of a run."""
-
-    async def get_run_model_calls(
-        self, run_id: str, *, db_id: str | None = ..., after: str | None = ...
-    ) -> Document[Any]: ...
-
-
-class SessionReads(CallReads, Protocol):
-    """The operations that read a session and its runs."""
-
-    async def get_session_by_id(
-        self, session_id: str, where: SessionLocator = ..., *, view: SessionView = ...
-    ) -> Document[Any]: ...
-
-    async def get_session_runs(
-        self, session_id: str, query: SessionRunsQuery = ...
-    ) -> Document[Any]: ...
-
-    async def get_session_run(
-        self, session_id: str, run_id: str, where: SessionLocator = ..., *, form: RunView = ...
-    ) -> Document[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +52,7 @@ class SessionRuns:
     """The top-level runs of a session, oldest first."""
 
     def __init__(
-        self, operations: SessionReads, session_id: str, where: SessionLocator, form: RunView
+        self, operations: Operations, session_id: str, where: SessionLocator, form: RunView
     ) -> None:
         self._operations = operations
         self._form = form
@@ -144,10 +111,7 @@ class SessionRuns:
         self, limit: int, form: RunView, *, order: Literal["asc", "desc"] = "asc", **bound: Any
     ) -> list[Record]:
         query = SessionRunsQuery(self._where, limit, parent="none", order=order, form=form, **bound)
-        runs: list[Record] = (
-            await self._operations.get_session_runs(self._session_id, query)
-        ).value
-        return runs
+        return list((await self._operations.get_session_runs(self._session_id, query)).value)
 
 
 class CausesReader:
@@ -157,7 +121,7 @@ class CausesReader:
         operations: of the caller. An older server, or another product, has no causes.
     """
 
-    def __init__(self, operations: CauseReads, db_id: str | None) -> None:
+    def __init__(self, operations: Operations, db_id: str | None) -> None:
         self._operations = operations
         self._db_id = db_id
         self._is_allowed: bool | None = None
@@ -180,7 +144,7 @@ class CausesReader:
 
 
 async def list_model_calls(
-    operations: CallReads, run_id: str, db_id: str | None = None
+    operations: Operations, run_id: str, db_id: str | None = None
 ) -> list[Record]:
     """Return all model calls of a run, oldest first."""
     calls: list[Record] = []
@@ -193,7 +157,7 @@ async def list_model_calls(
 
 
 async def read_members(
-    operations: SessionReads, run: Record, where: SessionLocator, form: RunView
+    operations: Operations, run: Record, where: SessionLocator, form: RunView
 ) -> dict[str, list[Record]]:
     """Read the runs below a run, and return them by the id of their parent."""
     members_of: dict[str, list[Record]] = {}
