@@ -144,42 +144,22 @@ async def continue_run(
     return document_response(run, 202 if goes_on is not None and request.background else 200)
 
 
-async def retry_run(
+async def repeat_run(
+    verb: Literal["retry", "fork"],
     kind: ComponentKind,
     call: Call,
     component_id: ComponentId,
     run_id: RunId,
     idempotency_key: StartKey = None,
 ) -> Response:
-    """Handle `POST /agents/{agent_id}/runs/{run_id}/retry` and the same of the other kinds."""
-    operations = call.operations
-    body = await _read_body("retry_run", call, kind, component_id, run_id)
-    request = build_run_request(RetryRequest, body, idempotency_key)
-    return await _respond_to_start(
-        call,
-        body,
-        lambda: operations.stream_retry_portions(kind, component_id, run_id, request),
-        lambda: operations.retry_run(kind, component_id, run_id, request),
-    )
-
-
-async def fork_run(
-    kind: ComponentKind,
-    call: Call,
-    component_id: ComponentId,
-    run_id: RunId,
-    idempotency_key: StartKey = None,
-) -> Response:
-    """Handle `POST /agents/{agent_id}/runs/{run_id}/fork` and the same of the other kinds."""
-    operations = call.operations
-    body = await _read_body("fork_run", call, kind, component_id, run_id)
-    request = build_run_request(ForkRequest, body, idempotency_key)
-    return await _respond_to_start(
-        call,
-        body,
-        lambda: operations.stream_fork_portions(kind, component_id, run_id, request),
-        lambda: operations.fork_run(kind, component_id, run_id, request),
-    )
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/retry` or `…/fork`, and that of other kinds."""
+    body = await _read_body(f"{verb}_run", call, kind, component_id, run_id)
+    request_type = RetryRequest if verb == "retry" else ForkRequest
+    request = build_run_request(request_type, body, idempotency_key)
+    stream: Any = getattr(call.operations, f"stream_{verb}_portions")
+    start: Any = getattr(call.operations, f"{verb}_run")
+    place = kind, component_id, run_id, request
+    return await _respond_to_start(call, body, partial(stream, *place), partial(start, *place))
 
 
 async def resume_run(
@@ -325,8 +305,8 @@ _ENDPOINTS: dict[str, Endpoint] = {
     "explain_auth": explain_auth,
     "create_run": create_run,
     "continue_run": continue_run,
-    "retry_run": retry_run,
-    "fork_run": fork_run,
+    "retry_run": partial(repeat_run, "retry"),
+    "fork_run": partial(repeat_run, "fork"),
     "resume_run": resume_run,
     "follow_run": follow_run,
     "get_session_by_id": get_session_by_id,
