@@ -151,15 +151,11 @@ class WatchedOutput(ListOutput):
         filter: F,
         columns: ColumnChoice,
         id_field: str,
-        *,
-        noun: str = "rows",
-        note_rest: Callable[[Document[Any]], None] | None = None,
+        **more: Any,
     ) -> None:
         """Show the list once, or with `--watch` again and again."""
         if not self.watch:
-            await ListOutput.show(
-                self, target, read, filter, columns, id_field, noun=noun, note_rest=note_rest
-            )
+            await ListOutput.show(self, target, read, filter, columns, id_field, **more)
             return
         again = partial(read_page, target, read, filter)
         seconds = self.every or DEFAULT_SECONDS

@@ -39,28 +39,14 @@ _CONSOLE_NEEDS = (
 """Keys of `[console]` that have no effect without another one."""
 
 _POSTGRES_KEYS = (
-    "pool_size",
-    "wait_seconds",
-    "statement_seconds",
-    "password_env",
-    "search_path",
-    "tls",
-    "tls_ca_file",
-    "listen_url",
-)
+    "pool_size", "wait_seconds", "statement_seconds", "password_env", "search_path", "tls",
+    "tls_ca_file", "listen_url",
+)  # fmt: skip
 
 _MODEL_KEYS = (
-    "model",
-    "instructions",
-    "settings",
-    "output",
-    "memory",
-    "summary",
-    "model_calls",
-    "tool_result_tokens",
-    "tools",
-    "external_tools",
-)
+    "model", "instructions", "settings", "output", "memory", "summary", "model_calls",
+    "tool_result_tokens", "tools", "external_tools",
+)  # fmt: skip
 """Keys of an agent that its object takes the place of."""
 
 Places = Mapping[str, Place]

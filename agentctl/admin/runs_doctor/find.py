@@ -46,17 +46,9 @@ MAXIMUM_NAMES_SHOWN = 3
 """Tools of open calls that a finding names."""
 
 ProblemKind = Literal[
-    "no_session",
-    "lost",
-    "silent",
-    "open_calls",
-    "unreadable",
-    "dead_worker",
-    "paused",
-    "unclaimed",
-    "unknown_call",
-    "inconsistent",
-]
+    "no_session", "lost", "silent", "open_calls", "unreadable", "dead_worker", "paused",
+    "unclaimed", "unknown_call", "inconsistent",
+]  # fmt: skip
 RepairOutcome = Literal["repaired", "gone", "left"]
 
 

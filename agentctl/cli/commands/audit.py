@@ -24,7 +24,7 @@ from agentctl.cli.io import current_io, read_file_or_stdin
 from agentctl.cli.lists import ListOutput, check_row_count
 from agentctl.cli.options import ToFile
 from agentctl.cli.parameters import argument, option
-from agentctl.cli.show.output import CommandOutput, write_json, write_line
+from agentctl.cli.show.output import CommandOutput, write_json, write_line, write_value
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns, wrap_with_indent
 from agentctl.cli.show.terminal import note
@@ -175,7 +175,7 @@ def _write_rows(rows: list[Row], out: CommandOutput) -> None:
     width = io.width(io.out) if io.out_is_terminal else None
     for row in rows:
         if out.format in ("json", "jsonl"):
-            write_json(orjson.dumps(row))
+            write_value(row)
         elif out.is_table:
             at, *others = (column.short(row) or "-" for column in _TAIL)
             for line in wrap_with_indent(f"{at}  ", "  ".join(others), width):

@@ -69,10 +69,6 @@ def _format_call_tokens(call: Record) -> str | None:
     return f"{call['input_tokens']:,} in, {call['output_tokens'] or 0:,} out"
 
 
-def _describe_omissions(call: Record) -> str | None:
-    return ", ".join(f"{each['count']} {each['kind']}" for each in call["omissions"]) or None
-
-
 def _describe_wait(run: Record) -> str | None:
     return describe_wait(run.get("approvals") or ()) if run.get("status") == "PAUSED" else None
 
@@ -113,10 +109,6 @@ def _format_duration(run: Record) -> str | None:
 def _summary_text(session: Record) -> str | None:
     summary = session.get("session_summary")
     return str(summary.get("summary")) if isinstance(summary, dict) else None
-
-
-def _describe_hold(session: Record) -> str | None:
-    return describe_hold(session["hold"]) if session.get("hold") else None
 
 
 SESSIONS = Columns(
@@ -172,7 +164,9 @@ SESSION = [
     *plain_columns("user_id", "total_tokens"),
     Column("session_summary", _summary_text, look="text"),
     *plain_columns("session_state", "metadata", "created_at", "updated_at"),
-    Column("hold", _describe_hold, look="text"),
+    Column(
+        "hold", lambda row: describe_hold(row["hold"]) if row.get("hold") else None, look="text"
+    ),
 ]
 SUMMARIZED = [Column("session_id"), Column("session_summary", _summary_text, look="text")]
 RENAMED = plain_columns("session_id", "session_name", "updated_at")
@@ -268,27 +262,12 @@ MESSAGES = Columns(
     ],
 )
 MODEL_CALLS = Columns(
-    tsv=plain_columns(
-        "id",
-        "model",
-        "provider",
-        "requested_model",
-        "response_model",
-        "response_id",
-        "attempt",
-        "is_fallback",
-        "status",
-        "error_code",
-        "finish_reason",
-        "started_at",
-        "first_token_at",
-        "finished_at",
-        "input_tokens",
-        "output_tokens",
-        "message_count",
-        "characters",
-        "tools",
-    ),
+    tsv=[
+        *plain_columns("id", "model", "provider", "requested_model", "response_model"),
+        *plain_columns("response_id", "attempt", "is_fallback", "status", "error_code"),
+        *plain_columns("finish_reason", "started_at", "first_token_at", "finished_at"),
+        *plain_columns("input_tokens", "output_tokens", "message_count", "characters", "tools"),
+    ],
     table=[
         Column("id", heading="CALL"),
         Column("model"),
@@ -297,7 +276,10 @@ MODEL_CALLS = Columns(
         Column("duration", _format_duration, right=True),
         Column("tokens", _format_call_tokens, right=True),
         Column("message_count", heading="MESSAGES", right=True),
-        Column("left out", _describe_omissions),
+        Column(
+            "left out",
+            lambda call: ", ".join(f"{each['count']} {each['kind']}" for each in call["omissions"]),
+        ),
     ],
 )
 SENT_MESSAGES = Columns(

@@ -16,7 +16,7 @@ from agentctl.cli.show.output import (
     choose_columns,
     pick_values,
     to_columns,
-    write_json,
+    write_value,
 )
 from agentctl.cli.show.terminal import note
 from agentctl.errors import AgentctlError, InvalidResponse, TooManyRequests, Unavailable, UsageError
@@ -111,8 +111,6 @@ async def read_again(
 
 
 async def _print_changes(watched: WatchedList) -> None:
-    import orjson
-
     known: dict[str, Record] = {}
     is_lost = False
     async for document in read_again(watched.target, watched.read, watched.seconds):
@@ -126,7 +124,7 @@ async def _print_changes(watched: WatchedList) -> None:
         is_lost = False
         records = watched.select(document)
         for change in find_changes(known, records):
-            write_json(orjson.dumps(change))
+            write_value(change)
         known = records
 
 
