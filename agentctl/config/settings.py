@@ -287,6 +287,7 @@ class Model:
         fallbacks: ids of models that are called, in order, if this one is not available.
         price: the price of its tokens; None for that of the package `genai-prices`.
         context_tokens: tokens of its context window; 0 for that of the same package.
+        takes: the kinds of files that it takes besides text (docs/files.md).
     """
 
     id: Id
@@ -301,6 +302,7 @@ class Model:
     fallbacks: tuple[ModelId, ...] = ()
     price: ModelPrice | None = None
     context_tokens: Tokens = 0
+    takes: tuple[Literal["image", "pdf", "audio"], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

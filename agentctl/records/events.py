@@ -105,12 +105,13 @@ _TYPES: dict[str, type] = {
 
 
 OmissionKind = Literal[
-    "failed_run", "tool_result", "runs", "turns", "summarized",
+    "failed_run", "files", "tool_result", "runs", "turns", "summarized",
     "damaged_messages", "damaged_native", "damaged_state", "damaged_summary",
 ]  # fmt: skip
 
 _OMITTED: dict[OmissionKind, str] = {
     "failed_run": "earlier runs that were too large",
+    "files": "files of earlier messages",
     "tool_result": "results of tools",
     "runs": "earlier runs",
     "turns": "earlier answers",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -61,6 +61,18 @@ class FileReference:
     media_type: str
     size: int
     sha256: str
+
+
+class RunFileRecord(TypedDict):
+    """A file of a run: one of its message, or one that it has made (`origin`)."""
+
+    file_id: str
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+    origin: NotRequired[FileOrigin]
+    version: NotRequired[int]
 
 
 def check_file_name(name: str) -> str:

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from agentctl.records.approvals import ApprovalSummary
 from agentctl.records.events import OmissionKind, describe_compacted
+from agentctl.records.files import RunFileRecord
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
 from agentctl.records.runs import RunSummary, RunSummaryPage, SpanRecord, VersionChange
@@ -31,7 +32,7 @@ SUMMARY_VIEWS = ("summary", "phase")
 """The views for which the large columns of a run are not read."""
 
 WHOLE_FIELDS = (
-    "input", "input_object", "output", "metadata", "session_state", "trace_id", "spans",
+    "input", "input_object", "files", "output", "metadata", "session_state", "trace_id", "spans",
     "member_runs",
 )  # fmt: skip
 """The fields of a run record that its items have besides those of its summary."""
@@ -109,6 +110,7 @@ class RunItemsRecord(RunPhaseSummary):
     """A run as its items, as `view=items` returns it; `input` is whole."""
 
     input_object: dict[str, Any] | None
+    files: list[RunFileRecord]
     output: Any
     metadata: dict[str, Any] | None
     session_state: dict[str, Any] | None

@@ -57,6 +57,8 @@ class RunSpec:
             `input`.
         input_object: JSON text of the object `input` of the request; None for none. Of the runs
             below it only the first step of a workflow has it.
+        files: JSON array of the references of the files of the message; None for none. Members get
+            those of their team, of the steps of a workflow only the first one.
         background: True if the row is PENDING until a worker claims the run.
         recorded: True if the events of a root run are stored; a member's events are stored with
             those of its root.
@@ -116,6 +118,7 @@ class RunSpec:
     origin: Origin | None = None
     trace: str | None = None
     version: str | None = None
+    files: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that a checkpoint keeps: without `dependencies`."""
@@ -160,6 +163,7 @@ class RunSpec:
             component_id=component_id,
             input=task,
             input_object=self.input_object if keeps_input else None,
+            files=self.files if keeps_input or self.component_type != "workflow" else None,
             background=False,
             recorded=False,
             survives_disconnect=False,

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRecord, ApprovalSummary
 from agentctl.records.document import derive
+from agentctl.records.files import RunFileRecord
 from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.run_spec import OriginKind, RunSpec
 from agentctl.records.sessions import PageMeta, SessionDetail
@@ -123,9 +124,9 @@ class RunRecord(TypedDict):
     run. `request_id` is that of the request that started it, members' runs included. `trace_id` is
     the trace of its first leg; null if it was not traced. `version` is that of the component that
     answered; null if it is not known. `version_changes` are those while it waited: it went on with
-    another version. `input` is the message, or without one
-    the JSON text of `input_object`. `input_object` is the object `input`
-    of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
+    another version. `input` is the message, or without one the JSON text of `input_object`; `files`
+    are its files, and those that the run has made. `input_object` is the object `input` of the
+    request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
     that run (steps of a workflow) that it began with. `damaged` names the fields whose stored
     values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero.
@@ -141,6 +142,7 @@ class RunRecord(TypedDict):
     status: RunStatus
     input: str
     input_object: dict[str, Any] | None
+    files: list[RunFileRecord]
     content: str | None
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -188,8 +190,8 @@ class ToolCallRecord(TypedDict):
 
 
 LARGE_FIELDS = (
-    "input_object", "content", "messages", "tools", "output", "reasoning_content", "metadata",
-    "session_state", "trace_id", "spans", "member_runs",
+    "input_object", "files", "content", "messages", "tools", "output", "reasoning_content",
+    "metadata", "session_state", "trace_id", "spans", "member_runs",
 )  # fmt: skip
 """The fields of a run record that its summary does not have."""
 
@@ -336,13 +338,13 @@ class RunRow(RunState):
 
     `metrics`, `history`, `tools` and `messages` are JSON texts, None until the run has ended. So is
     `output`, which also is None if the run has no structured result. `purpose` is `summary` or
-    `memory` for background work, None for every other run. `metadata` and `session_state`
-    are JSON objects of the request, None if it had none; so is `input_object`, also of the first
-    step of a workflow. `spans` is a JSON array of the times of its parts, None until the run has
-    ended. `request_id` is the id of the request that started it, None if it is not known.
-    `paused_at` is the time of its last pause. `origin_run_id`, `origin_kind` and `origin_at` name
-    the run that it repeats, see `records.run_spec.Origin`. `trace` is its place in a trace, None if
-    it is not traced (`RunSpec.trace`).
+    `memory` for background work, None for every other run. `metadata` and `session_state` are JSON
+    objects of the request, None if it had none; so is `input_object`, also of the first step of a
+    workflow. `files` is a JSON array of references. `spans` is a JSON array of the times of its
+    parts, None until the run has ended. `request_id` is the id of the request that started it, None
+    if it is not known. `paused_at` is the time of its last pause. `origin_run_id`, `origin_kind`
+    and `origin_at` name the run that it repeats, see `records.run_spec.Origin`. `trace` is its
+    place in a trace, None if it is not traced (`RunSpec.trace`).
     """
 
     seq: int
@@ -370,6 +372,7 @@ class RunRow(RunState):
     origin_at: int | None = None
     trace: str | None = None
     version_changes: str | None = None
+    files: str | None = None
 
 
 TEXT_COLUMNS = (

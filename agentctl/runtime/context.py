@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentctl.records.kinds import ComponentKind
     from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.component import Component
+    from agentctl.runtime.files import FileAccess
     from agentctl.runtime.journal import Journal
     from agentctl.runtime.pauses import Leg
     from agentctl.runtime.transcript.events import RunEvent
@@ -119,6 +120,7 @@ class RunEnvironment(Protocol):
         limits: size limits in bytes.
         leg: the state and the decisions with which the run goes on; None in its first leg.
         journal: the journal of a durable run; None for every other run.
+        files: the bytes of its files; None where there is no store.
     """
 
     @property
@@ -145,6 +147,8 @@ class RunEnvironment(Protocol):
     def leg(self) -> Leg | None: ...
     @property
     def journal(self) -> Journal | None: ...
+    @property
+    def files(self) -> FileAccess | None: ...
 
     def emit(self, event: RunEvent) -> None:
         """Publish an event. Fast, never waits."""

@@ -15,6 +15,7 @@ from agentctl.interface.requests import (
     MAXIMUM_DELETED_SESSIONS,
     MAXIMUM_EVENT_NUMBER,
     MAXIMUM_REASON_LENGTH,
+    MAXIMUM_RUN_FILES,
     MAXIMUM_USER_ID_LENGTH,
 )
 from agentctl.interface.requests.accounts import (
@@ -126,6 +127,10 @@ class RunBody(TypedDict, total=False):
         Field(
             "`required` if the first answer must call a tool, or the name of one of `client_tools`"
         ),
+    ]
+    files: Annotated[
+        tuple[str, ...] | None,
+        Field("Files of the message; in a form ids with commas", max_length=MAXIMUM_RUN_FILES),
     ]
 
 

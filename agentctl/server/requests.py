@@ -67,10 +67,10 @@ JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 
-MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
+MEDIA_FIELDS = frozenset({"audio", "images", "videos"})
 """Fields of forms of other products that this server does not support (docs/contract.md "Runs")."""
 
-_NO_MEDIA = "{name} is not supported: runs take text only"
+_NO_MEDIA = "{name} is not supported: upload the file, and send its id in files"
 
 
 class Parameters:
@@ -233,7 +233,8 @@ class RequestBody:
             if name in values:
                 raise ValidationFailed(f"{name} is given more than once")
             try:
-                values[name] = None if field.optional and not text else field.parse(text)
+                value = None if field.optional and not text else field.parse(text)
+                values[name] = [*value] if isinstance(value, tuple) else value
             except WrongValue as wrong:
                 raise ValidationFailed(f"{name} {wrong.problem}") from None
         return self.check_json(values)
@@ -347,7 +348,8 @@ def _drop_empty_media(body: Mapping[str, Any]) -> dict[str, Any]:
     for name in MEDIA_FIELDS & body.keys():
         if body[name]:
             raise ValidationFailed(_NO_MEDIA.format(name=name))
-    return {name: value for name, value in body.items() if name not in MEDIA_FIELDS}
+    empty = MEDIA_FIELDS if body.get("files") else MEDIA_FIELDS | {"files"}
+    return {name: value for name, value in body.items() if name not in empty}
 
 
 def _read_component_id(body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -432,7 +434,8 @@ R = TypeVar("R", RunRequest, RetryRequest, ForkRequest)
 def build_run_request(kind: type[R], body: Mapping[str, Any], key: str | None) -> R:
     """Build the request of a run, or of its repeat, from its checked body."""
     names = kind.__dataclass_fields__.keys() & body.keys()
-    return kind(**{name: body[name] for name in names}, idempotency_key=key)
+    given = {name: body[name] for name in names if body[name] is not None}
+    return kind(**given, idempotency_key=key)
 
 
 def build_continue_request(body: Mapping[str, Any], idempotency_key: str | None) -> ContinueRequest:

@@ -51,7 +51,7 @@ UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
 
 _PARSERS: dict[str, Callable[[str], object]] = {
     "messages": parse_messages,
-    **dict.fromkeys(("tools", "spans"), parse_records),
+    **dict.fromkeys(("tools", "spans", "files"), parse_records),
     **dict.fromkeys(
         ("metrics", "metadata", "session_state", "input_object"),
         lambda text: parse_stored(text, dict),
@@ -63,6 +63,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
 
 _COMPUTED = (
     "metrics", "late_result", "holding", "messages", "tools", "spans", "version_changes",
+    "files",
 )  # fmt: skip
 _RUN = RecordWriter(
     RunRecord, RunRow, computed=_COMPUTED, last=("trace_id", "spans", "member_runs")
@@ -131,6 +132,7 @@ def build_run_document(
     def build(row: RunRow) -> dict[str, Any]:
         return {
             "messages": _cut_entries(row.messages, "content", cut),
+            "files": embed_stored(row.files or "[]", "["),
             "tools": _cut_entries(row.tools, "result", cut),
             "trace_id": trace.own.trace_id if trace is not None else None,
             "spans": embed_stored(row.spans or "[]", "[") if spans is None else spans,

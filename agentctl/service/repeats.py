@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from agentctl.runs.life.repeats import (
     StoredOrigin,
     build_plan,
     can_continue,
+    copy_files,
     find_open_calls,
     load_origin,
     needs_confirmation,
@@ -33,9 +34,11 @@ from agentctl.runs.life.supervision import HISTORY_BYTES
 from agentctl.runs.log.fold import find_root_id
 from agentctl.runs.states import is_final
 from agentctl.runtime.component import Component
+from agentctl.runtime.files import dump_references, get_reference
 from agentctl.runtime.transcript.history import complete_history, mark_kept, parse_messages
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import find_repeated
+from agentctl.service.run_input import check_files
 from agentctl.service.runs import RunOperations, Started
 from agentctl.store.repositories import run_reads
 
@@ -47,6 +50,7 @@ class _Repeat:
     Attributes:
         runs_code: True if the code of an agent in code runs again.
         is_new_session: True if its session must not exist yet.
+        files: the references of the files of its message.
     """
 
     component: Component
@@ -54,6 +58,7 @@ class _Repeat:
     origin: Origin
     runs_code: bool
     is_new_session: bool
+    files: Sequence[Mapping[str, Any]] = ()
 
 
 class RepeatOperations(RunOperations):
@@ -114,7 +119,7 @@ class RepeatOperations(RunOperations):
             origin = plan_retry(stored, component, catalog)
             start = self._build_request(stored, request, stored.row.session_id)
             runs_code = catalog.is_hosted(component)
-            repeat = _Repeat(component, start, origin, runs_code, is_new_session=False)
+            repeat = _Repeat(component, start, origin, runs_code, False, stored.files)
             return await self._start_repeat(call, stored, repeat, request, stream=stream)
 
     async def _fork(
@@ -177,12 +182,13 @@ class RepeatOperations(RunOperations):
         session_id = request.session_id or new_id()
         kept = mark_kept(_cut_messages(messages, request.at), row.run_id)
         start = self._build_request(stored, request, session_id)
-        has_prompt = True
+        has_prompt, files = True, stored.files
         if request.message is not None:
-            start = replace(start, message=request.message, input=None)
+            start, files = replace(start, message=request.message, input=None), []
         elif kept and kept[-1]["role"] == "user":
             if messages[request.at - 1].get("origin_run_id") is not None:
                 start = replace(start, message=kept[-1]["content"], input=None)
+                files = kept[-1].get("files", [])
             kept = kept[:-1]
         elif kept:
             has_prompt = False
@@ -200,7 +206,7 @@ class RepeatOperations(RunOperations):
         origin = Origin(row.run_id, "fork", request.at, before, kept, has_prompt)
         hosted = self.hosting.catalog.is_hosted(component)
         runs_code = hosted and request.message is None
-        return _Repeat(component, start, origin, runs_code, is_new)
+        return _Repeat(component, start, origin, runs_code, is_new, files)
 
     async def _read_before(
         self, kind: ComponentKind, stored: StoredOrigin, component: Component
@@ -241,10 +247,15 @@ class RepeatOperations(RunOperations):
         submission = await self.build_submission(
             component.kind, component.id, start, (), stream=stream, identity=identity
         )
+        check_files(self.hosting.catalog, component, map(get_reference, repeat.files))
+        files, copies = repeat.files, dict[str, str]()
+        if repeat.is_new_session:
+            origin, files, copies = copy_files(origin, files)
         submission = replace(
             submission,
-            spec=replace(submission.spec, origin=origin),
+            spec=replace(submission.spec, origin=origin, files=dump_references(files)),
             is_new_session=repeat.is_new_session,
+            copies=copies,
         )
         return Started(database, await self.submit(call, database, submission), start)
 

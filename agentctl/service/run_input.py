@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
-from agentctl.config.settings import Limits
-from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
-from agentctl.interface.requests import EarlierMessage, RunRequest
+from agentctl.config.settings import Limits, Model
+from agentctl.errors import InvalidConfiguration, NotFound, TooLarge, ValidationFailed
+from agentctl.interface.requests import MAXIMUM_RUN_FILES, EarlierMessage, RunRequest
+from agentctl.records.files import FileReference
 from agentctl.records.strict import find_object
 from agentctl.records.times import now, whole_seconds
 from agentctl.records.validation import check_json, check_text, check_texts, dump_checked_json
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.files import find_kind
 from agentctl.runtime.pauses import InputSchema, WrongInput
+from agentctl.service.family import Lookups
+from agentctl.service.hosting import Hosting
+from agentctl.store.repositories import files
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -79,6 +84,67 @@ async def read_run_input(
         assert text is not None
         message = text
     return RunInput(message, text)
+
+
+async def read_files(
+    lookups: Lookups, component: Component, file_ids: Sequence[str], hosting: Hosting
+) -> Sequence[FileReference]:
+    """Return the files of the message of a run. Its transaction gives them to its session.
+
+    Raises:
+        NotFound: one is not visible.
+        ValidationFailed: they are too many, or no model takes one.
+        TooLarge: together they are larger than `files.run_bytes`.
+    """
+    if not file_ids:
+        return ()
+    if len({*file_ids}) < len(file_ids) or len(file_ids) > MAXIMUM_RUN_FILES:
+        raise ValidationFailed(f"files must be at most {MAXIMUM_RUN_FILES} different ids of files")
+    check_texts(**{f"files[{at}]": file_id for at, file_id in enumerate(file_ids)})
+    stored = files.get_all(file_ids, lookups.visibility)
+    rows = await lookups.database(component.database).read(stored)
+    found = {row.file_id: row.build_reference() for row in rows}
+    if len(found) < len(file_ids):
+        raise NotFound("File not found")
+    limit = hosting.settings.files.run_bytes
+    if sum(each.size for each in found.values()) > limit:
+        raise TooLarge(f"The files of a run must have at most {limit} bytes together")
+    check_files(hosting.catalog, component, found.values())
+    return [found[file_id] for file_id in file_ids]
+
+
+def check_files(catalog: Catalog, component: Component, given: Iterable[FileReference]) -> None:
+    """Check that a model of the component takes each file of the message of a run.
+
+    Code takes all files. The members of a team get its files, too, so one of them may take a file
+    that its leader does not.
+
+    Raises:
+        ValidationFailed: no model takes a file; the error names both.
+    """
+    kinds = {find_kind(file.media_type): file.name for file in given}
+    if component.kind == "workflow":
+        component = catalog.steps(component)[0][1]
+    workers = [component]
+    if component.kind == "team":
+        workers += catalog.members(component).values()
+    if any(map(catalog.is_hosted, workers)):
+        return
+    models = [_list_models(catalog, worker) for worker in workers]
+    for kind, name in kinds.items():
+        if kind != "text" and not any(all(kind in each.takes for each in own) for own in models):
+            refusing = next(each.id for each in models[0] if kind not in each.takes)
+            raise ValidationFailed(
+                f"files: the model {refusing} of the {component.label} does not take {name}, a file"
+                f" of the kind {kind}",
+                hint=f'set takes = ["{kind}"] of the model if its provider takes such files',
+            )
+
+
+def _list_models(catalog: Catalog, component: Component) -> list[Model]:
+    """Return the model of an agent or of a team's leader, with its fallbacks."""
+    model = catalog.model(component)
+    return [model, *filter(None, map(catalog.find_model, model.fallbacks))]
 
 
 async def dump_request_tools(

@@ -63,7 +63,7 @@ Place = tuple[int, int]
 
 _SOURCES: tuple[Literal["history", "run", "added"], ...] = ("history", "run", "added", "run")
 
-_MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "tool_name")
+_MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "tool_name", "files")
 
 
 class RunPartOperations(OperationFamily):

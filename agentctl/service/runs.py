@@ -37,10 +37,16 @@ from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.versions import find_version
+from agentctl.runtime.files import dump_references
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
-from agentctl.service.run_input import build_neutral_messages, dump_request_tools, read_run_input
+from agentctl.service.run_input import (
+    build_neutral_messages,
+    dump_request_tools,
+    read_files,
+    read_run_input,
+)
 from agentctl.service.run_parts import check_event_number
 from agentctl.service.usage import check_start
 from agentctl.store.database import Database, Steps, unit
@@ -276,6 +282,7 @@ class RunOperations(OperationFamily):
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
         user_id = self.lookups.resolve_owner(request.user_id)
+        given_files = await read_files(self.lookups, component, request.files, self.hosting)
         if identity is None:
             identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)
         outlives_caller = self._outlives_caller(request)
@@ -308,6 +315,7 @@ class RunOperations(OperationFamily):
             actor=self.principal.actor,
             durable=component.durable,
             version=find_version(self.hosting.catalog, component),
+            files=dump_references(given_files),
         )
 
         return Submission(
@@ -316,6 +324,7 @@ class RunOperations(OperationFamily):
             visibility=self.lookups.run_visibility(request.user_id),
             outlives_caller=outlives_caller,
             idempotency=identity,
+            files=request.files,
         )
 
     async def _dump_output_schema(
@@ -363,6 +372,7 @@ class RunOperations(OperationFamily):
                 for each in earlier
             ]
             or None,
+            "files": [*request.files] or None,
             "session_history": None if request.session_history else False,
             "stop": request.stop or None,
         }

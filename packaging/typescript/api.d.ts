@@ -2664,7 +2664,7 @@ export interface components {
             count: number;
             first: string;
             /** @enum {string} */
-            kind: "failed_run" | "tool_result" | "runs" | "turns" | "summarized" | "damaged_messages" | "damaged_native" | "damaged_state" | "damaged_summary";
+            kind: "failed_run" | "files" | "tool_result" | "runs" | "turns" | "summarized" | "damaged_messages" | "damaged_native" | "damaged_state" | "damaged_summary";
             last: string;
             size: number;
         };
@@ -3046,6 +3046,8 @@ export interface components {
             dependencies?: {
                 [key: string]: unknown;
             } | null;
+            /** @description Files of the message; in a form ids with commas */
+            files?: string[] | null;
             /** @description Input of an agent in code, stored with the run; in a form a JSON object as text */
             input?: {
                 [key: string]: unknown;
@@ -3112,6 +3114,17 @@ export interface components {
             detail: string;
         };
         RunEvent: components["schemas"]["QueuedEvent"] | components["schemas"]["StartedEvent"] | components["schemas"]["ContentEvent"] | components["schemas"]["ThinkingEvent"] | components["schemas"]["ProgressEvent"] | components["schemas"]["ToolCallStartedEvent"] | components["schemas"]["ToolCallCompletedEvent"] | components["schemas"]["CompactedEvent"] | components["schemas"]["StepStartedEvent"] | components["schemas"]["StepCompletedEvent"] | components["schemas"]["PausedEvent"] | components["schemas"]["ContinuedEvent"] | components["schemas"]["CompletedEvent"] | components["schemas"]["CancelledEvent"] | components["schemas"]["FailedEvent"];
+        /** @description A file of a run: one of its message, or one that it has made (`origin`). */
+        RunFileRecord: {
+            file_id: string;
+            media_type: string;
+            name: string;
+            /** @enum {string} */
+            origin?: "upload" | "run";
+            sha256: string;
+            size: number;
+            version?: number;
+        };
         /** @description A run to start. */
         RunForm: {
             /** @description Continue when the client disconnects; false by default */
@@ -3122,6 +3135,8 @@ export interface components {
             dependencies?: {
                 [key: string]: unknown;
             } | null;
+            /** @description Files of the message; in a form ids with commas */
+            files?: string[] | null;
             /** @description Input of an agent in code, stored with the run; in a form a JSON object as text */
             input?: {
                 [key: string]: unknown;
@@ -3174,6 +3189,7 @@ export interface components {
             created_at: string;
             damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
+            files: components["schemas"]["RunFileRecord"][];
             finished_at: string | null;
             holding: string[] | null;
             input: string;
@@ -3291,9 +3307,9 @@ export interface components {
          *     run. `request_id` is that of the request that started it, members' runs included. `trace_id` is
          *     the trace of its first leg; null if it was not traced. `version` is that of the component that
          *     answered; null if it is not known. `version_changes` are those while it waited: it went on with
-         *     another version. `input` is the message, or without one
-         *     the JSON text of `input_object`. `input_object` is the object `input`
-         *     of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
+         *     another version. `input` is the message, or without one the JSON text of `input_object`; `files`
+         *     are its files, and those that the run has made. `input_object` is the object `input` of the
+         *     request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
          *     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
          *     that run (steps of a workflow) that it began with. `damaged` names the fields whose stored
          *     values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero.
@@ -3309,6 +3325,7 @@ export interface components {
             created_at: string;
             damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
+            files: components["schemas"]["RunFileRecord"][];
             finished_at: string | null;
             holding: string[] | null;
             input: string;
@@ -4180,6 +4197,7 @@ export type RunCauses = components['schemas']['RunCauses'];
 export type RunDecisionBody = components['schemas']['RunDecisionBody'];
 export type RunErrorRecord = components['schemas']['RunErrorRecord'];
 export type RunEvent = components['schemas']['RunEvent'];
+export type RunFileRecord = components['schemas']['RunFileRecord'];
 export type RunForm = components['schemas']['RunForm'];
 export type RunItem = components['schemas']['RunItem'];
 export type RunItemsRecord = components['schemas']['RunItemsRecord'];

@@ -77,7 +77,7 @@ USES: dict[str, tuple[str, ...]] = {
     ),
     "a process that loads code of users, and ends": ("server.processes.broken",),
     "bytes in JSON as base64": (
-        "cli.show.tokens", "runtime.runners.langgraph_journal", "service.paging",
+        "cli.show.tokens", "runtime.files", "runtime.runners.langgraph_journal", "service.paging",
     ),
     "the names and texts of a standard in messages, explanations and fields": (
         "auth.explain.checks", "config.settings", "errors", "interop.agui.face",

@@ -49,6 +49,7 @@ class FakeContext:
         self.transcript = Transcript()
         self.journal: Journal | None = None
         self.leg: Leg | None = None
+        self.files = None
         self.limits: Limits = catalog.settings.limits
         self.catalog = catalog
         self.events: list[RunEvent] = []

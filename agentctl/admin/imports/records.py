@@ -26,6 +26,7 @@ from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.records.value_types import ValueType, field_types, find_mismatch
 from agentctl.runs.states import is_final
+from agentctl.runtime.files import is_reference
 
 MAXIMUM_NAME_LENGTH = 255
 """Characters of the name of a session, and of the id of a user or component."""
@@ -48,7 +49,7 @@ _RUN_COLUMNS = tuple(field.name for field in fields(RunRow))
 _RUN_NAMES = ("user_id", "request_id", "origin_run_id")
 _CONVERTED = (
     *_TIMES, "cancel_requested_at", "queued_at", "late_result", "input", "tools", "messages",
-    "holding", "spans", "version_changes",
+    "holding", "spans", "version_changes", "files",
 )  # fmt: skip
 """Columns that are not read as their field is. A run from elsewhere was in no queue."""
 
@@ -201,6 +202,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     _check_messages(record, f"{at}.messages")
     _check_members(record, "tools", "tool_call_id", at)
     _check_members(record, "spans", "kind", at)
+    _check_files(record, at)
     for name in ("before", "after", "at"):
         _check_members(record, "version_changes", name, at)
     if record.get("metrics") is not None:
@@ -236,6 +238,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
             "holding": _dump(record.get("holding") or None),
             "spans": _dump(record.get("spans") or None),
             "version_changes": _dump(record.get("version_changes") or None),
+            "files": _dump(record.get("files") or None),
         }
     )
 
@@ -284,6 +287,7 @@ def _check_messages(record: Record, at: str) -> None:
             raise ValidationFailed(f"{place}.created_at is not a number of seconds")
         if role == "tool" and not isinstance(message.get("tool_call_id"), str):
             raise ValidationFailed(f"{place}.tool_call_id is missing")
+        _check_files(message, place)
         if (mismatch := find_mismatch(message.get("tool_calls", []), list[dict[str, Any]])) is None:
             calls = message.get("tool_calls", [])
             if all(
@@ -294,6 +298,12 @@ def _check_messages(record: Record, at: str) -> None:
             ):
                 continue
         raise ValidationFailed(f"{place}.tool_calls{mismatch or ''} is not a list of calls")
+
+
+def _check_files(record: Record, at: str) -> None:
+    files = record.get("files") or []
+    if not isinstance(files, list) or not all(map(is_reference, files)):
+        raise ValidationFailed(f"{at}.files is not a list of files")
 
 
 def _check_members(record: Record, field: str, name: str, at: str) -> None:

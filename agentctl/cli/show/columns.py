@@ -252,6 +252,7 @@ RUN = [
     Column("input_object"),
     *plain_columns("queued_at", "queue_position"),
     *plain_columns("origin_run_id", "origin_kind", "origin_at", "trace_id", "version"),
+    Column("files", lambda run: ", ".join(file["name"] for file in run.get("files") or [])),
 ]
 MESSAGES = Columns(
     tsv=plain_columns("number", "role", "content", "tool_name", "tool_call_id", "origin_run_id"),

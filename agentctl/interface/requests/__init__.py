@@ -54,6 +54,9 @@ DELETION_WAIT = 10.0
 SUMMARY_WAIT = 120.0
 """Maximum seconds of background work, and of the wait for a summary."""
 
+MAXIMUM_RUN_FILES = 16
+"""Files of the message of a run."""
+
 MAXIMUM_DELETED_SESSIONS = 100
 """Sessions of one deletion by id."""
 
@@ -349,6 +352,7 @@ class RunRequest:
     `description` and `parameters`. `tool_choice` is `required`, or the name of one of them. A run
     without `session_history` gets no earlier runs of its session, and its answer ends before the
     first text of `stop`; no body has these two fields.
+    `files` are the ids of the files of the message.
     """
 
     message: str | None = None
@@ -365,6 +369,7 @@ class RunRequest:
     tool_choice: str | None = None
     session_history: bool = True
     stop: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     else:
         transcript = Transcript.from_json(body["transcript"])
         if not transcript.messages and row.component_type != "workflow":
-            transcript.add_user(row.input)
+            transcript.add_user(row.input, row.files)
     transcript.close_open_calls(at)
     return (
         yield from write_end(

@@ -4,8 +4,8 @@ work starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 import orjson
@@ -27,6 +27,7 @@ from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import (
     approvals,
     audit,
+    files,
     idempotency,
     queue,
     quotas,
@@ -34,7 +35,7 @@ from agentctl.store.repositories import (
     runs,
     sessions,
 )
-from agentctl.store.visibility import Visibility
+from agentctl.store.visibility import EVERYONE, Visibility
 
 SESSION_NAME_LENGTH = 60
 """Characters of the first message that become the name of a session (docs/contract.md
@@ -69,6 +70,8 @@ class Submission:
             None.
         is_new_session: True if the session must not exist, False if it must; None for any.
         extra_write: builds further writes for the transaction of the row; None for none.
+        files: the ids of the files that the session of the run gets.
+        copies: the files of another session of which this one gets a copy, each with the id of it.
     """
 
     spec: RunSpec
@@ -78,6 +81,8 @@ class Submission:
     idempotency: Idempotency | None = None
     is_new_session: bool | None = None
     extra_write: Callable[[], Work[None]] | None = None
+    files: Sequence[str] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def can_wait(self) -> bool:
@@ -131,6 +136,7 @@ def admit_run(
         or submission.component.on_busy != "allow"
         or submission.spec.session_state is not None
         or submission.spec.durable
+        or submission.files
         or is_full
         or quotas.sessions_per_user
         or quotas.bytes_per_user
@@ -192,6 +198,10 @@ def _admit_run(
         yield from check_queue(spec)
     # Not the caller: the owner of the session sees all runs in it (docs/contract.md "Runs").
     spec = _with_user(spec, session.user_id)
+    if submission.files:
+        yield from _bind_files(submission.files, session)
+    for file_id, copy_id in submission.copies.items():
+        yield from files.copy(file_id, copy_id, session.session_id, session.user_id)
     row = NewRun(spec, worker_id if turn is None else None, now(), new.session_name, turn)
     if (yield from runs.create(row, 1 if is_first else None)) is None:
         raise errors.NotFound("Session not found")
@@ -233,6 +243,24 @@ def _get_session(submission: Submission, new: SessionRow) -> Steps[SessionRow]:
     if submission.is_new_session and session is not new:
         raise errors.Conflict(f"The session {new.session_id} exists already")
     return session
+
+
+@unit
+def _bind_files(file_ids: Sequence[str], session: SessionRow) -> Steps[None]:
+    """Give files to a session; they are of its owner, and of no other session.
+
+    Raises:
+        NotFound: one is not, or was deleted meanwhile.
+    """
+    rows = yield from files.get_all(file_ids, EVERYONE)
+    for row in rows:
+        is_free = row.session_id is None and (
+            yield from files.bind(row.file_id, session.session_id)
+        )
+        if row.user_id != session.user_id or not (is_free or row.session_id == session.session_id):
+            raise errors.NotFound("File not found")
+    if len(rows) < len(file_ids):
+        raise errors.NotFound("File not found")
 
 
 @unit

@@ -40,6 +40,7 @@ from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.members import Members
 from agentctl.runs.life.observability import RunCounters, RunTracer
+from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.life.supervision import Starts, Supervision
 from agentctl.runs.states import CLIENT_DISCONNECTED, WORKER_LOST, Ending, Pause
 from agentctl.runs.workers.worker import Worker
@@ -47,6 +48,7 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import find_version
 from agentctl.runtime.failures import CauseReader
+from agentctl.store.blobs import open_blob_store
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
 from agentctl.work.event_loop import Tasks, retry_while_unavailable
@@ -123,6 +125,7 @@ class Engine:
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
+        blobs = open_blob_store(settings.files)
         self._members = Members(self, self._run_tasks, catalog)
         self.shared: dict[str, Any] = {
             "databases": databases,
@@ -130,6 +133,7 @@ class Engine:
             "members": self._members,
             "cause_reader": CauseReader(settings),
             "budgets": budgets,
+            "files": partial(RunFiles, blobs=blobs, settings=settings.files),
         }
         self._supervision = Supervision(
             catalog, self._run_tasks, self.counters, self._starts, budgets, tracer

@@ -77,7 +77,7 @@ async def store_end(
         run.transcript.close_open_calls(now())
     if run.component.kind != "workflow" and not run.transcript.messages:
         # The run was stopped before its component started: keep the message in the session.
-        run.transcript.add_user(run.spec.input)
+        run.transcript.add_user(run.spec.input, run.spec.files)
     pauses = chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1]))
     while True:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
@@ -17,6 +17,7 @@ from agentctl.records.times import now
 from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.continuation import Continuation
+from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.life.run_memories import RunMemories
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
@@ -73,6 +74,7 @@ class LiveRun:
     Args:
         parent: the run that requested this one; None for a root run and for background work.
         databases: the database of the component has the row, the system database the memories.
+        files: builds the access to the files of the run.
 
     Attributes:
         spec: its specification; its user is known when the row is committed.
@@ -113,6 +115,7 @@ class LiveRun:
         members: MemberRunner,
         cause_reader: CauseReader,
         budgets: Budgets,
+        files: Callable[[LiveRun], RunFiles],
         continuation: Continuation | None = None,
     ) -> None:
         start = continuation or Continuation(attempt=1, leg=None, transcript=Transcript())
@@ -171,6 +174,7 @@ class LiveRun:
         self._members = members
         self._cause_reader = cause_reader
         self._budgets = budgets
+        self.files = files(self)
         self._system_database = databases.system
         self._quotas = databases.quotas
         self._stored_at = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.document import parse_records, require
+from agentctl.records.ids import new_id
 from agentctl.records.items import DELEGATIONS
 from agentctl.records.repeats import (
     MAXIMUM_SHOWN_ARGUMENTS,
@@ -63,6 +65,11 @@ class StoredOrigin:
         return require(parse_messages(self.row.messages or "[]"))
 
     @property
+    def files(self) -> list[dict[str, Any]]:
+        """The references of the files of its message, without those that it has made."""
+        return [each for each in _load(self.row.files) if each.get("origin") != "run"]
+
+    @property
     def was_lost(self) -> bool:
         """True if its server died, so that its last calls may not be known."""
         runs = (self.row, *self.below)
@@ -92,6 +99,27 @@ def load_origin(run_id: str, visibility: Visibility) -> Steps[StoredOrigin | Non
     retries = yield from run_reads.list_retries(run_id)
     # The ids begin with their time.
     return StoredOrigin(row, below, asked, sorted(retries))
+
+
+def copy_files(
+    origin: Origin, files: Sequence[Mapping[str, Any]]
+) -> tuple[Origin, list[dict[str, Any]], dict[str, str]]:
+    """Return what a run of another session begins with, its files, and the ids of their copies.
+
+    Files are deleted with their session, so that of the new run has rows of its own for all that
+    its messages name.
+    """
+    listed = [*files, *(file for each in origin.messages for file in each.get("files", ()))]
+    copies = {file["file_id"]: new_id() for file in listed}
+
+    def copy(files: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [{**file, "file_id": copies[file["file_id"]]} for file in files]
+
+    messages = tuple(
+        {**each, "files": copy(each["files"])} if "files" in each else each
+        for each in origin.messages
+    )
+    return replace(origin, messages=messages), copy(files), copies
 
 
 def can_continue(component: Component, catalog: Catalog) -> bool:

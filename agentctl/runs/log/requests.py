@@ -17,6 +17,7 @@ import orjson
 
 from agentctl.records.requests import Requests
 from agentctl.records.text import read_name
+from agentctl.runtime.files import get_reference, list_references
 from agentctl.runtime.tracing import CALL_PREFIX
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, complete_history
 from agentctl.runtime.transcript.transcript import is_kept
@@ -191,6 +192,8 @@ class RequestRecorder(Requests):
         if (at := self._places.get(id(message))) is not None:
             return HISTORY, at
         word = {name: message[name] for name in _FIELDS if name in message}
+        if files := message.get("files"):
+            word["files"] = list_references(files)
         self._keys[key] = self._keep(word)
         return self._keys[key]
 
@@ -223,7 +226,8 @@ class RequestRecorder(Requests):
 def _find_key(message: Message) -> object:
     calls = message.get("tool_calls")
     made = orjson.dumps(calls, option=orjson.OPT_SORT_KEYS) if calls else None
-    return message["role"], message["content"], message.get("tool_call_id"), made
+    files = tuple(get_reference(file).sha256 for file in message.get("files", ()))
+    return message["role"], message["content"], message.get("tool_call_id"), made, files
 
 
 def _count_common(before: list[Message], messages: list[Message]) -> int:

@@ -18,10 +18,11 @@ from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.components.fitting import ContextFitter
 from agentctl.runtime.components.leadership import collect_reports
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.files import build_files
 from agentctl.runtime.journal import Journal, Parked
 from agentctl.runtime.models.answering import call_model
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
-from agentctl.runtime.models.calls import UNKNOWN_REASON, Message, ModelAnswer, build_result
+from agentctl.runtime.models.calls import UNKNOWN_REASON, ModelAnswer, build_result
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused, WaitingCall
 from agentctl.runtime.tools.memories import add_memories
@@ -72,7 +73,7 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
         if component.kind == "team" and component.team.mode == "broadcast":
             prompt = await collect_reports(catalog.members(component), conversation, state)
         if conversation.has_prompt:
-            turns.messages.append(_build_prompt(prompt))
+            turns.messages.append(_build_prompt(prompt) | build_files(context.spec.files))
 
     if context.leg is not None and context.leg.has_new_version:
         conversation.replace_instructions(runner.system)
@@ -313,7 +314,7 @@ class _Turns:
         return None
 
 
-def _build_prompt(text: str) -> Message:
+def _build_prompt(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 

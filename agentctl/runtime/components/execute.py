@@ -90,7 +90,7 @@ async def execute_component(
     finally:
         if component.kind != "workflow" and not context.transcript.messages:
             # The run failed before its model was called: keep the message in the session.
-            context.transcript.add_user(context.spec.input)
+            context.transcript.add_user(context.spec.input, context.spec.files)
 
 
 async def _execute(component: Component, context: RunEnvironment, catalog: Catalog) -> None:

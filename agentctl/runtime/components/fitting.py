@@ -308,7 +308,7 @@ class ContextFitter:
             left_out = fitted.compaction.summarized_before or fitted.compaction.history_before
             steps = self._format_summary(calls, model) if left_out else ""
             instructions = "\n\n".join(filter(None, (instructions, noted, steps)))
-            if self._can_read and fitted.omissions[0].kind == "tool_result":
+            if self._can_read and any(each.kind == "tool_result" for each in fitted.omissions):
                 self._offer_reading()
                 tools = [*tools, _READ_TOOL]
         if self._failed or fitted.omissions:
@@ -316,7 +316,10 @@ class ContextFitter:
         if fitted.size > SMALLEST_WINDOW:
             about = {**self._conversation.about_call, "sent_bytes": fitted.size}
             self._conversation.about_call = about
-        return ModelCall(instructions, fitted.messages, tools, model.settings, **options)
+        files = self._conversation.context.files
+        return ModelCall(
+            instructions, fitted.messages, tools, model.settings, files=files, **options
+        )
 
     def read(self, number: int, offset: int) -> str | None:
         """Return a page of the result at an index of the messages; None if there is none."""

@@ -292,6 +292,7 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
             request.tool_choice,
             request.output,
             request.options or {},
+            environment.files,
         )
 
     arriving = _ArrivingAnswer(access.run_bytes, None if request.is_reported else environment)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.failures import FailureCode
+    from agentctl.runtime.files import FileAccess, FileKind
     from agentctl.runtime.models.structured_output import OutputSchema
 
 Message = Mapping[str, Any]
@@ -68,6 +69,7 @@ class ModelCall:
         output: the schema of the answer; None for text.
         options: further members of a request by their names in the interface of OpenAI. A provider
             with another interface gets those of `CALL_OPTIONS` that it has.
+        files: the bytes of the files in the messages; None if these have none.
     """
 
     instructions: str
@@ -77,6 +79,7 @@ class ModelCall:
     tool_choice: str | None = None
     output: OutputSchema | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    files: FileAccess | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +151,11 @@ class ModelConnection(ABC):
 
     Attributes:
         secret: the API key that the provider receives and may repeat in errors; `""` for none.
+        takes: the kinds of files that the model takes besides text.
     """
 
     secret = ""
+    takes: Sequence[FileKind] = ()
 
     @abstractmethod
     async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:

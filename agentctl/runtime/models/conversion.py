@@ -9,16 +9,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelMessage,
     ModelRequest,
     ModelResponse,
     TextPart,
     ToolCallPart,
     ToolReturnPart,
+    UserContent,
     UserPromptPart,
 )
 from pydantic_ai.usage import UsageBase
 
+from agentctl.runtime.files import LoadedFile, load_files
 from agentctl.runtime.models.calls import build_usage
 from agentctl.runtime.transcript.history import complete_history
 
@@ -48,15 +51,15 @@ def extract_usage(usage: UsageBase) -> dict[str, int]:
     )
 
 
-def build_request(call: ModelCall, connection: ModelConnection) -> list[ModelMessage]:
-    """Build the messages of a call, with the instructions in the last one.
+async def build_request(call: ModelCall, connection: ModelConnection) -> list[ModelMessage]:
+    """Build the messages of a call, with the instructions in the last one and all of its files.
 
     Args:
         connection: the connection that sends them: it gets its own earlier answers unchanged.
     """
     messages: list[ModelMessage] = []
     results: list[ToolReturnPart] = []
-    for message in call.messages:
+    for message in await load_files(call.messages, call.files, connection.takes):
         if message["role"] == "tool":
             results.append(_tool_result(message))
             continue
@@ -83,7 +86,8 @@ def _convert(message: Mapping[str, Any]) -> ModelMessage:
     created_at, content = message.get("created_at"), message["content"]
     when = datetime.now(UTC) if created_at is None else datetime.fromtimestamp(created_at, tz=UTC)
     if message["role"] == "user":
-        return ModelRequest(parts=[UserPromptPart(content, timestamp=when)], timestamp=when)
+        prompt = UserPromptPart(build_prompt(message), timestamp=when)
+        return ModelRequest(parts=[prompt], timestamp=when)
     if message["role"] == "tool":
         return ModelRequest(parts=[_tool_result(message)], timestamp=when)
     text = [TextPart(content)] if content else []
@@ -92,6 +96,14 @@ def _convert(message: Mapping[str, Any]) -> ModelMessage:
         for call in message.get("tool_calls", ())
     ]
     return ModelResponse(parts=[*text, *calls], timestamp=when)
+
+
+def build_prompt(message: Mapping[str, Any]) -> str | list[UserContent]:
+    """Return a message of the user with its loaded files in the form of the library."""
+    text: str = message["content"]
+    files: Iterable[LoadedFile] = message.get("files", ())
+    parts = [BinaryContent(file.data, media_type=file.reference.media_type) for file in files]
+    return [*filter(None, [text]), *parts] if parts else text
 
 
 def _tool_result(message: Mapping[str, Any]) -> ToolReturnPart:

@@ -155,7 +155,7 @@ class LibraryConnection(ModelConnection):
     async def _request(self, call: ModelCall, sink: AnswerSink) -> ModelResponse:
         request = model_request_stream(
             self.model,
-            build_request(call, self),
+            await build_request(call, self),
             model_settings=self._build_settings(call),
             model_request_parameters=self._build_parameters(call),
             instrument=False,
@@ -338,7 +338,7 @@ def connect_library(model: config.Model, key: str, run_bytes: int) -> LibraryCon
         built = build(model.model, key or _PLACEHOLDER_KEY, find_url(model), http)
         connection = _HttpConnection(built, http)
         connection.native_output = native_output
-    connection.secret = key
+    connection.secret, connection.takes = key, model.takes
     connection.ignored_settings += PROVIDERS[model.provider].ignored_settings
     return connection
 

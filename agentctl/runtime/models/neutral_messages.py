@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
+from agentctl.runtime.files import LoadedFile
 from agentctl.runtime.models.calls import build_result
 
 NATIVE = "agentctl_native"
@@ -32,8 +33,9 @@ class NeutralMessages:
     def add_system(self, text: str) -> None:
         self._instructions.append(text)
 
-    def add_user(self, text: str) -> None:
-        self.messages.append({"role": "user", "content": text})
+    def add_user(self, text: str, files: Sequence[LoadedFile] = ()) -> None:
+        message: dict[str, Any] = {"role": "user", "content": text}
+        self.messages.append({**message, "files": files} if files else message)
 
     def add_answer(
         self, text: str, calls: Iterable[tuple[str, str, Any]], kept: Mapping[str, Any] | None

@@ -7,7 +7,8 @@ reads the events of a stream with orjson, and keeps what the run needs (docs/dec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -16,7 +17,19 @@ import orjson
 
 from agentctl.config.providers import find_url
 from agentctl.light_dataclass import dataclass
+from agentctl.records.files import FileReference
 from agentctl.records.run_spec import REQUIRED
+from agentctl.runtime.files import (
+    FileAccess,
+    LoadedFile,
+    encode_base64,
+    find_format,
+    find_kind,
+    get_reference,
+    measure_base64,
+    show_files,
+    stream_bytes,
+)
 from agentctl.runtime.models.calls import (
     Message,
     ModelAnswer,
@@ -27,7 +40,7 @@ from agentctl.runtime.models.calls import (
 )
 from agentctl.runtime.models.openai_answer import THINKING_TAGS, OpenAIAnswer, UnreadableAnswer
 from agentctl.runtime.models.openai_errors import build_status_failure, build_transport_failure
-from agentctl.runtime.models.provider import build_stream_client
+from agentctl.runtime.models.provider import IsolatedClient, build_http_client, build_stream_client
 from agentctl.runtime.models.response_limits import iterate_events
 from agentctl.runtime.transcript.history import clean_name
 
@@ -92,6 +105,11 @@ class OpenAIConnection(ModelConnection):
 
     def __init__(self, model: config.Model, key: str, run_bytes: int) -> None:
         self.secret = key
+        self.takes = model.takes
+        self._run_bytes = run_bytes
+        self._media_http: IsolatedClient | None = None
+        # Stands for the bytes of a file in a body until it is sent; no one else knows it.
+        self._mark = secrets.token_hex(16)
         self._model = model.model
         self._dialect = DIALECTS[model.provider]
         self._takes_schemas = _takes_schemas(model)
@@ -121,21 +139,36 @@ class OpenAIConnection(ModelConnection):
 
     async def close(self) -> None:
         await self._http.aclose()
+        if self._media_http is not None:
+            await self._media_http.aclose()
 
     async def _send(self, call: ModelCall) -> httpx2.Response:
         seconds = call.settings.timeout_seconds
-        request = self._http.build_request(
+        messages = await show_files(call.messages, self.takes, call.files)
+        files = [file for message in messages for file in message.get("files", ())]
+        body = orjson.dumps(self._build_body(call, messages))
+        http, headers = self._http, self._headers
+        # Copy the bytes: the request lives until the answer ends, and the result of orjson keeps
+        # its 4 KB buffer alive.
+        content: bytes | AsyncIterator[bytes] = bytes(memoryview(body))
+        if files:
+            # This client sends a body while it is read: no file is whole in memory.
+            self._media_http = self._media_http or build_http_client(self._run_bytes)
+            http, pieces = self._media_http, body.split(self._mark.encode())
+            sizes = (measure_base64(get_reference(file).size) for file in files)
+            length = sum(map(len, pieces)) + sum(sizes)
+            headers = {**headers, "Content-Length": str(length)}
+            content = _stream_body(pieces, files, call.files)
+        request = http.build_request(
             "POST",
             self._url,
-            # Copy the bytes: the request lives until the answer ends, and the result of orjson
-            # keeps its 4 KB buffer alive.
-            content=bytes(memoryview(orjson.dumps(self._build_body(call)))),
-            headers=self._headers,
-            timeout=self._http.timeout if seconds is None else seconds,
+            content=content,
+            headers=headers,
+            timeout=http.timeout if seconds is None else seconds,
         )
-        return await self._http.send(request, stream=True)
+        return await http.send(request, stream=True)
 
-    def _build_body(self, call: ModelCall) -> dict[str, Any]:
+    def _build_body(self, call: ModelCall, messages: Sequence[Message]) -> dict[str, Any]:
         instructions = call.instructions
         body: dict[str, Any] = {
             "model": self._model,
@@ -151,7 +184,7 @@ class OpenAIConnection(ModelConnection):
         if call.tools:
             body["tools"] = [self._build_tool(tool) for tool in call.tools]
             body["tool_choice"] = _build_choice(call.tool_choice)
-        body["messages"] = [*_build_messages(instructions, call.messages, self)]
+        body["messages"] = [*_build_messages(instructions, messages, self, self._mark)]
         options = dict(call.options)
         if not call.tools:
             options.pop("parallel_tool_calls", None)  # OpenAI refuses it without tools.
@@ -254,7 +287,7 @@ def _build_choice(choice: str | None) -> str | dict[str, Any]:
 
 
 def _build_messages(
-    instructions: str, messages: Iterable[Message], connection: ModelConnection
+    instructions: str, messages: Iterable[Message], connection: ModelConnection, mark: str
 ) -> Iterable[dict[str, Any]]:
     if instructions:
         yield {"role": "system", "content": instructions}
@@ -267,8 +300,33 @@ def _build_messages(
             own = native.value if native and native.connection is connection else ({}, {})
             if built := _build_assistant_message(message, *own):
                 yield built
+        elif files := message.get("files"):
+            text = [{"type": "text", "text": content}] if content else []
+            parts = (_build_part(get_reference(file), mark) for file in files)
+            yield {"role": role, "content": [*text, *parts]}
         else:
             yield {"role": role, "content": content}
+
+
+def _build_part(file: FileReference, mark: str) -> dict[str, Any]:
+    """Build the part of a file, with `mark` in the place of its base64 form."""
+    kind, url = find_kind(file.media_type), f"data:{file.media_type};base64,{mark}"
+    if kind == "image":
+        return {"type": "image_url", "image_url": {"url": url}}
+    if kind == "pdf":
+        return {"type": "file", "file": {"filename": file.name, "file_data": url}}
+    return {"type": "input_audio", "input_audio": {"data": mark, "format": find_format(file)}}
+
+
+async def _stream_body(
+    pieces: Sequence[bytes], files: Sequence[FileReference | LoadedFile], access: FileAccess | None
+) -> AsyncIterator[bytes]:
+    """Yield a body: its pieces, with the base64 form of a file between two of them."""
+    for piece, file in zip(pieces, files, strict=False):
+        yield piece
+        async for part in encode_base64(stream_bytes(file, access)):
+            yield part
+    yield pieces[-1]
 
 
 def _build_assistant_message(

@@ -110,7 +110,7 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         transcript.forget_usage()
         if environment.spec.origin is not None:
             transcript.add_kept(environment.spec.origin.messages)
-        transcript.add_user(message)
+        transcript.add_user(message, environment.spec.files)
 
     try:
         runner = await opening

@@ -4,10 +4,11 @@ The stored messages of a run and of its session stay whole. What a call shows of
 by a `Compaction`, which is a few numbers: the shown messages are a pure function of all messages
 and of these. `fit_messages` raises the numbers as far as the window requires, in this order:
 
-1. Results of tools before the last answer become one line with their size and number.
-2. The oldest runs of the session are left out. The session's summary takes their place.
-3. The oldest answers of the current run are left out, with the results of their calls.
-4. The newest results of tools are cut.
+1. Files of earlier messages become one line each.
+2. Results of tools before the last answer become one line with their size and number.
+3. The oldest runs of the session are left out. The session's summary takes their place.
+4. The oldest answers of the current run are left out, with the results of their calls.
+5. The newest results of tools are cut.
 
 The numbers only grow in a run, so that the beginning of a request stays the same from call to call,
 and a run that goes on in another process sends what it would have sent. Never left out: the current
@@ -25,6 +26,13 @@ import orjson
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import OmissionKind
+from agentctl.runtime.files import (
+    MessageFile,
+    find_files_start,
+    get_reference,
+    leave_out_files_of,
+    measure_file,
+)
 
 Message = Mapping[str, Any]
 
@@ -69,13 +77,14 @@ class Omission:
 
     Attributes:
         kind: `failed_run`: runs that were too large for the window, of which the beginning of the
-            message and one line remain; `tool_result`: results that are one line, or cut; `runs`:
-            runs of the session that are left out; `turns`: answers of the current run that are left
-            out, `summarized`: those of which the instructions have a summary; `damaged_…`: stored
-            data that cannot be read (docs/databases.md "Damaged data").
-        count: the number of runs, results or answers.
-        first, last: the ids of the first and the last one: of runs, or of tool calls. `""` for
-            messages of the request, and for an answer without calls.
+            message and one line remain; `files`: files of earlier messages; `tool_result`: results
+            that are one line, or cut; `runs`: runs of the session that are left out; `turns`:
+            answers of the current run that are left out, `summarized`: those of which the
+            instructions have a summary; `damaged_…`: stored data that cannot be read
+            (docs/databases.md "Damaged data").
+        count: the number of runs, files, results or answers.
+        first, last: the ids of the first and the last one: of runs, of files, or of tool calls.
+            `""` for messages of the request, and for an answer without calls.
         size: their size in bytes before.
     """
 
@@ -102,6 +111,7 @@ class Compaction(NamedTuple):
         result_bytes: maximum size of any other result; 0 for none.
         maximum_bytes: maximum size of a request, learned from a refusal; 0 for none.
         sent_bytes, sent_tokens: the last call whose tokens the model has reported; 0 for none.
+        files_before: files of messages before this index are one line each.
     """
 
     results_before: int = 0
@@ -112,12 +122,14 @@ class Compaction(NamedTuple):
     maximum_bytes: int = 0
     sent_bytes: int = 0
     sent_tokens: int = 0
+    files_before: int = 0
 
     @property
     def is_whole(self) -> bool:
         """True if all messages are shown whole, and no bound is known."""
         return not (
-            self.results_before
+            self.files_before
+            or self.results_before
             or self.history_before
             or self.turns_before
             or self.result_bytes
@@ -179,6 +191,7 @@ class ContextMessages:
         self.messages = messages
         self.size = 0
         self.sizes: list[int] = []
+        self._has_files = False
         self._runs = runs
         self.begin_run(own)
 
@@ -206,6 +219,7 @@ class ContextMessages:
             size = measure_message(message)
             self.sizes.append(size)
             self.size += size
+            self._has_files = self._has_files or bool(message.get("files"))
         return self.size
 
     def measure_shown(self, index: int, compaction: Compaction) -> int:
@@ -213,6 +227,8 @@ class ContextMessages:
         size, bound = self.sizes[index], compaction.result_bytes
         if index < compaction.history_before or self.current < index < compaction.turns_before:
             return 0
+        if index < compaction.files_before and (files := self.messages[index].get("files")):
+            return size - sum(map(measure_file, files)) + LINE_BYTES * len(files)
         if not self.is_result(index):
             return size
         if index < compaction.results_before:
@@ -225,7 +241,17 @@ class ContextMessages:
     def list_cut(self, compaction: Compaction) -> list[int]:
         """Return the indexes of the results that a call shows as a line, or cut."""
         shown = (self.measure_shown(at, compaction) for at in range(len(self.sizes)))
-        return [at for at, size in enumerate(shown) if 0 < size < self.sizes[at]]
+        cut = (at for at, size in enumerate(shown) if 0 < size < self.sizes[at])
+        return [at for at in cut if self.is_result(at)]
+
+    def find_files_start(self) -> int:
+        """Return the index before which files are left out, because they are too large together."""
+        return find_files_start(self.messages) if self._has_files else 0
+
+    def list_files(self, compaction: Compaction) -> list[MessageFile]:
+        """Return the files of messages that a call shows as lines."""
+        shown = range(compaction.history_before, compaction.files_before)
+        return [file for at in shown for file in self.messages[at].get("files", ())]
 
     def list_ends(self, first: int, last: int) -> Iterator[int]:
         """Yield the indexes up to which messages can be left out, from `first` to `last`.
@@ -261,6 +287,8 @@ def measure_message(message: Message) -> int:
     size = len(content) if content.isascii() else len(content.encode(errors="replace"))
     if calls := message.get("tool_calls"):
         size += len(orjson.dumps(calls))
+    if files := message.get("files"):
+        size += sum(map(measure_file, files))
     return size + _MESSAGE_BYTES
 
 
@@ -283,6 +311,9 @@ def fit_messages(
         reading: the argument of the tool that reads a result; None if the model has no such tool.
     """
     whole = context.measure() + other_bytes
+    start = min(context.find_files_start(), context.current)
+    if start > compaction.files_before:
+        compaction = compaction._replace(files_before=start)
     # A token has at least one byte.
     if compaction.is_whole and (window is None or whole <= window * FULL):
         tokens = compaction.estimate_tokens(whole)
@@ -332,12 +363,16 @@ def find_report(messages: Sequence[Message], model: str) -> tuple[int, int]:
 def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Compaction:
     """Leave out a number of bytes, or all that can be left out."""
     last_turn = context.last_turn
-    for index in range(compaction.results_before, last_turn):
-        if excess <= 0:
-            return compaction
-        before = context.measure_shown(index, compaction)
-        compaction = compaction._replace(results_before=index + 1)
-        excess -= before - context.measure_shown(index, compaction)
+    for name, first, last in (
+        ("files_before", compaction.files_before, context.current),
+        ("results_before", compaction.results_before, last_turn),
+    ):
+        for index in range(first, last):
+            if excess <= 0:
+                return compaction
+            before = context.measure_shown(index, compaction)
+            compaction = compaction._replace(**{name: index + 1})
+            excess -= before - context.measure_shown(index, compaction)
 
     for name, first, last in (
         ("history_before", compaction.history_before, context.current),
@@ -366,6 +401,8 @@ def _show_messages(
     ids = (each["tool_call_id"] for each in context.messages if each["role"] == "tool")
     readable = find_readable(ids) if reading == "id" else ()
     for index, message in enumerate(context.messages):
+        if index < compaction.files_before and message.get("files"):
+            message = leave_out_files_of(message)
         if index in cut:
             bound = 0 if index < compaction.results_before else compaction.result_bytes
             place = f"number {index}" if reading == "number" else None
@@ -415,6 +452,10 @@ def read_page(text: str, offset: int, characters: int = PAGE_CHARACTERS) -> str:
 def _list_omissions(context: ContextMessages, compaction: Compaction) -> tuple[Omission, ...]:
     """Return what a compaction leaves out of the messages, one entry for each kind."""
     found: list[Omission] = []
+    if files := context.list_files(compaction):
+        ids = [get_reference(files[at]).file_id for at in (0, -1)]
+        size = sum(get_reference(file).size for file in files)
+        found.append(Omission("files", len(files), ids[0], ids[1], size))
     if cut := context.list_cut(compaction):
         ids = [str(context.messages[at]["tool_call_id"]) for at in (cut[0], cut[-1])]
         size = sum(context.sizes[at] for at in cut)

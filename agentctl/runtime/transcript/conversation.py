@@ -163,7 +163,7 @@ class Conversation:
             self._reserve(sum(len(message["content"].encode()) for message in origin.messages))
             self._transcript.add_kept(origin.messages)
         if self.has_prompt:
-            self._transcript.add_user(self.message)
+            self._transcript.add_user(self.message, self.context.spec.files)
 
     @property
     def has_prompt(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from agentctl.records.document import parse_stored
+from agentctl.runtime.files import is_reference
 
 CANCELLED_RESULT = "cancelled"
 """Result of a tool call that was open when its run was stopped."""
@@ -98,6 +99,8 @@ def _history_entry(message: Mapping[str, Any]) -> dict[str, Any]:
         "stop_after_tool_call": False,
         "created_at": message.get("created_at", 0),
     }
+    if files := message.get("files"):
+        entry["files"] = files
     if message["role"] == "assistant":
         entry["metrics"] = dict(message.get("metrics") or {})
     return entry
@@ -122,6 +125,9 @@ def _is_message(value: Any) -> bool:
         return False
     if role == "tool":
         return type(read("tool_call_id")) is type(read("tool_name", "")) is str
+    files = read("files", [])
+    if type(files) is not list or not all(map(is_reference, files)):
+        return False
     return not calls or (type(calls) is list and all(map(_is_call, calls)))
 
 
@@ -220,7 +226,8 @@ def shorten_run(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if len(text) > _SHORTENED:
         text = f"{text[:_SHORTENED]} … [{len(text)} characters]"
     answer = {"role": "assistant", "content": _NO_ANSWER, "created_at": asked.get("created_at", 0)}
-    return [{**asked, "content": text}, answer]
+    rest = {name: value for name, value in asked.items() if name != "files"}
+    return [{**rest, "content": text}, answer]
 
 
 def build_tool_message(call_id: str, name: str, result: str, created_at: int) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """The transcript of a run: its text, messages, tool calls and usage so far.
 
 It is filled as data arrives, so that a task that is cancelled at any `await` leaves its partial
-text and its usage here. Messages have a neutral form that transcripts, the store and histories
-share:
+text and its usage here. Transcripts, the store and histories share this form of messages:
 
     {"role": "system" | "user" | "assistant" | "tool", "content": str, "created_at": int seconds,
      "tool_calls"?: [{"id", "name", "arguments": object}], "tool_call_id"?, "tool_name"?,
-     "metrics"?: {nine counters}, "finish_reason"?: str | None,
+     "files"?: [references of files], "metrics"?: {nine counters}, "finish_reason"?: str | None,
      "compacted"?: {"omissions", "estimated_tokens", "window", "summary"}, "sent_bytes"?: int}
 
 Assistant messages have `tool_calls`, `metrics` and `finish_reason`; tool messages have
@@ -23,6 +22,7 @@ from agentctl.records import times
 from agentctl.records.requests import Requests
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.failures import Causes
+from agentctl.runtime.files import build_files
 from agentctl.runtime.tracing import Span, Spans
 from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
@@ -311,8 +311,9 @@ class Transcript:
     def add_system(self, text: str) -> None:
         self._messages.append(_build_message("system", text))
 
-    def add_user(self, text: str) -> None:
-        self._messages.append(_build_message("user", text))
+    def add_user(self, text: str, files: str | None = None) -> None:
+        """Add the message of the user, with its files: a JSON array of references."""
+        self._messages.append(_build_message("user", text) | build_files(files))
         self.name_left_out()
 
     def name_left_out(self) -> None:

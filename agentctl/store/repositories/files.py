@@ -68,6 +68,13 @@ _BIND = Sql(
     " WHERE file_id = :file_id AND session_id IS NULL RETURNING file_id"
 )
 
+_COPY = Sql(
+    f"INSERT INTO files ({_COLUMNS}) SELECT cast(:copy_id as text), user_id,"
+    " cast(:session_id as text), run_id, name, media_type, size, sha256, origin,"
+    f" ({_NEXT_VERSION.format('named')} :session_id AND named.name = files.name), created_at"
+    " FROM files WHERE file_id = :file_id AND coalesce(user_id, '') = :owner"
+)
+
 # Separate statements, because `IS NOT DISTINCT FROM` uses no index on PostgreSQL.
 _DAY_OF_OWNER, _DAY_OF_NO_ONE = (
     Sql(
@@ -130,6 +137,13 @@ def get_all(file_ids: Sequence[str], visibility: Visibility) -> Work[list[FileRo
 def bind(file_id: str, session_id: str) -> Work[bool]:
     """Give a file without a session to a session; return False if it has one, or does not exist."""
     return _BIND.has_rows(file_id=file_id, session_id=session_id)
+
+
+def copy(file_id: str, copy_id: str, session_id: str, user_id: str | None) -> Work[int]:
+    """Give a copy of a file of a user to a session; without the file there is none."""
+    return _COPY.count_rows(
+        file_id=file_id, copy_id=copy_id, session_id=session_id, owner=user_id or ""
+    )
 
 
 def list_page(

@@ -1,0 +1,281 @@
+"""Files in runs: what models get, what records show, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.server.agents_in_code import run_agent, serve_agents
+from tests.server.files_of_runs import PDF, build_png, put_file
+
+__all__ = ["vendor_endpoint"]
+
+CONFIG = """
+[[models]]
+id = "seeing"
+provider = "openai"
+model = "history"
+base_url = "{url}"
+takes = ["image", "pdf", "audio"]
+
+[[models]]
+id = "narrow"
+provider = "openai"
+model = "narrow"
+base_url = "{url}"
+takes = ["image"]
+context_tokens = 2500
+
+[[models]]
+id = "blind"
+provider = "openai"
+model = "delegate"
+base_url = "{url}"
+
+[[models]]
+id = "anthropic"
+provider = "anthropic"
+model = "echo"
+base_url = "{vendor_url}"
+api_key_env = "TEST_KEY"
+takes = ["image", "pdf"]
+
+[[models]]
+id = "google"
+provider = "google"
+model = "echo"
+base_url = "{vendor_url}"
+api_key_env = "TEST_KEY"
+takes = ["image", "pdf"]
+
+[[agents]]
+id = "seeing"
+model = "seeing"
+[[agents]]
+id = "narrow"
+model = "narrow"
+[[agents]]
+id = "blind"
+model = "blind"
+[[agents]]
+id = "anthropic"
+model = "anthropic"
+[[agents]]
+id = "google"
+model = "google"
+
+[[teams]]
+id = "mixed"
+model = "blind"
+members = ["seeing"]
+
+[[workflows]]
+id = "two"
+steps = [{{ name = "one", agent = "seeing" }}, {{ name = "two", agent = "blind" }}]
+"""
+
+
+class Site:
+    """A server with its client, its folder and the endpoint of its models."""
+
+    def __init__(self, client: httpx2.Client, folder: Path, endpoint: ModelEndpoint) -> None:
+        self.client, self.folder, self.endpoint = client, folder, endpoint
+        self.user_id = run_agent(client, "seeing", "who")["user_id"]
+
+    def put(self, name: str, media_type: str, data: bytes) -> str:
+        return put_file(self.folder, self.user_id, name, media_type, data)
+
+    def run(self, agent: str, message: str, *files: str, **body: Any) -> dict[str, Any]:
+        record = run_agent(self.client, agent, message, files=files, **body)
+        assert record.get("status") == "COMPLETED", record
+        return record
+
+    def refuse(self, path: str, files: list[Any], **body: Any) -> tuple[int, str]:
+        form = {"message": "look", "stream": False, "files": files, **body}
+        response = self.client.post(path, json=form)
+        return response.status_code, response.text
+
+    def sent(self, model: str = "history") -> list[dict[str, Any]]:
+        """Return the messages of the newest request for a model that is no summary."""
+        sent = (body["messages"] for body in reversed(self.endpoint.requests(model)))
+        return next(messages for messages in sent if "summarize" not in str(messages[0]))
+
+
+@pytest.fixture(scope="module")
+def site(
+    tmp_path_factory: pytest.TempPathFactory,
+    model_endpoint: ModelEndpoint,
+    vendor_endpoint: ModelEndpoint,
+) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("files")
+    config = CONFIG.format(url=model_endpoint.base_url, vendor_url=vendor_endpoint.root_url)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_KEY", "none")
+        with serve_agents(folder, model_endpoint, config) as client:
+            yield Site(client, folder, model_endpoint)
+
+
+def as_url(data: bytes, media_type: str) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+
+
+def test_model_gets_each_file_in_its_own_part(site: Site) -> None:
+    picture, sound, table = build_png(), b"RIFF\x04\x00\x00\x00WAVE", b"a,b\n1,2\n"
+    files = [
+        site.put("dot.png", "image/png", picture),
+        site.put("paper.pdf", "application/pdf", PDF),
+        site.put("bell.wav", "audio/wav", sound),
+        site.put("table.csv", "text/csv", table),
+    ]
+    record = site.run("seeing", "look", *files)
+
+    text, *parts = site.sent()[-1]["content"]
+    assert text == {"type": "text", "text": "look\n\nFile table.csv:\n\na,b\n1,2\n"}
+    assert parts == [
+        {"type": "image_url", "image_url": {"url": as_url(picture, "image/png")}},
+        {
+            "type": "file",
+            "file": {"filename": "paper.pdf", "file_data": as_url(PDF, "application/pdf")},
+        },
+        {
+            "type": "input_audio",
+            "input_audio": {"data": base64.b64encode(sound).decode(), "format": "wav"},
+        },
+    ]
+
+    # The record has references: those of the request, and of the message.
+    assert [each["file_id"] for each in record["files"]] == files
+    assert record["files"][0].keys() == {"file_id", "name", "media_type", "size", "sha256"}
+    assert record["messages"][0]["files"] == record["files"]
+    items = site.client.get(f"/runs/{record['run_id']}", params={"view": "items"}).json()
+    assert items["files"] == record["files"]
+    assert base64.b64encode(picture).decode() not in json.dumps(record)
+
+
+def test_later_message_shows_earlier_files_again(site: Site) -> None:
+    picture, other = build_png(1), build_png(2)
+    first = site.run("seeing", "first", site.put("one.png", "image/png", picture))
+    session_id = first["session_id"]
+    site.run("seeing", "second", session_id=session_id)
+    urls = [part["image_url"]["url"] for part in site.sent()[0]["content"][1:]]
+    assert urls == [as_url(picture, "image/png")]
+
+    # A file of the session can be given again, and one that was deleted is a line.
+    again = first["files"][0]["file_id"]
+    site.run(
+        "seeing", "third", again, site.put("two.png", "image/png", other), session_id=session_id
+    )
+    assert len(site.sent()[-1]["content"]) == 3
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "google"])
+def test_vendor_gets_the_bytes_of_a_document(
+    site: Site, vendor_endpoint: ModelEndpoint, vendor: str
+) -> None:
+    vendor_endpoint.forget()
+    site.run(vendor, "look", site.put("paper.pdf", "application/pdf", PDF))
+    # Google's client writes base64 for URLs.
+    sent = json.dumps(vendor_endpoint.requests()[-1]).replace("-", "+").replace("_", "/")
+    assert base64.b64encode(PDF).decode() in sent
+    assert "application/pdf" in sent
+
+
+def test_member_gets_the_files_of_its_team(site: Site) -> None:
+    picture = build_png(3)
+    form = {"message": "seeing", "stream": False,
+            "files": [site.put("dot.png", "image/png", picture)]}  # fmt: skip
+    record = site.client.post("/teams/mixed/runs", json=form).json()
+    assert record["status"] == "COMPLETED", record
+    note = "[The file dot.png (image/png) is not shown: this model takes no image.]"
+    assert site.sent("delegate")[-3]["content"].endswith(note)
+    assert site.sent()[-1]["content"][1]["image_url"]["url"] == as_url(picture, "image/png")
+
+
+def test_first_step_of_a_workflow_gets_the_files(site: Site) -> None:
+    form = {"message": "go", "stream": False,
+            "files": [site.put("dot.png", "image/png", build_png(4))]}  # fmt: skip
+    record = site.client.post("/workflows/two/runs", json=form).json()
+    first, second = (site.client.get(f"/runs/{each}").json() for each in record["member_runs"])
+    assert (len(record["files"]), len(first["files"]), second["files"]) == (1, 1, [])
+
+
+def test_form_and_json_name_files(site: Site) -> None:
+    ids = [site.put(f"{at}.png", "image/png", build_png(at)) for at in (5, 6)]
+    form = {"message": "look", "stream": "false", "files": ",".join(ids)}
+    record = site.client.post("/agents/seeing/runs", data=form).json()
+    assert record.get("status") == "COMPLETED", record
+    assert [each["file_id"] for each in record["files"]] == ids
+
+
+def test_files_that_cannot_be_given_are_refused_before_the_run(site: Site) -> None:
+    picture = site.put("dot.png", "image/png", build_png(7))
+    of_other = put_file(site.folder, "someone", "dot.png", "image/png", build_png(8))
+    bound = site.run("seeing", "bind", site.put("b.png", "image/png", build_png(9)))["files"][0]
+    path, before = "/agents/{}/runs", site.client.get("/runs").json()["meta"]["total_count"]
+
+    status, text = site.refuse(path.format("blind"), [picture])
+    assert status == 422
+    assert "the model blind of the agent blind does not take dot.png, a file of the kind" in text
+    for file_id in ("unknown", of_other, bound["file_id"]):
+        status, text = site.refuse(path.format("seeing"), [file_id])
+        assert (status, json.loads(text)["detail"]) == (404, "File not found")
+    assert site.refuse(path.format("seeing"), [picture, picture])[0] == 422
+    assert site.refuse(path.format("seeing"), [str(at) for at in range(17)])[0] == 422
+    assert site.refuse(path.format("seeing"), [1])[0] == 422
+    assert site.refuse("/teams/world-team/runs", [picture])[0] in (404, 422)
+    assert site.client.get("/runs").json()["meta"]["total_count"] == before
+
+
+def test_key_covers_the_files(site: Site) -> None:
+    one, two = (site.put(f"{at}.png", "image/png", build_png(at)) for at in (10, 11))
+    headers = {"Idempotency-Key": "with-files"}
+    form = {"message": "look", "stream": False, "files": [one]}
+    first = site.client.post("/agents/seeing/runs", json=form, headers=headers).json()
+    again = site.client.post("/agents/seeing/runs", json=form, headers=headers).json()
+    assert again["run_id"] == first["run_id"]
+    other = site.client.post("/agents/seeing/runs", json={**form, "files": [two]}, headers=headers)
+    assert other.status_code == 422
+
+
+def test_fork_has_copies_of_the_files(site: Site) -> None:
+    picture = build_png(12)
+    first = site.run("seeing", "look", site.put("dot.png", "image/png", picture))
+    at = len(first["messages"])
+    form = {"at": at, "message": "and now", "stream": False}
+    path = f"/agents/seeing/runs/{first['run_id']}"
+    forked = site.client.post(f"{path}/fork", json=form).json()
+    assert forked["status"] == "COMPLETED", forked
+    (copy,) = forked["messages"][0]["files"]
+    assert copy["sha256"] == first["files"][0]["sha256"]
+    assert copy["file_id"] != first["files"][0]["file_id"]
+    # The copy outlives the session of the original.
+    assert site.client.delete(f"/sessions/{first['session_id']}").is_success
+    site.run("seeing", "again", session_id=forked["session_id"])
+    assert site.sent()[0]["content"][1]["image_url"]["url"] == as_url(picture, "image/png")
+
+
+def test_retry_has_the_files_of_its_origin(site: Site) -> None:
+    first = site.run("seeing", "look", site.put("dot.png", "image/png", build_png(13)))
+    path = f"/agents/seeing/runs/{first['run_id']}/retry"
+    retried = site.client.post(path, json={"stream": False}).json()
+    assert retried["files"] == first["files"]
+    assert len(site.sent()[-1]["content"]) == 2
+
+
+def test_files_of_earlier_messages_are_left_out_first(site: Site) -> None:
+    picture = site.put("one.png", "image/png", build_png(14))
+    first = site.run("narrow", "first " + "x" * 500, picture)
+    second = site.put("two.png", "image/png", build_png(15))
+    record = site.run("narrow", "second " + "y" * 500, second, session_id=first["session_id"])
+    (omission,) = record["messages"][-1]["compacted"]["omissions"]
+    assert (omission["kind"], omission["count"], omission["first"]) == ("files", 1, picture)
+    earlier, _, current = site.sent("narrow")
+    assert earlier["content"].endswith("[The file one.png (image/png) is left out.]")
+    assert len(current["content"]) == 2
