@@ -113,22 +113,18 @@ class Memories(Protocol):
 
     async def remember(self, memory: str, topics: Sequence[str] = ()) -> Memory:
         """Store a fact of at most 4,000 characters."""
-        ...
 
     async def recall(self, text: str = "", *, limit: int = 10) -> list[Memory]:
         """Return the memories that share words with a text, the best first; at most 50.
 
         Without a text, or if none shares a word, return the newest.
         """
-        ...
 
     async def update(self, memory_id: str, memory: str) -> bool:
         """Replace the text of a memory; return False if there is none."""
-        ...
 
     async def forget(self, memory_id: str) -> bool:
         """Delete a memory; return False if there is none."""
-        ...
 
 
 class RunContext(WaitingContext):

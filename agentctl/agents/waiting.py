@@ -70,7 +70,6 @@ class Replayer(Protocol):
     @property
     def drops_reports(self) -> bool:
         """True while reports repeat those of an earlier leg."""
-        ...
 
     def approve(
         self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str
@@ -93,23 +92,18 @@ class ContextHost(Protocol):
 
     def is_cancelled(self) -> bool:
         """Return True if the work has to stop."""
-        ...
 
     def report_progress(self, text: str | None, fraction: float | None) -> None:
         """Publish progress."""
-        ...
 
     def report_usage(self, usage: Mapping[str, int]) -> None:
         """Add to the token counters of the run."""
-        ...
 
     def get_call_id(self) -> str | None:
         """Return the id of the current call; None outside of one."""
-        ...
 
     def read_tool_result(self, call_id: str, offset: int) -> str | None:
         """Return a page of a result of a tool; None if the run has none of this call."""
-        ...
 
     def find_replayer(self, method: str) -> Replayer:
         """Return the executor of a method that waits.
@@ -117,7 +111,6 @@ class ContextHost(Protocol):
         Raises:
             RuntimeError: this is not the async function of an agent.
         """
-        ...
 
 
 class WaitingContext:

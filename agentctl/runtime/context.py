@@ -152,7 +152,6 @@ class RunEnvironment(Protocol):
 
     def emit(self, event: RunEvent) -> None:
         """Publish an event. Fast, never waits."""
-        ...
 
     def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
         """Keep an exception of the user's code with the run, for callers that may read it.
@@ -160,18 +159,15 @@ class RunEnvironment(Protocol):
         Args:
             tool: name of the tool that has raised it; None for other code.
         """
-        ...
 
     async def is_first_of_session(self) -> bool:
         """Return True if the session has no earlier run."""
-        ...
 
     def checkpoint(self) -> None:
         """Raise asyncio.CancelledError if a cancel was requested.
 
         Called before every model call and every tool call.
         """
-        ...
 
     async def begin_model_call(self) -> None:
         """Check that the budgets of the run let it call a model.
@@ -180,7 +176,6 @@ class RunEnvironment(Protocol):
             ExecutionError: a budget is used up.
             Unavailable: the database does not answer.
         """
-        ...
 
     def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
         """Add tokens that code has reported, unless the run has ended.
@@ -192,7 +187,6 @@ class RunEnvironment(Protocol):
             usage: numbers by the names of the nine counters (docs/contract.md "Session records").
             model: the model that used the tokens; None for the one that was called last.
         """
-        ...
 
     async def run_member(
         self,
@@ -213,12 +207,10 @@ class RunEnvironment(Protocol):
                 of a member that has ended is read, and nothing is run again.
             keeps_input: True gives a new run the object `input` of this one.
         """
-        ...
 
     @property
     def reported(self) -> Sequence[ReportedMember]:
         """The runs of members that were reported in this leg."""
-        ...
 
     def report_member(
         self, kind: ComponentKind, name: str, task: str, *, call_id: str | None = None
@@ -229,13 +221,11 @@ class RunEnvironment(Protocol):
             name: id and name of the member.
             call_id: the open tool call of this run that started it.
         """
-        ...
 
     async def continue_reported(
         self, kind: ComponentKind, name: str, run_id: str
     ) -> ReportedMember | None:
         """Go on with a paused run of such a member; return None if it does not wait."""
-        ...
 
     async def begin_call(self, approval_id: str) -> None:
         """Store that an approved call begins; the caller makes it after that.
@@ -244,11 +234,9 @@ class RunEnvironment(Protocol):
             asyncio.CancelledError: the call must not be made: this leg has lost its run.
             Unavailable: the database does not answer; the call must not be made.
         """
-        ...
 
     async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
         """Store the result of an approved call that has ended."""
-        ...
 
     async def begin_effect(self) -> None:
         """Store, once in a leg after the first, that a call without an approval begins.
@@ -256,7 +244,6 @@ class RunEnvironment(Protocol):
         A leg whose server dies before that is run again from its checkpoint. A leg whose server
         dies later is not, so that the call is made at most once.
         """
-        ...
 
 
 class ReportedMember(RunEnvironment, Protocol):
@@ -278,11 +265,9 @@ class ReportedMember(RunEnvironment, Protocol):
         Args:
             failure: ExecutionError for a failure, Paused for a pause; None if it is complete.
         """
-        ...
 
     async def wait_until_stored(self) -> None:
         """Wait until the end is stored, or cannot be."""
-        ...
 
 
 async def perform_decided(

@@ -68,17 +68,14 @@ class Journal(Protocol):
     @property
     def is_parking(self) -> bool:
         """True once the run is to be handed over: raise `Parked` before the next step."""
-        ...
 
     async def add_answer(
         self, body: Mapping[str, Any], calls: Sequence[JournaledCall] = ()
     ) -> None:
         """Store an answer of the model, and that some of its calls begin."""
-        ...
 
     async def replace_answer(self, body: Mapping[str, Any]) -> None:
         """Store an answer in place of the one before it; the calls before it are a part of it."""
-        ...
 
     async def begin_call(self, call: JournaledCall, more: Mapping[str, Any] | None = None) -> None:
         """Store that a call begins, unless `add_answer` did.
@@ -86,7 +83,6 @@ class Journal(Protocol):
         Args:
             more: further values of the step, a JSON object.
         """
-        ...
 
     async def end_call(
         self,
@@ -100,7 +96,6 @@ class Journal(Protocol):
         Args:
             approved: of a call that was approved: its end is stored in the same transaction.
         """
-        ...
 
 
 def dump_outcome(outcome: CallOutcome) -> dict[str, Any]:

@@ -316,12 +316,10 @@ class Database(Protocol):
 
         The cause may be a full disk or a lock of another program. Reads may work.
         """
-        ...
 
     @property
     def is_late(self) -> bool:
         """True if new work would delay work that has started."""
-        ...
 
     @property
     def lock_folder(self) -> Path | None:
@@ -329,14 +327,12 @@ class Database(Protocol):
 
         The folder may not exist yet. None if the processes share no files.
         """
-        ...
 
     async def check(self) -> None:
         """Check that the database answers and has the schema of this code.
 
         Raises the errors of `open.open_database`.
         """
-        ...
 
     async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:
         """Run a unit that only reads, on one snapshot.
@@ -344,29 +340,24 @@ class Database(Protocol):
         A `large` read does not run on the event loop. A read of `unknown` size may start there, and
         is moved if it takes long.
         """
-        ...
 
     async def write(self, work: Work[T]) -> T:
         """Run a unit in one transaction. Return when the change is durable.
 
         An accepted unit runs even if the waiting task is cancelled.
         """
-        ...
 
     def write_blocking(self, work: Work[T]) -> T:
         """Do the same as `write`, and block the calling thread. It must not run an event loop."""
-        ...
 
     async def clock(self) -> int:
         """Return the time by the clock that heartbeats are written with, in microseconds UTC."""
-        ...
 
     def changes(self) -> int:
         """Return a number that changes after each write of this process to the database.
 
         It may change after the writes of other processes, too.
         """
-        ...
 
     def watch(self, topic: str, notify: Callable[[], None] | None = None) -> Callable[[], int]:
         """Return a function whose number changes after the writes that concern a topic.
@@ -377,26 +368,21 @@ class Database(Protocol):
             topic: see `run_topic`, `worker_topic` and `LEGS_TOPIC`.
             notify: called after each change of the number, if the database has notifications.
         """
-        ...
 
     def announce(self, run_id: str) -> None:
         """Wake the followers of a run in other processes. Call it after a commit of its events."""
-        ...
 
     def request_announcements(self, owner: str, run_ids: Iterable[str]) -> None:
         """Request announcements of some runs from their worker, for a minute.
 
         An announcement or a request may be lost: a follower must read again after some time.
         """
-        ...
 
     def load(self) -> Load:
         """Return the load of this process. It costs nothing and does not fail, open or closed."""
-        ...
 
     async def close(self) -> None:
         """Finish the accepted writes, then close every connection."""
-        ...
 
 
 def run_topic(run_id: str) -> str:

@@ -82,7 +82,6 @@ class RunTracer(Protocol):
 
     def install(self) -> None:
         """Export the spans of libraries and of agents in code too, which are imported already."""
-        ...
 
     def place(self, spec: RunSpec, cause: TraceContext | None = None) -> RunSpec:
         """Return the specification of a new root run, or of background work, with its trace.
@@ -90,16 +89,12 @@ class RunTracer(Protocol):
         Args:
             cause: the span to link to; None for the caller of the current request.
         """
-        ...
 
     def begin_leg(self, run: LiveRun) -> LegTrace | None:
         """Return the trace of a leg that begins; None if the run is not traced."""
-        ...
 
     def end_leg(self, run: LiveRun, ending: LegEnd, calls: Sequence[Span]) -> None:
         """Export the spans of a leg that has ended."""
-        ...
 
     def end_lost(self, lost: LostRun) -> None:
         """Export the spans of the last leg of a run whose worker died."""
-        ...

@@ -44,7 +44,6 @@ class JournaledRun(Protocol):
 
     async def stop_as_stored(self) -> NoReturn:
         """Stop after a refused write; raise CancelledError."""
-        ...
 
 
 class RunJournal:

@@ -45,7 +45,6 @@ class Runner(Protocol):
 
         An exception fails the run; the next run tries again.
         """
-        ...
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run. Everything that it produces is reported through `run`, as it arrives.
@@ -59,11 +58,9 @@ class Runner(Protocol):
             ExecutionError: the run ends as ERROR with this code. Any other exception ends it with
                 AGENT_FAILED; its text goes to the log and to the causes of the run only.
         """
-        ...
 
     async def close(self) -> None:
         """Close what `open` has opened. Called once, also if `open` was not called."""
-        ...
 
 
 @runtime_checkable

@@ -70,7 +70,6 @@ class Action(Protocol):
 
         Raises only ExecutionError and asyncio.CancelledError.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
