@@ -49,20 +49,13 @@ class Period(NamedTuple):
 class ChargedRun(Protocol):
     """A live run; see `runs.life.live.LiveRun`."""
 
-    @property
-    def spec(self) -> RunSpec: ...
-    @property
-    def component(self) -> Component: ...
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def database(self) -> Database: ...
-    @property
-    def transcript(self) -> Transcript: ...
-    @property
-    def has_ended(self) -> bool: ...
-    @property
-    def stop_requested(self) -> asyncio.Future[None]: ...
+    spec: RunSpec
+    component: Component
+    database: Database
+    transcript: Transcript
+    has_ended: bool
+    stop_requested: asyncio.Future[None]
+
     def stop(self, ending: Ending) -> None: ...
 
 
@@ -117,10 +110,10 @@ class Budgets:
         """Do the same for a run of an agent in code, which calls models itself, and stop it."""
         if not self._find(run.component):
             return
-        if run.run_id in self._watched:
-            self._watched[run.run_id] = True
+        if run.spec.run_id in self._watched:
+            self._watched[run.spec.run_id] = True
             return
-        self._watched[run.run_id] = False
+        self._watched[run.spec.run_id] = False
         with outside_run():
             self._tasks.start(self._watch(run))
 
@@ -132,16 +125,16 @@ class Budgets:
         try:
             while not run.has_ended:
                 await self.check_call(run)
-                if not self._watched[run.run_id]:
+                if not self._watched[run.spec.run_id]:
                     return
-                self._watched[run.run_id] = False
+                self._watched[run.spec.run_id] = False
         except ExecutionError as failure:
             run.stop(Ending.failed(failure.code, failure.detail))
         except errors.AgentctlError:
             # The next call, or the end of the run, finds the database.
             return
         finally:
-            del self._watched[run.run_id]
+            del self._watched[run.spec.run_id]
 
     async def _check(self, run: ChargedRun, *, all_budgets: bool) -> None:
         user_id, component = run.spec.user_id, run.component
@@ -184,7 +177,7 @@ class Budgets:
                 cost += found or 0
         database = run.database
         await retry_while_unavailable(
-            lambda: database.write(quotas.report(run.run_id, tokens, cost)),
+            lambda: database.write(quotas.report(run.spec.run_id, tokens, cost)),
             stopped=run.stop_requested,
         )
         self._reports += 1
