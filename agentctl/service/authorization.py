@@ -145,7 +145,7 @@ class _DataCheck:
         needs_session = self._hosting.settings.server.compatibility == "none"
         reads = self._operation in (ids.get_run, ids.follow_run, ids.get_tool_call)
         if reads or not needs_session:
-            await self._lookups.run_database(kind, component_id, run_id, session_id)
+            await self._lookups.find_run(kind, component_id, run_id, session_id)
         else:
             action = "cancel" if self._operation == ids.cancel_run else "resume"
             await self._lookups.find_named_run(kind, component_id, run_id, session_id, action)

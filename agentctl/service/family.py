@@ -162,28 +162,21 @@ class Lookups:
         return _require_match(row, where), history, identity
 
     async def read_run(
-        self, database: Database, run_id: str, view: RunView = FULL_VIEW
-    ) -> Document[RunRecord]:
-        """Read a run; the spans of a live one as far as they are known (docs/decisions/0053)."""
-        if view.view == "full":
-            row = await database.read(run_reads.get_alone(run_id, self.visibility, LARGE_RUN_BYTES))
-            if row is not None:
-                return Document(build_document_alone(row, view.cut))
-        return await self._read_document(database, run_id, view, None)
-
-    async def read_session_run(
-        self, database: Database, session_id: str, run_id: str, where: SessionLocator, view: RunView
-    ) -> Document[RunRecord]:
-        """Read a run of a session in the same way."""
-        return await self._read_document(database, run_id, view, (session_id, where))
-
-    async def _read_document(
         self,
         database: Database,
         run_id: str,
-        view: RunView,
-        session: tuple[str, SessionLocator] | None,
+        view: RunView = FULL_VIEW,
+        session: tuple[str, SessionLocator] | None = None,
     ) -> Document[RunRecord]:
+        """Read a run; the spans of a live one as far as they are known (docs/decisions/0053).
+
+        Args:
+            session: its session, which has to match; None for any.
+        """
+        if view.view == "full" and session is None:
+            row = await database.read(run_reads.get_alone(run_id, self.visibility, LARGE_RUN_BYTES))
+            if row is not None:
+                return Document(build_document_alone(row, view.cut))
         raw = await database.read(self.run_document(run_id, view, session, replay=False))
         if raw is None:
             raw = await database.read(self.run_document(run_id, view, session), size="large")
@@ -199,10 +192,9 @@ class Lookups:
         *,
         replay: bool = True,
     ) -> Steps[bytes | None]:
-        """Read the document of a run.
+        """Read the document of a run; the session is that of `read_run`.
 
         Args:
-            session: its session, which has to match; None for any.
             replay: False returns None if the stored events of the run would have to be read, or
                 its texts are large.
         """
@@ -228,13 +220,6 @@ class Lookups:
         find_metrics = self._hosting.engine.find_metrics
         (document,) = yield from read_run_documents([row], view, lambda _: spans, find_metrics)
         return document
-
-    async def run_database(
-        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
-    ) -> Database:
-        """Return the database of a run as `find_run` finds it."""
-        database, _ = await self.find_run(kind, component_id, run_id, session_id)
-        return database
 
     async def find_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None

@@ -146,7 +146,7 @@ class RepeatOperations(RunOperations):
     async def _load_origin(
         self, kind: ComponentKind, component_id: str, run_id: str, verb: str
     ) -> StoredOrigin:
-        database = await self.lookups.run_database(kind, component_id, run_id, None)
+        database, _ = await self.lookups.find_run(kind, component_id, run_id, None)
         stored = await database.read(load_origin(run_id, self.lookups.visibility), size="large")
         if stored is None:
             raise errors.NotFound("Run not found")

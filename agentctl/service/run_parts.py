@@ -86,7 +86,7 @@ class RunPartOperations(OperationFamily):
         """
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).follow_run, **path):
-            database = await self.lookups.run_database(
+            database, _ = await self.lookups.find_run(
                 kind, component_id, run_id, request.session_id
             )
             check_event_number(request.after)
@@ -103,7 +103,7 @@ class RunPartOperations(OperationFamily):
     ) -> Document[ToolCallRecord]:
         path = {KINDS[kind].id_field: component_id, "run_id": run_id, "tool_call_id": tool_call_id}
         async with self.audit(operation_ids(kind).get_tool_call, **path):
-            database = await self.lookups.run_database(kind, component_id, run_id, session_id)
+            database, _ = await self.lookups.find_run(kind, component_id, run_id, session_id)
             row = await database.read(run_reads.get(run_id, self.lookups.visibility), size="run")
             calls: Any = require(parse_records((row and row.tools) or "[]"))
             for call in calls:

@@ -428,14 +428,14 @@ class RunOperations(OperationFamily):
     ) -> Document[RunRecord]:
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).get_run, **path):
-            database = await self.lookups.run_database(kind, component_id, run_id, session_id)
+            database, _ = await self.lookups.find_run(kind, component_id, run_id, session_id)
             paging.check_run_view(form)
             return await self.lookups.read_run(database, run_id, form)
 
     async def require_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> None:
-        await self.lookups.run_database(kind, component_id, run_id, session_id)
+        await self.lookups.find_run(kind, component_id, run_id, session_id)
 
     async def find_run_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
         _, state = await self.lookups.find_run(kind, component_id, run_id, None)

@@ -23,8 +23,13 @@ import agentctl
 from agentctl.records.kinds import KINDS
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import LastRunState, StoredHistory
-from agentctl.records.sessions import SESSION_DETAILS, SessionRow, SummaryRow
-from agentctl.records.times import format_optional_time, format_rfc3339
+from agentctl.records.sessions import (
+    SESSION_DETAILS,
+    LastRun,
+    SessionRow,
+    SessionSummary,
+    SummaryRow,
+)
 from agentctl.runtime.bounds import convert
 from agentctl.service.json_texts import (
     RecordWriter,
@@ -53,6 +58,8 @@ _DETAILS = {
     )
     for kind, record in SESSION_DETAILS.items()
 }
+_SUMMARY = RecordWriter(SessionSummary, SummaryRow, computed=["hold"])
+_LAST_RUN = RecordWriter(LastRun, LastRunState, computed=["holding"])
 
 
 def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
@@ -120,37 +127,20 @@ def read_session_head(row: SessionRow) -> Steps[bytes]:
 
 
 def _describe_last_run(run: LastRunState) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "run_id": run.run_id,
-        "status": run.status,
-        "cancel_requested_at": format_optional_time(run.cancel_requested_at),
-        "finished_at": format_optional_time(run.finished_at),
-        "stopped_at": format_optional_time(run.stopped_at),
-        "holding": orjson.loads(dump_holding(run)),
-    }
+    record = _LAST_RUN.build(run, {"holding": orjson.loads(dump_holding(run))})
     error = {"code": run.error_code, "detail": run.error_detail} if run.error_code else None
     facts = {"error": error, "cancel_requested_by": run.cancel_requested_by}
     return {**record, "phase": describe_run({**record, **facts})}
 
 
-def _summarize_session(row: SummaryRow, newest: LastRunState | None) -> dict[str, Any]:
-    hold = {} if row.hold is None else {"hold": orjson.Fragment(row.hold)}
-    return {
-        "session_id": row.session_id,
-        "session_name": row.session_name,
-        "session_type": row.session_type,
-        "user_id": row.user_id,
+def _summarize_session(row: SummaryRow, newest: LastRunState | None) -> Any:
+    computed = {
         **_NO_COMPONENT,
         KINDS[row.session_type].id_field: row.component_id,
-        "total_tokens": row.total_tokens,
-        "run_count": row.run_count,
-        "history_bytes": row.history_bytes,
-        "last_status": row.last_status,
         "last_run": None if newest is None else _describe_last_run(newest),
-        "created_at": format_rfc3339(row.created_at),
-        "updated_at": format_rfc3339(row.updated_at),
-        **hold,
     }
+    hold = {} if row.hold is None else {"hold": orjson.Fragment(row.hold)}
+    return _SUMMARY.build(row, {**computed, **hold})
 
 
 MAXIMUM_BYTES = 16_777_216

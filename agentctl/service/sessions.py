@@ -387,7 +387,7 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_run", session_id=session_id, run_id=run_id):
             database = self.lookups.session_database(where)
             paging.check_run_view(form)
-            return await self.lookups.read_session_run(database, session_id, run_id, where, form)
+            return await self.lookups.read_run(database, run_id, form, (session_id, where))
 
     async def find_turn(self, run_id: str) -> FoundTurn:
         for db_id in self.hosting.databases:
