@@ -46,7 +46,7 @@ def count_together(waits: list[float]) -> int:
 
 async def main() -> None:
     """Print a line for each comparison."""
-    own = build_attempts(2, 60.0)
+    own = build_attempts(2)
     with patch.object(attempts.asyncio, "sleep", skip):
         rounds = [
             (

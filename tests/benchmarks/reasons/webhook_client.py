@@ -49,7 +49,7 @@ class Peer:
 
 
 def build_receiver(url: str, *, allow_private: bool) -> Receiver:
-    webhook = Webhook("w", url, ("run.failed",), timeout_seconds=60, allow_private=allow_private)
+    webhook = Webhook("w", url, ("run.failed",), allow_private=allow_private)
     return Receiver(webhook, Signer([b"x" * 24]))
 
 
