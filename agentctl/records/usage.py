@@ -58,11 +58,14 @@ class UsageRow(UsageCounts):
 class UsageReport(TypedDict):
     """Usage by groups, from `since` to `before`: days in UTC.
 
-    `total` includes every group, `data` at most `limit` of them. `groups` is their number.
+    `total` includes every group, `data` at most `limit` of them. `groups` is their number. With
+    very many users a report by user begins later than requested: the request with `before` =
+    `next_before` continues it; null if it is complete.
     """
 
     since: Timestamp
     before: Timestamp
+    next_before: Timestamp | None
     by: list[UsageKey]
     total: UsageCounts
     groups: int
@@ -125,7 +128,8 @@ class OverviewRecord(TypedDict):
     """An overview from `since` to `before`, whole hours or days in UTC.
 
     `points` has every hour or day in order. `data` has the groups, the largest first, at most
-    `limit` of them; `groups` is their number.
+    `limit` of them; `groups` is their number. With very many users `data` is of the time from
+    `next_before` on; null if it is complete.
     """
 
     since: Timestamp
@@ -135,6 +139,7 @@ class OverviewRecord(TypedDict):
     total: OverviewCounts
     points: list[OverviewPoint]
     groups: int
+    next_before: Timestamp | None
     data: list[OverviewGroup]
     waiting: WaitingRecord
 

@@ -66,15 +66,16 @@ class UsageOperations(OperationFamily):
             self._check_versions(scope, by)
             columns = [column for key in by for column in _COLUMNS[key]]
             database = self.lookups.database(filter.db_id)
-            groups, total = await self.hosting.prices.run(
+            groups, total, since = await self.hosting.prices.run(
                 lambda cost_of: _read_report(scope, columns, cost_of), database.read
             )
             listed = _select(groups, filter.limit)
             if "day" in by:
                 listed.sort(key=lambda group: cast(int, group[columns.index("start")]))
             report = UsageReport(
-                since=format_rfc3339(scope.since),
+                since=format_rfc3339(since),
                 before=format_rfc3339(scope.before),
+                next_before=format_optional_time(since if since > scope.since else None),
                 by=list(by),
                 total=_build_counts(total),
                 groups=len(groups),
@@ -99,7 +100,7 @@ class UsageOperations(OperationFamily):
             found = await self.hosting.prices.run(
                 lambda cost_of: _read_overview(scope, filter, cost_of), database.read
             )
-            points, groups, count, waiting = found
+            points, groups, count, since, waiting = found
 
             columns, total = _COLUMNS[filter.by], Sums()
             for sums in points.values():
@@ -117,6 +118,7 @@ class UsageOperations(OperationFamily):
                     for start in range(scope.since, scope.before, PERIODS[filter.step])
                 ],
                 groups=count,
+                next_before=format_optional_time(since if since > scope.since else None),
                 data=[
                     cast(OverviewGroup, {**_name_group(columns, group), **_build_overview(sums)})
                     for group, sums in groups.items()
@@ -170,25 +172,28 @@ class UsageOperations(OperationFamily):
 @unit
 def _read_report(
     scope: UsageScope, columns: Sequence[str], cost_of: CostOf
-) -> Steps[tuple[_Groups, Sums]]:
-    """Read the largest groups, and the sum of all."""
+) -> Steps[tuple[_Groups, Sums, int]]:
+    """Read the largest groups, the sum of all, and the beginning of the days that were read."""
+    if "user_id" in columns:
+        scope = yield from usage_reads.limit_to_newest(scope)
     grouped = replace(scope, by_version="version" in columns)
     groups = yield from usage_reads.read_groups(grouped, columns, cost_of)
     total = yield from usage_reads.read_groups(scope, (), cost_of)
-    return groups, total.get((), Sums())
+    return groups, total.get((), Sums()), scope.since
 
 
 @unit
 def _read_overview(
     scope: UsageScope, filter: OverviewFilter, cost_of: CostOf
-) -> Steps[tuple[dict[int, Sums], _Groups, int, WaitingApprovals]]:
-    """Read the sums of each hour or day, and of the largest groups with their number."""
+) -> Steps[tuple[dict[int, Sums], _Groups, int, int, WaitingApprovals]]:
+    """Read the sums of each hour or day, and of the largest groups with their number and begin."""
     columns = _COLUMNS[filter.by]
     of_all = yield from usage_reads.read_sums(scope, cost_of)
     points = _group(of_all, ("start",))
     of_groups, count = of_all, None
     if filter.by == "user":
         # There may be many users: the counters select those whose times are read.
+        scope = yield from usage_reads.limit_to_newest(scope)
         counters = yield from usage_reads.read_groups(scope, columns, cost_of)
         users = [str(user) for (user,) in _select(counters, filter.limit)]
         of_groups = yield from usage_reads.read_sums(scope, cost_of, users)
@@ -200,7 +205,7 @@ def _read_overview(
     listed = {group: groups[group] for group in _select(groups, filter.limit)}
     waiting = yield from usage_reads.count_approvals(scope.visibility)
     by_start = {cast(int, start): sums for (start,), sums in points.items()}
-    return by_start, listed, len(groups) if count is None else count, waiting
+    return by_start, listed, len(groups) if count is None else count, scope.since, waiting
 
 
 def _group(found: Iterable[tuple[SumKey, Sums]], columns: Iterable[str]) -> _Groups:

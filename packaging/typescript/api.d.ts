@@ -2749,7 +2749,8 @@ export interface components {
          * @description An overview from `since` to `before`, whole hours or days in UTC.
          *
          *     `points` has every hour or day in order. `data` has the groups, the largest first, at most
-         *     `limit` of them; `groups` is their number.
+         *     `limit` of them; `groups` is their number. With very many users `data` is of the time from
+         *     `next_before` on; null if it is complete.
          */
         OverviewRecord: {
             /** Format: date-time */
@@ -2758,6 +2759,7 @@ export interface components {
             by: "user" | "component" | "model" | "version";
             data: components["schemas"]["OverviewGroup"][];
             groups: number;
+            next_before: string | null;
             points: components["schemas"]["OverviewPoint"][];
             /** Format: date-time */
             since: string;
@@ -3913,7 +3915,9 @@ export interface components {
         /**
          * @description Usage by groups, from `since` to `before`: days in UTC.
          *
-         *     `total` includes every group, `data` at most `limit` of them. `groups` is their number.
+         *     `total` includes every group, `data` at most `limit` of them. `groups` is their number. With
+         *     very many users a report by user begins later than requested: the request with `before` =
+         *     `next_before` continues it; null if it is complete.
          */
         UsageReport: {
             /** Format: date-time */
@@ -3921,6 +3925,7 @@ export interface components {
             by: ("day" | "user" | "component" | "model" | "version")[];
             data: components["schemas"]["UsageRow"][];
             groups: number;
+            next_before: string | null;
             /** Format: date-time */
             since: string;
             total: components["schemas"]["UsageCounts"];

@@ -17,9 +17,11 @@ from agentctl.auth.principal import Principal
 from agentctl.errors import Forbidden, ValidationFailed
 from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
-from agentctl.records.times import HOUR, parse_rfc3339
+from agentctl.records.times import DAY, HOUR, now, parse_rfc3339
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
+from agentctl.store.repositories import usage, usage_reads
+from agentctl.store.repositories.usage import EndedRun
 from tests.commands import stay_in_hour
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -334,3 +336,76 @@ async def test_wrong_filters_of_usage_are_refused(deployment: Deployment) -> Non
             await operations.get_usage_overview(OverviewFilter(since=0))
         with pytest.raises(ValidationFailed, match="model needs"):
             await operations.get_runs(RunFilter(model="echo"))
+
+
+async def read_users(service: Service, before: int | None) -> tuple[Counter[str], list[Any]]:
+    """Return the tokens of users in all reports of a year, and the ends of these reports."""
+    port, found, ends = admin(service), Counter[str](), list[Any]()
+    since = now() - 365 * DAY
+    while True:
+        report = (
+            await port.get_usage(UsageFilter(by=("user",), since=since, before=before, limit=1_000))
+        ).value
+        for row in report["data"]:
+            found[row["user_id"] or ""] += row["total_tokens"]
+        assert report["total"]["total_tokens"] == sum(row["total_tokens"] for row in report["data"])
+        ends.append(report["next_before"])
+        if report["next_before"] is None:
+            return found, ends
+        assert report["next_before"] == report["since"]
+        before = parse_rfc3339(report["next_before"])
+
+
+async def test_report_of_many_users_continues_before_its_beginning(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = ", ".join(EndedRun._fields)
+    values = ", ".join(f":{name}" for name in EndedRun._fields)
+    add = Sql(f"INSERT INTO usage_ends ({columns}) VALUES ({values})")
+
+    @unit
+    def add_ended() -> Steps[None]:
+        for day in range(0, 300, 7):
+            for user_id in (None, "ann", "bob", *(f"user-{day + n}" for n in range(3))):
+                at = now() - day * DAY
+                metrics = f'{{"total_tokens": {day + 1}}}'
+                run = EndedRun(
+                    1, user_id, "agent", "echo", "COMPLETED", None, at, at, None, "m", 1, metrics,
+                    None, None,
+                )  # fmt: skip
+                yield Statement(add, run._asdict())
+
+    async with open_service(deployment) as service:
+        database = service.hosting.databases["main"]
+        await database.write(add_ended())
+        await service.hosting.sums.add_ended_runs()
+        whole, ends = await read_users(service, None)
+        assert ends == [None]
+        monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 25)
+        parts, ends = await read_users(service, None)
+        assert parts == whole
+        assert len(ends) > 10
+
+        # A day with more sums than a part has is read as a whole.
+        monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 2)
+        assert (await read_users(service, None))[0] == whole
+        overview = (
+            await admin(service).get_usage_overview(
+                OverviewFilter(step="day", by="user", since=now() - 100 * DAY)
+            )
+        ).value
+        assert {row["user_id"] for row in overview["data"]} <= {
+            None,
+            "ann",
+            "bob",
+            "user-0",
+            "user-1",
+            "user-2",
+        }
+        assert overview["next_before"] == overview["points"][-1]["at"]
+        assert overview["total"]["runs"] == 15 * 6
+
+        while any((await database.write(usage.anonymise("ann"))).values()):
+            pass
+        whole[""] += whole.pop("ann")
+        assert (await read_users(service, None))[0] == whole

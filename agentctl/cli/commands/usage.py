@@ -227,6 +227,8 @@ def _note_rest(report: Mapping[str, Any], shown: int) -> None:
     )
     if total["unpriced_tokens"] and total["cost"] is not None:
         note(f"{total['unpriced_tokens']:,} tokens have no known price")
+    if begin := report.get("next_before"):
+        note(f"too many users: their sums begin at {begin[:16]}Z, earlier ones: --before {begin}")
     if shown < report["groups"]:
         note(f"showing {shown} of {report['groups']} groups: --limit shows more")
 

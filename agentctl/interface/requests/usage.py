@@ -22,6 +22,7 @@ _Since = Annotated[
 _Before = Annotated[
     ParsedTimestamp | None,
     Query("Only runs that ended before; the end of its day or hour counts. By default now"),
+    Option("--before", "AGE", "Filter by age: 10m, 2h, 7d, or a time in RFC 3339"),
 ]
 _Type = Annotated[
     ComponentKind | None,

@@ -1,12 +1,14 @@
 """Reads of usage: the sums of a period with the rows that they do not include yet.
 
 The cost of a read depends on the numbers of hours or days, components, models and users, not on
-that of runs. The row of an ended run waits some seconds until it is part of the sums.
+that of runs; that of users is bounded. The row of an ended run waits some seconds until it is part
+of the sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from agentctl.light_dataclass import dataclass
@@ -16,6 +18,7 @@ from agentctl.store.listing import Conditions
 from agentctl.store.repositories.usage import (
     COUNTERS,
     OF_VERSIONS,
+    PERIODS,
     STORED,
     TABLES,
     CostOf,
@@ -29,6 +32,10 @@ from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 MAXIMUM_GROUPS = 10_000
 """Groups of sums that a read returns at most, the largest ones."""
+
+
+MAXIMUM_SUMS = 50_000
+"""Sums of all users of hours or days, in which a read by user groups them: the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,28 @@ _SOURCES = {"version": "user_id"}
 """The columns of members of `SumKey` that have another name."""
 
 _SUMS = ", ".join(f"cast(sum({name}) as bigint)" for name in COUNTERS)
+
+
+_NEWEST = {
+    step: Sql(
+        f"SELECT start FROM {table} WHERE start >= :since AND start < :before"
+        " ORDER BY start DESC LIMIT 1 OFFSET :read"
+    )
+    for step, table in TABLES.items()
+}
+
+
+@unit
+def limit_to_newest(scope: UsageScope) -> Steps[UsageScope]:
+    """Return the newest hours or days of a scope with at most `MAXIMUM_SUMS` sums, at least one."""
+    if scope.users:
+        return scope
+    values: dict[str, Value] = {"since": scope.since, "before": scope.before, "read": MAXIMUM_SUMS}
+    beyond = yield Statement(_NEWEST[scope.step], values)
+    if not beyond:
+        return scope
+    period = PERIODS[scope.step]
+    return replace(scope, since=min(beyond[0][0] + period, scope.before - period))
 
 
 @unit
