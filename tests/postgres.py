@@ -88,8 +88,8 @@ class PostgresUnderTest:
         async with self.connected() as connection:
             await connection.execute(
                 "TRUNCATE files, sessions, workers, idempotency, service_accounts, memories,"
-                " audit_log, webhook_deliveries, disabled_webhooks, usage_ends, usage_hourly,"
-                " usage_daily, component_versions CASCADE"
+                " store_items, audit_log, webhook_deliveries, disabled_webhooks, usage_ends,"
+                " usage_hourly, usage_daily, component_versions CASCADE"
             )
 
     def connected(self) -> ConnectedTo:

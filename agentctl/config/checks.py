@@ -49,6 +49,9 @@ _MODEL_KEYS = (
 )  # fmt: skip
 """Keys of an agent that its object takes the place of."""
 
+_CODE_KEYS = ("deps", "store")
+"""Keys of an agent that are for its object."""
+
 Places = Mapping[str, Place]
 
 
@@ -251,8 +254,9 @@ def _check_backup(settings: Settings, places: Places) -> None:
 def _check_agents(settings: Settings, places: Places) -> None:
     for agent in settings.agents:
         key = f"agents.{agent.id}"
-        if agent.deps and not agent.object:
-            places[f"{key}.deps"].refuse("has no effect without object")
+        for name in _CODE_KEYS:
+            if places[f"{key}.{name}"].given and not agent.object:
+                places[f"{key}.{name}"].refuse("has no effect without object")
         if not agent.object:
             if not agent.model:
                 places[f"{key}.model"].refuse(

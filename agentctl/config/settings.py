@@ -354,6 +354,7 @@ class Agent:
     model: ModelId = ""
     object: ObjectName = ""
     deps: ObjectName = ""
+    store: Literal["user", "shared", "off"] = "user"
     name: str = ""
     description: str = ""
     instructions: str = ""

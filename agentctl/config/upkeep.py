@@ -93,6 +93,7 @@ class Quotas:
 
     sessions_per_user: Annotated[int, Range(0, 1 << 40)] = 0
     memories_per_user: Annotated[int, Range(0, 1 << 40)] = 0
+    store_items_per_user: Annotated[int, Range(0, 1 << 40)] = 10_000
     bytes_per_user: Annotated[int, Range(0, 1 << 50)] = 0
 
 

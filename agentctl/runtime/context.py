@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agentctl.records.events import OmissionKind
     from agentctl.records.kinds import ComponentKind
     from agentctl.records.run_spec import RunSpec
+    from agentctl.records.store_items import ItemPut, ItemSearch, Namespace, StoreItem
     from agentctl.runtime.component import Component
     from agentctl.runtime.files import FileAccess
     from agentctl.runtime.journal import Journal
@@ -104,6 +105,19 @@ def leave_out(environment: RunEnvironment, kind: OmissionKind, run_id: str, size
     environment.emit(Compacted([*left_out], None, None))
 
 
+class ItemStore(Protocol):
+    """Items that runs keep, in namespaces (`records.store_items`).
+
+    The methods raise `agentctl.errors.AgentctlError` if a value is not allowed or the database is
+    not available. With `refresh`, the time to live of the items that are read begins again.
+    """
+
+    async def get(self, namespace: Namespace, key: str, *, refresh: bool) -> StoreItem | None: ...
+    async def search(self, wanted: ItemSearch, *, refresh: bool) -> list[StoreItem]: ...
+    async def list_namespaces(self) -> list[Namespace]: ...
+    async def put(self, puts: Sequence[ItemPut]) -> None: ...
+
+
 class RunEnvironment(Protocol):
     """The environment of one run.
 
@@ -142,6 +156,9 @@ class RunEnvironment(Protocol):
     def journal(self) -> Journal | None: ...
     @property
     def files(self) -> FileAccess | None: ...
+
+    def open_store(self, *, is_shared: bool) -> ItemStore:
+        """Return the store of the user of the run, or the one that users share."""
 
     def emit(self, event: RunEvent) -> None:
         """Publish an event. Fast, never waits."""

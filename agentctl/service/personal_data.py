@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -32,9 +33,12 @@ from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.service.paging import check_limit, pack_cursor, unpack_cursor
 from agentctl.store.database import Database, Work
-from agentctl.store.repositories import personal_data
+from agentctl.store.repositories import personal_data, store_items
 from agentctl.store.repositories.personal_data import PERSONAL_TABLES, Erased
 from agentctl.store.repositories.usage import NANODOLLARS, SumKey, Sums
+
+EXPORTED_ITEMS = 20
+"""Items of a store on one page: each has up to 256 KB."""
 
 PART_SECONDS = 2.0
 """Seconds after which a part of an erasure ends; its last unit may take longer."""
@@ -68,7 +72,8 @@ _UNITS: Mapping[str, Callable[[str], Work[Erased]]] = {
     "files": personal_data.erase_files,
     "keys": personal_data.erase_keys,
     "usage": personal_data.anonymise_usage,
-    "memories": personal_data.erase_memories,
+    "memories": partial(personal_data.erase_texts, table="memories"),
+    "store_items": partial(personal_data.erase_texts, table="store_items"),
 }
 """The units of the steps that are repeated until they erase nothing."""
 
@@ -171,7 +176,7 @@ class PersonalDataOperations(OperationFamily):
         for number in range(count):
             names = ("sessions", "files", "keys", "deliveries", "usage")
             steps += [_Step(name, number) for name in names]
-        steps.append(_Step("memories", 0))
+        steps += [_Step("memories", 0), _Step("store_items", 0)]
         return steps + [_Step("file", number) for number in range(count)]
 
     async def _take_step(
@@ -264,7 +269,8 @@ def _read_place(text: str, user_id: str, steps: int) -> _Place:
 
 def _read_bound(text: str, part: PersonalPart) -> str:
     found, _, position = text.partition(":")
-    if found != part or (part in ("usage", "audit") and abs(int(position)) >= 2**63):
+    number = position.partition(":")[0] if part == "store" else position
+    if found != part or (part in ("usage", "audit", "store") and abs(int(number)) >= 2**63):
         raise ValueError
     return check_text("cursor", position)
 
@@ -344,6 +350,26 @@ def _build_day(key: SumKey, sums: Sums) -> dict[str, Any]:
     }
 
 
+async def _read_store(database: Database, user_id: str, after: str, limit: int) -> _Found:
+    # A position has the namespace and the key of the last item.
+    length, _, names = after.partition(":")
+    last = (names[: int(length)], names[int(length) :]) if after else ("", "")
+    limit = min(limit, EXPORTED_ITEMS)
+    rows = await database.read(store_items.list_of_user(user_id, last, limit), size="large")
+    items: list[dict[str, Any]] = [
+        {
+            "namespace": row.labels, "key": row.key, "value": orjson.loads(row.value),
+            "created_at": format_rfc3339(row.created_at),
+            "updated_at": format_rfc3339(row.updated_at),
+        }
+        for row in rows
+    ]  # fmt: skip
+    if len(rows) < limit:
+        return items, None
+    namespace = rows[-1].namespace
+    return items, f"{len(namespace)}:{namespace}{rows[-1].key}"
+
+
 async def _read_audit(database: Database, user_id: str, after: str, limit: int) -> _Found:
     work = personal_data.find_audit_entries(user_id, int(after or 0))
     entries, following = await database.read(work, size="large")
@@ -356,4 +382,5 @@ _READERS: Mapping[PersonalPart, Callable[[Database, str, str, int], Awaitable[_F
     "deliveries": _read_deliveries,
     "usage": _read_usage,
     "audit": _read_audit,
+    "store": _read_store,
 }

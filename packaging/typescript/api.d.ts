@@ -6881,7 +6881,7 @@ export interface operations {
                 /** @description The user; required */
                 user_id?: string;
                 /** @description The kind of rows */
-                part?: "decisions" | "deliveries" | "usage" | "audit";
+                part?: "decisions" | "deliveries" | "usage" | "audit" | "store";
                 /** @description Id of the database; by default the first one */
                 db_id?: string | null;
                 /** @description Maximum number of results */

@@ -56,7 +56,7 @@ def test_export_verifies_its_manifest(
     manifest = json.loads(content.pop("manifest.json"))
     assert (manifest["user_id"], manifest["format"]) == ("ada", "agentctl-personal-data/1")
     assert [entry["name"] for entry in manifest["files"]] == [
-        "README.txt", "memories.jsonl", "audit.jsonl",
+        "README.txt", "memories.jsonl", "store.jsonl", "audit.jsonl",
         *(f"databases/main/{part}.jsonl" for part in PARTS),
     ]  # fmt: skip
     assert content.keys() == {entry["name"] for entry in manifest["files"]}

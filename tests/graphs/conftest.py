@@ -30,6 +30,8 @@ def graphs(
         f'[[agents]]\nid = "{name}"\nobject = "{MODULE}:{name}"\n'
         for name in re.findall(r"^(\w+): Any = ", source, re.MULTILINE)
     )
+    for name, scope in (("shared_notes", "shared"), ("no_notes", "off")):
+        tables += f'\n[[agents]]\nid = "{name}"\nobject = "{MODULE}:notes"\nstore = "{scope}"\n'
     deployment = create_deployment(folder, model_endpoint.base_url, extra=tables)
     with serve_config(deployment.path, variables={"MODEL_URL": model_endpoint.base_url}) as process:
         yield ConformanceServer(process.url, deployment)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired, Required
 from typing import TypedDict as PlainTypedDict
@@ -20,12 +21,13 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolCallId, tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.config import get_stream_writer
+from langgraph.config import get_config, get_store, get_stream_writer
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.prebuilt import InjectedState
+from langgraph.prebuilt import InjectedState, ToolRuntime
 from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send
 from pydantic import BaseModel
@@ -469,14 +471,101 @@ async def remember(state: MessagesState, runtime: Runtime[Any]) -> dict[str, Any
     return {"messages": [("ai", ",".join(sorted(each.key for each in known)) or "nothing")]}
 
 
-def build_memory() -> Any:
+def build_memory(store: InMemoryStore | None) -> Any:
     graph = StateGraph(MessagesState)
     graph.add_node("remember", remember)
     graph.add_edge(START, "remember")
-    return graph.compile(store=InMemoryStore())
+    return graph.compile(store=store)
 
 
-memory: Any = build_memory()
+memory: Any = build_memory(InMemoryStore())
+
+
+# Graphs without a store, which get that of the server: LangGraph's documentation, "Memory"
+
+
+def take_note(state: MessagesState, *, store: BaseStore) -> dict[str, Any]:
+    """Use the synchronous methods in a thread; all users have one namespace."""
+    text = str(state["messages"][-1].content)
+    found = store.search(("notes",), query=text, limit=2)
+    store.put(("notes",), text, {"data": text})
+    return {"messages": [("ai", ",".join(each.value["data"] for each in found) or "nothing")]}
+
+
+def build_notes() -> Any:
+    graph = StateGraph(MessagesState)
+    graph.add_node("take_note", take_note)
+    graph.add_edge(START, "take_note")
+    return graph.compile()
+
+
+notes: Any = build_notes()
+
+
+class UserInfo(TypedDict):
+    name: str
+
+
+@tool
+def get_user_info(runtime: ToolRuntime[Any]) -> str:
+    """Look up user info."""
+    assert runtime.store is not None
+    found = runtime.store.get(("users",), "info")
+    return str(found.value) if found else "Unknown user"
+
+
+@tool
+async def save_user_info(user_info: UserInfo, runtime: ToolRuntime[Any]) -> str:
+    """Save user info."""
+    assert runtime.store is not None
+    await runtime.store.aput(("users",), "info", dict(user_info))
+    return "Successfully saved user info."
+
+
+info: Any = create_agent(chat("plan"), [get_user_info, save_user_info])
+
+
+async def list_items(state: MessagesState) -> dict[str, Any]:
+    items = await get_store().asearch(())
+    return {
+        "messages": [
+            (
+                "ai",
+                " ".join(sorted("/".join((*each.namespace, each.key)) for each in items))
+                or "nothing",
+            )
+        ]
+    }
+
+
+def build_items() -> Any:
+    graph = StateGraph(MessagesState)
+    graph.add_node("list_items", list_items)
+    graph.add_edge(START, "list_items")
+    return graph
+
+
+items: Any = build_items()
+
+
+def write_late(state: MessagesState, *, store: BaseStore) -> dict[str, Any]:
+    """Write twice; the second time after a cancel, in a thread that nothing stops."""
+    store.put(("late",), "first", {"n": 1})
+    context = get_config()["configurable"]["run_context"]
+    while not context.cancelled:
+        time.sleep(0.01)
+    store.put(("late",), "second", {"n": 2})
+    return {}
+
+
+def build_late() -> Any:
+    graph = StateGraph(MessagesState)
+    graph.add_node("write_late", write_late)
+    graph.add_edge(START, "write_late")
+    return graph.compile()
+
+
+late: Any = build_late()
 
 
 # Custom events

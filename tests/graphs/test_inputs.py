@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from agentctl.errors import ValidationFailed
-from agentctl.interface.requests import RunRequest
+from agentctl.interface.requests import CancelRequest, RunRequest
 from tests.commands import run_command
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.graphs.test_members import call
@@ -150,6 +151,56 @@ async def test_store_of_a_graph_is_kept_between_sessions(graphs: ConformanceServ
     assert [first["content"], second["content"], other["content"]] == [
         "nothing", "likes cats", "nothing",
     ]  # fmt: skip
+
+
+async def test_graph_without_a_store_gets_that_of_its_user(graphs: ConformanceServer) -> None:
+    async with graphs.connect("notes-ann") as ann, graphs.connect("notes-bob") as bob:
+        contents = [
+            (await run_component(user, "agent", agent, text))["content"]
+            for user, agent, text in (
+                (ann, "notes", "likes cats"), (ann, "notes", "likes tea"), (ann, "notes", "cats?"),
+                (bob, "notes", "cats"), (bob, "shared_notes", "all read this"),
+                (ann, "shared_notes", "read"), (ann, "items", "go"), (bob, "items", "go"),
+            )
+        ]  # fmt: skip
+        off = await run_component(ann, "agent", "no_notes", "hello")
+    assert contents == [
+        "nothing", "likes cats", "likes cats,likes tea", "nothing", "nothing", "all read this",
+        "notes/cats? notes/likes cats notes/likes tea", "notes/cats",
+    ]  # fmt: skip
+    assert (off["status"], off["error"]["code"]) == ("ERROR", "AGENT_FAILED")
+
+
+async def test_tools_of_an_agent_use_the_store(graphs: ConformanceServer) -> None:
+    async with graphs.connect("info-ann") as ann, graphs.connect("info-bob") as bob:
+        look = json.dumps([call("get_user_info", "c1"), {"content": "done"}])
+        change = call("save_user_info", "c1", user_info={"name": "Ann"})
+        saved = json.dumps([change, {"content": "done"}])
+        runs = [
+            await run_component(user, "agent", "info", text)
+            for user, text in ((ann, look), (ann, saved), (ann, look), (bob, look))
+        ]
+    results = [run["tools"][0]["result"] for run in runs]
+    assert results == [
+        "Unknown user", "Successfully saved user info.", "{'name': 'Ann'}", "Unknown user",
+    ]  # fmt: skip
+
+
+async def test_cancelled_run_writes_nothing_more(graphs: ConformanceServer) -> None:
+    async with graphs.connect("late") as operations:
+
+        async def list_items() -> str:
+            return str((await run_component(operations, "agent", "items", "go"))["content"])
+
+        request = RunRequest("go", session_id="late", background=True)
+        run_id = (await operations.create_run("agent", "late", request)).value["run_id"]
+        async with asyncio.timeout(20):
+            while await list_items() == "nothing":
+                await asyncio.sleep(0.05)
+            cancel = CancelRequest(session_id="late", wait=30)
+            ended = await operations.cancel_run("agent", "late", run_id, cancel)
+        assert ended.value["cancel"] == "stopped"
+        assert await list_items() == "late/first"
 
 
 async def test_custom_events_are_progress(graphs: ConformanceServer) -> None:

@@ -13,10 +13,15 @@ from agentctl import errors
 from agentctl.auth.principal import local_principal
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database as Entry
+from agentctl.config.upkeep import Quotas
 from agentctl.interface.requests import NewSession, RunRequest
 from agentctl.interface.requests.memories import NewMemory
 from agentctl.interface.requests.personal_data import PersonalRowsFilter
+from agentctl.records.store_items import ItemPut
+from agentctl.records.times import now
 from agentctl.service.service import Service
+from agentctl.store.repositories import store_items
+from agentctl.store.repositories.store_items import Space
 
 __all__ = ["MARKER", "SEARCH", "Raw", "Rows", "fill", "find_tables"]
 
@@ -104,6 +109,9 @@ async def fill(service: Service, raw: Raw, user_id: str, text: str) -> None:
     )
     run = (await operations.create_run("agent", "echo", request)).value
     await operations.create_memory(NewMemory(f"Likes {text}", (text,), user_id))
+    item = ItemPut(("notes", text), text, {"of": text}, words=text, ttl=60)
+    work = store_items.put(Space(user_id), [item], Quotas(), now())
+    await service.hosting.databases.system.write(work)
     own = service.operations_for(local_principal("boss", acting_for=user_id))
     with contextlib.suppress(errors.Forbidden):
         await own.get_user_rows(PersonalRowsFilter(user_id, "usage"))  # denied

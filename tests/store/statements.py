@@ -18,6 +18,7 @@ from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.store.database import Sql, Statement, Steps, Work
 from agentctl.store.listing import Order, Slice
 from agentctl.store.repositories import accounts, memories
+from agentctl.store.repositories.terms import TermTable
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.lists import (
@@ -37,6 +38,8 @@ DRIVERS = ("sqlite", "postgres", "open")
 def _find_in(value: object) -> Iterator[Sql]:
     if isinstance(value, Sql):
         yield value
+    elif isinstance(value, TermTable):
+        yield from value.statements.values()
     elif isinstance(value, Mapping):
         for entry in value.values():
             yield from _find_in(entry)

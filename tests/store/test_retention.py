@@ -34,6 +34,8 @@ KEPT = {
     "leases": "processes",
     "memories": "belong to a user",
     "memory_terms": "belong to a memory",
+    "store_items": "belong to a user",
+    "store_terms": "belong to an item",
     "removals": "a count",
     "schema_version": "the schema",
     "service_accounts": "callers",

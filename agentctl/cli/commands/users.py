@@ -58,6 +58,7 @@ Each file with the name .jsonl has one JSON object in each line, encoded in UTF-
 manifest.json names every file with its number of lines, its size and the SHA-256 of its content.
 
 memories.jsonl                    facts about the person that agents keep
+store.jsonl                       items that graphs keep for the person
 audit.jsonl                       calls of the person, and calls about the person
 databases/<id>/sessions.jsonl     one line for each session, with all its runs and messages
 databases/<id>/approvals.jsonl    what runs of the person asked people for, and the decisions
@@ -68,6 +69,9 @@ databases/<id>/usage.jsonl        tokens, cost and times by day, component and m
 
 PARTS: tuple[PersonalPart, ...] = ("decisions", "deliveries", "usage")
 """Kinds of rows that are exported of each database."""
+
+SYSTEM_PARTS: tuple[PersonalPart, ...] = ("store", "audit")
+"""Kinds of rows of the first database."""
 
 NAMED_SESSIONS = 10
 """Maximum number of held sessions in the command of the hint."""
@@ -140,8 +144,9 @@ async def _write_archive(
         call, page = target.operations, _OLDEST_FIRST
         ids = [database["db_id"] for database in data["databases"]]
         await write_list("memories.jsonl", call.get_memories, MemoryFilter(user, page=page))
-        audit = PersonalRowsFilter(user, "audit", ids[0])
-        await write_list("audit.jsonl", call.get_user_rows, audit)
+        for part in SYSTEM_PARTS:
+            rows = PersonalRowsFilter(user, part, ids[0])
+            await write_list(f"{part}.jsonl", call.get_user_rows, rows)
         for db_id in ids:
             folder = f"databases/{db_id}"
             await write(f"{folder}/sessions.jsonl", _export_sessions(target, user, db_id))

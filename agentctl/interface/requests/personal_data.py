@@ -8,7 +8,7 @@ from agentctl.interface.declarations import Query
 from agentctl.interface.requests import MAXIMUM_LIMIT, DatabaseId, Limit, PageCursor
 from agentctl.light_dataclass import dataclass
 
-PersonalPart = Literal["decisions", "deliveries", "usage", "audit"]
+PersonalPart = Literal["decisions", "deliveries", "usage", "audit", "store"]
 """The rows of a person that no other list has."""
 
 Vacuum = Literal["auto", "always", "never"]
@@ -21,7 +21,10 @@ OwnerOfData = Annotated[str, Query("The user; required", min_length=1)]
 
 @dataclass(frozen=True, slots=True)
 class PersonalRowsFilter:
-    """A page of the rows of a person in one database; `audit` is in the first one only."""
+    """A page of the rows of a person in one database.
+
+    `audit` and `store` are in the first one only.
+    """
 
     user_id: OwnerOfData = ""
     part: Annotated[PersonalPart, Query("The kind of rows")] = "usage"

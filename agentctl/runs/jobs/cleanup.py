@@ -38,6 +38,7 @@ from agentctl.store.repositories import (
     events,
     idempotency,
     retention,
+    store_items,
     usage,
     webhooks,
     workers,
@@ -411,6 +412,8 @@ async def _delete_rows(
     await delete_older("keys", idempotency.has_older(before), idempotency.delete_older(before))
     before = moment - KEEP_HOURS * HOUR
     await delete_older("hours", usage.has_older_hours(before), usage.delete_older_hours(before))
+    has_expired = store_items.has_expired(moment)
+    await delete_older("items", has_expired, store_items.delete_expired(moment))
     delivered = moment - DELIVERED_DAYS * DAY
     before = moment - UNDELIVERED_DAYS * DAY
     has_older = webhooks.has_older(delivered, before)

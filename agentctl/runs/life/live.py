@@ -18,6 +18,7 @@ from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.continuation import Continuation
 from agentctl.runs.life.run_files import RunFiles
+from agentctl.runs.life.run_items import RunItems
 from agentctl.runs.life.run_memories import RunMemories
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
@@ -192,6 +193,9 @@ class LiveRun:
         if self.spec.user_id is None:
             return None
         return RunMemories(self._system_database, self.spec.user_id, self.spec, quotas=self._quotas)
+
+    def open_store(self, *, is_shared: bool) -> RunItems:
+        return RunItems(self._system_database, self, self._quotas, is_shared=is_shared)
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:

@@ -227,6 +227,7 @@ class Catalog:
                     deps=agent.agent.deps,
                     approve=agent.agent.approve,
                     durable=agent.agent.durable,
+                    store=agent.agent.store,
                 )
         return self._hosted[agent.key]
 

@@ -53,6 +53,7 @@ from agentctl.runtime.runners.langgraph_pauses import (
     read_tool_schemas,
 )
 from agentctl.runtime.runners.langgraph_report import GraphReport
+from agentctl.runtime.runners.langgraph_store import RunStore
 from agentctl.runtime.runners.library_runner import DecidedCalls, LibraryRunner, RunnerOptions
 from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.work.event_loop import retrieve_exception, wait_until_done
@@ -81,11 +82,12 @@ class LangGraphRunner(LibraryRunner):
     earlier runs as well. A member's run has neither. The context of a run is the result of the
     configured function `deps`; without one, the `RunContext`, or a value of the graph's
     `context_schema` if all of its fields have defaults. A graph that is not compiled is compiled
-    without options.
+    without options. A graph without a store gets that of the run.
 
     Raises:
         UnusableObject: the context of the graph is of a type that the server cannot make, its input
-            is no object, the graph cannot be compiled, or it is durable and has a checkpointer.
+            is no object, the graph cannot be compiled, or a key has no effect because it has a
+            checkpointer or a store.
     """
 
     kind = "langgraph"
@@ -104,6 +106,10 @@ class LangGraphRunner(LibraryRunner):
                 "durable has no effect for a graph with its own checkpointer",
                 "compile it without one, or remove the key durable",
             )
+        if options.store != "user" and graph.store is not None:
+            problem = "store has no effect for a graph with its own store"
+            raise UnusableObject(problem, "compile it without one, or remove the key store")
+        self._store = "off" if graph.store is not None else options.store
         build_context, schema = options.build_deps, graph.context_schema
         if build_context is None and schema not in (None, RunContext):
             build_context = find_default(schema)
@@ -243,13 +249,17 @@ class LangGraphRunner(LibraryRunner):
         }
 
         given, new = await self._read_input(message, run)
+        graph = self._graph
+        if self._store != "off":
+            items = run.environment.open_store(is_shared=self._store == "shared")
+            graph = graph.copy({"store": RunStore(items)})
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
         # time do not share a thread.
         if not self._has_checkpointer or run.environment.spec.is_member:
             configurable["thread_id"] = THREAD
             kind = RunSaver if run.environment.journal is None else DurableSaver
             saver = kind() if leg is None else kind.from_json(leg.state["saver"])
-            graph = self._graph.copy({"checkpointer": saver})
+            graph = graph.copy({"checkpointer": saver})
             earlier = to_langchain_messages(run.environment.history) if self._takes_messages else []
             values = _add_messages(given, earlier, new)
             durability = "exit" if run.environment.journal is None else "sync"
@@ -262,14 +272,14 @@ class LangGraphRunner(LibraryRunner):
                     "AGENT_FAILED",
                     "The checkpointer of the graph does not have the thread of the run any more",
                 )
-            return _Thread(self._graph, config)
+            return _Thread(graph, config)
 
         # Two agents or two users never share a thread.
         configurable["thread_id"] = (
             f"{context.component_id}:{context.user_id or ''}:{context.session_id}"
         )
         earlier = await self._prepare_thread(config, run)
-        return _Thread(self._graph, config, _add_messages(given, earlier, new))
+        return _Thread(graph, config, _add_messages(given, earlier, new))
 
     def _open_journal(
         self,

@@ -52,12 +52,14 @@ class RunnerOptions(NamedTuple):
         build_deps: function that makes the deps of a run; None without the key `deps`.
         approve: who approves the calls of tools, by names and patterns.
         folder: folder of the configuration; None for none.
+        store: the items that the store of a run reaches: `user`, `shared` or `off`.
     """
 
     build_deps: BuildDeps | None = None
     approve: Mapping[str, ApprovalPolicy] = {}
     durable: bool = False
     folder: Path | None = None
+    store: str = "user"
 
 
 class OwnerTask:

@@ -173,7 +173,7 @@ KINDS: tuple[RunnerKind, ...] = (
         "a graph of LangGraph",
         lambda target: has_base(target, "langgraph", "Pregel", "StateGraph"),
         _import_runner("langgraph:LangGraphRunner"),
-        takes=("deps", "durable"),
+        takes=("deps", "durable", "store"),
     ),
     RunnerKind(
         "an Agent or Team of agno",
@@ -195,7 +195,7 @@ KINDS: tuple[RunnerKind, ...] = (
         "a function without parameters that returns one of these",
         _is_factory,
         _build_factory_runner,
-        takes=("deps", "approve", "durable"),
+        takes=("deps", "approve", "durable", "store"),
     ),
     RunnerKind(
         "a function or an async generator with the parameters (message, context)",
@@ -215,6 +215,7 @@ def load_runner(
     deps: str = "",
     approve: Mapping[str, ApprovalPolicy] | None = None,
     durable: bool = False,
+    store: str = "user",
 ) -> Runner:
     """Load the object of an agent and build its runner.
 
@@ -225,6 +226,7 @@ def load_runner(
         deps: name of the function that makes the deps of a run; empty for none.
         approve: who approves the calls of tools, by names and patterns.
         durable: True if another process goes on with a run whose process has ended.
+        store: the items that the store of a run reaches: `user`, `shared` or `off`.
 
     Raises:
         InvalidConfiguration: the object is not usable; one line with the owner and the reference.
@@ -237,7 +239,8 @@ def load_runner(
         kinds = "; or ".join(kind.description for kind in KINDS)
         used, hint = f"object {reference!r}", f"an object is {kinds}; {_OTHER_LIBRARIES}"
         target = load_object(reference, folder)
-        return build_runner(target, RunnerOptions(build_deps, approve or {}, durable, folder))
+        options = RunnerOptions(build_deps, approve or {}, durable, folder, store)
+        return build_runner(target, options)
     except UnusableObject as error:
         raise InvalidConfiguration(
             f"The {owner} cannot use the {used}: {error.what}", hint=error.hint or hint
@@ -254,7 +257,7 @@ def build_runner(target: object, options: RunnerOptions) -> Runner:
     for kind in KINDS:
         if kind.matches(target):
             given = {"deps": options.build_deps is not None, "approve": bool(options.approve)}
-            given["durable"] = options.durable
+            given |= {"durable": options.durable, "store": options.store != "user"}
             for key, is_given in given.items():
                 if is_given and key not in kind.takes:
                     problem = f"{key} has no effect for {kind.description}"

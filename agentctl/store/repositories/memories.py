@@ -1,16 +1,10 @@
-"""Memories of users, in the system database, with the terms by which they are found.
-
-Terms are rows of our own, and not a full-text index of the engine, because a search must cost the
-same for a user with a thousand and with a hundred thousand memories (docs/decisions/0041).
-"""
+"""Memories of users, in the system database, with the terms by which they are found."""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, fields
-from itertools import zip_longest
+from typing import Any
 
 import orjson
 
@@ -26,7 +20,16 @@ from agentctl.records.memories import (
 )
 from agentctl.store.compared import Filtered, FilterRange, build_lead
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
-from agentctl.store.listing import Conditions, Listing, RowPage, Slice, prefix_end
+from agentctl.store.listing import (
+    ID_GROUP,
+    Conditions,
+    Listing,
+    RowPage,
+    Slice,
+    prefix_end,
+    read_by_ids,
+)
+from agentctl.store.repositories.terms import SEARCH_WORDS, TermTable
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -77,37 +80,17 @@ _COUNT_OF_USER = Sql("SELECT count(*) FROM memories WHERE user_id = :user_id")
 
 _DELETE_OF_USER = Sql("DELETE FROM memories WHERE user_id = :user_id")
 
-_DELETE_TERMS = Sql("DELETE FROM memory_terms WHERE memory_id = :memory_id")
-
 _RECENT = Sql(
     f"SELECT {_COLUMNS} FROM memories WHERE user_id = :user_id"
     " ORDER BY updated_at DESC, memory_id DESC LIMIT :limit"
 )
 
-_WITH_TERM = Sql(
-    "SELECT memory_id, updated_at FROM memory_terms WHERE user_id = :user_id AND term = :term"
-    " ORDER BY updated_at DESC, memory_id DESC LIMIT :limit"
-)
+_GET_ALL = Sql(f"SELECT {_COLUMNS} FROM memories WHERE memory_id IN ({ID_GROUP})")
 
-_TERMS = tuple(f"term{number}" for number in range(16))
-"""Terms in one statement. A smaller last group is filled with NULL."""
+_TERMS = TermTable("memory_terms", "memory_id")
 
-_CREATE_TERMS = Sql(
-    "INSERT INTO memory_terms (memory_id, term, user_id, updated_at)"
-    " SELECT cast(:memory_id as text), column1, cast(:user_id as text), cast(:updated_at as bigint)"
-    f" FROM (VALUES {', '.join(f'(cast(:{name} as text))' for name in _TERMS)}) AS terms"
-    " WHERE column1 IS NOT NULL"
-)
-
-_IDS = tuple(f"id{number}" for number in range(50))
-"""Ids in one statement. The others are NULL."""
-
-MAXIMUM_FOUND = len(_IDS)
+MAXIMUM_FOUND = 50
 """The largest limit of a search."""
-
-_GET_ALL = Sql(
-    f"SELECT {_COLUMNS} FROM memories WHERE memory_id IN ({', '.join(f':{name}' for name in _IDS)})"
-)
 
 # With literals, because a partial index has the same condition.
 _IS_TOPIC = f"term >= '{TOPIC_PREFIX}' AND term < '{prefix_end(TOPIC_PREFIX)}'"
@@ -117,11 +100,6 @@ _ALL_TOPICS = Sql(f"SELECT DISTINCT term FROM memory_terms WHERE {_IS_TOPIC} ORD
 _TOPICS_OF_USER = Sql(
     f"SELECT DISTINCT term FROM memory_terms WHERE user_id = :user_id AND {_IS_TOPIC} ORDER BY term"
 )
-
-_CANDIDATES = 200
-"""The newest memories with a word that a search considers."""
-
-_MAXIMUM_SEARCH_WORDS = 16
 
 
 def build_memory(
@@ -156,7 +134,7 @@ def build_memory(
 def create(row: MemoryRow) -> Steps[None]:
     """Store a new memory with its terms."""
     yield Statement(_CREATE, asdict(row))
-    yield from _create_terms(row)
+    yield from _TERMS.add(row.memory_id, **_list_terms(row))
 
 
 def get(memory_id: str, visibility: Visibility) -> Work[MemoryRow | None]:
@@ -182,8 +160,7 @@ def update(
     if not rows:
         return None
     row = MemoryRow(*rows[0])
-    yield Statement(_DELETE_TERMS, {"memory_id": memory_id})
-    yield from _create_terms(row)
+    yield from _TERMS.replace(row.memory_id, **_list_terms(row))
     return row
 
 
@@ -209,7 +186,7 @@ def list_page(
         Conditions((f"term = :topic{number}",), {f"topic{number}": TOPIC_PREFIX + topic})
         for number, topic in enumerate(filter.topics)
     ]
-    for number, word in enumerate(split_words(filter.search_content or "")[:_MAXIMUM_SEARCH_WORDS]):
+    for number, word in enumerate(split_words(filter.search_content or "")[:SEARCH_WORDS]):
         terms.append(Conditions().with_prefix("term", word, f"word{number}"))
     compared, ranges = Conditions(), list[FilterRange]()
     for term in terms:
@@ -250,38 +227,16 @@ def search(user_id: str, text: str, limit: int) -> Steps[list[MemoryRow]]:
     """Return the memories of a user that share words with a text, the best first.
 
     `limit` is at most `MAXIMUM_FOUND`.
-
-    A memory scores for each word that it shares, a rare word more than a frequent one; of equal
-    scores the newer memory comes first. Of each word only the newest 200 memories count, so that
-    the cost does not depend on the number of memories.
     """
-    scores, times = defaultdict[str, float](float), dict[str, int]()
-    for word in split_words(text)[:_MAXIMUM_SEARCH_WORDS]:
-        matches = yield Statement(
-            _WITH_TERM, {"user_id": user_id, "term": word, "limit": _CANDIDATES}
-        )
-        for memory_id, updated_at in matches:
-            scores[memory_id] += 1 / math.log2(1 + len(matches) + 1)
-            times[memory_id] = updated_at
-    best = sorted(scores, key=lambda key: (scores[key], times[key], key), reverse=True)[:limit]
-    if not best:
-        return []
-    rows = yield Statement(_GET_ALL, dict(zip_longest(_IDS, best)))
-    by_id = {row[0]: MemoryRow(*row) for row in rows}
+    best = list((yield from _TERMS.rank(text, user_id=user_id)))[:limit]
+    rows = yield from read_by_ids(_GET_ALL, best, MemoryRow)
+    by_id = {row.memory_id: row for row in rows}
     return [by_id[memory_id] for memory_id in best if memory_id in by_id]
 
 
-@unit
-def _create_terms(row: MemoryRow) -> Steps[None]:
+def _list_terms(row: MemoryRow) -> dict[str, Any]:
     terms = build_terms(row.memory, orjson.loads(row.topics))
-    shared: dict[str, Value] = {
-        "memory_id": row.memory_id,
-        "user_id": row.user_id,
-        "updated_at": row.updated_at,
-    }
-    for first in range(0, len(terms), len(_TERMS)):
-        some = dict(zip_longest(_TERMS, terms[first : first + len(_TERMS)]))
-        yield Statement(_CREATE_TERMS, {**shared, **some})
+    return {"terms": terms, "user_id": row.user_id, "updated_at": row.updated_at}
 
 
 def _has_term(term: Conditions, owner: str | None) -> Conditions:

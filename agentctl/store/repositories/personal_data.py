@@ -27,6 +27,9 @@ ERASED_SESSIONS = 100
 ERASED_ROWS = 500
 """Rows of other tables that one unit deletes."""
 
+ERASED_TEXTS = 100
+"""Memories, or items of a store, that one unit deletes with their words."""
+
 SCANNED_ROWS = 200
 """Deliveries that are searched at once: a body has at most 20 KB."""
 
@@ -80,6 +83,8 @@ PERSONAL_TABLES = (
     PersonalTable("usage_daily", f"everyone = 0 AND {_BY_USER}", "anonymise"),
     PersonalTable("memories", _BY_USER, is_system=True),
     PersonalTable("memory_terms", _BY_USER, is_system=True),
+    PersonalTable("store_items", _BY_USER, is_system=True),
+    PersonalTable("store_terms", _BY_USER, is_system=True),
     PersonalTable("service_accounts", "created_by = :user_id", "keep", is_system=True),
     PersonalTable("audit_log", "principal = :user_id", "keep", is_system=True),
 )
@@ -150,14 +155,25 @@ _DELETE_FILES = Sql(
     f" WHERE {_BY_USER} AND session_id IS NULL LIMIT {ERASED_ROWS}) RETURNING file_id"
 )
 
-_NEXT_MEMORIES = (
-    f"SELECT memory_id FROM memories WHERE {_BY_USER}"
-    f" ORDER BY created_at, memory_id LIMIT {ERASED_ROWS}"
-)
-_COUNT_TERMS = Sql(f"SELECT count(*) FROM memory_terms WHERE memory_id IN ({_NEXT_MEMORIES})")
-_DELETE_MEMORIES = Sql(
-    f"DELETE FROM memories WHERE memory_id IN ({_NEXT_MEMORIES}) RETURNING memory_id"
-)
+_TEXTS = {
+    "memories": ("memory_id", "memory_terms", "created_at, memory_id"),
+    "store_items": ("item_id", "store_terms", "namespace, key"),
+}
+"""The id of the rows of a table with words, the table of the words, and the order of an index."""
+
+_NEXT_TEXTS = {
+    name: f"{key} IN (SELECT {key} FROM {name} WHERE {_BY_USER} ORDER BY {order}"
+    f" LIMIT {ERASED_TEXTS})"
+    for name, (key, _, order) in _TEXTS.items()
+}
+_COUNT_TERMS = {
+    name: Sql(f"SELECT count(*) FROM {terms} WHERE {_NEXT_TEXTS[name]}")
+    for name, (_, terms, _) in _TEXTS.items()
+}
+_DELETE_TEXTS = {
+    name: Sql(f"DELETE FROM {name} WHERE {_NEXT_TEXTS[name]} RETURNING {key}")
+    for name, (key, _, _) in _TEXTS.items()
+}
 
 _OF_DELETED_RUN = "NOT EXISTS (SELECT 1 FROM runs WHERE runs.run_id = webhook_deliveries.run_id)"
 _DELIVERIES, _DELIVERIES_OF_DELETED = (
@@ -293,12 +309,12 @@ def erase_files(user_id: str) -> Steps[Erased]:
 
 
 @unit
-def erase_memories(user_id: str) -> Steps[Erased]:
-    """Delete some memories of a person. Call it again until it deletes none."""
+def erase_texts(user_id: str, table: str) -> Steps[Erased]:
+    """Delete some memories or items of a person. Call it again until it deletes none."""
     yield Statement(OVERWRITE_DELETED)
-    terms: int = (yield Statement(_COUNT_TERMS, {"user_id": user_id}))[0][0]
-    deleted = len((yield Statement(_DELETE_MEMORIES, {"user_id": user_id})))
-    return Erased({"memories": deleted, "memory_terms": terms})
+    terms: int = (yield Statement(_COUNT_TERMS[table], {"user_id": user_id}))[0][0]
+    deleted = len((yield Statement(_DELETE_TEXTS[table], {"user_id": user_id})))
+    return Erased({table: deleted, _TEXTS[table][1]: terms})
 
 
 @unit

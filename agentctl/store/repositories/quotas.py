@@ -22,7 +22,7 @@ from agentctl.store.repositories.usage import CostOf, Sums
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.states import IS_OPEN
 
-_Table = Literal["sessions", "runs", "memories"]
+_Table = Literal["sessions", "runs", "memories", "store_items"]
 
 LOCK_OWNER = Sql("SELECT exclusive(:owner)")
 
@@ -30,6 +30,7 @@ _SIZES: dict[_Table, tuple[str, ...]] = {
     "sessions": ("session_state", "metadata", "summary", "component_data"),
     "runs": TEXT_COLUMNS,
     "memories": ("memory", "topics"),
+    "store_items": ("value",),
 }
 """The texts of an owner, by table. Their sizes are known without reading them."""
 
@@ -57,12 +58,13 @@ def _build_bytes(owned: str, *tables: _Table) -> Sql:
     return Sql(f"SELECT cast(coalesce(sum(size), 0) as bigint) FROM ({union}) AS sizes")
 
 
-# Separate statements, because `IS NOT DISTINCT FROM` uses no index on PostgreSQL. A memory has an
-# owner.
+# Separate statements, because `IS NOT DISTINCT FROM` uses no index on PostgreSQL. A memory and
+# an item have an owner.
 _COUNTS = {
     ("sessions", _OWNED): _build_count("sessions", _OWNED),
     ("sessions", _UNOWNED): _build_count("sessions", _UNOWNED),
     ("memories", _OWNED): _build_count("memories", _OWNED),
+    ("store_items", _OWNED): _build_count("store_items", _OWNED),
 }
 _BYTES = {
     _OWNED: _build_bytes(_OWNED, *_SIZES),
@@ -72,7 +74,9 @@ _BYTES = {
 
 @unit
 def check_added(
-    quotas: Quotas, owner: str | None, added: Literal["sessions", "memories"] | None = None
+    quotas: Quotas,
+    owner: str | None,
+    added: Literal["sessions", "memories", "store_items"] | None = None,
 ) -> Steps[None]:
     """Check the quotas of an owner after data was added. Without quotas there is no statement.
 
@@ -83,8 +87,7 @@ def check_added(
     Raises:
         QuotaExceeded: the owner has more than a quota allows.
     """
-    numbers = {"sessions": quotas.sessions_per_user, "memories": quotas.memories_per_user}
-    maximum = numbers[added] if added is not None else 0
+    maximum: int = getattr(quotas, f"{added}_per_user") if added is not None else 0
     if not maximum and not quotas.bytes_per_user:
         return
     owned, values = _UNOWNED if owner is None else _OWNED, {"owner": owner or ""}

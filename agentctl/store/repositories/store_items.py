@@ -1,0 +1,254 @@
+"""The items of the stores of users, in the system database, with the words that find them.
+
+An item belongs to a user and is in one of two spaces: `own` is that of the user alone, `shared`
+that of all users. The space is the first label of a stored namespace, so no namespace that code
+names leads out of it. Items without a user have the user ''.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import orjson
+
+from agentctl.config.upkeep import Quotas
+from agentctl.records.ids import new_id
+from agentctl.records.memories import split_words
+from agentctl.records.store_items import (
+    ItemPut,
+    ItemSearch,
+    Namespace,
+    StoreItem,
+    check_key,
+    check_page,
+    convert_ttl,
+    dump_value,
+    join_labels,
+)
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
+from agentctl.store.listing import ID_GROUP, group_ids, prefix_end, read_group
+from agentctl.store.repositories.quotas import check_added
+from agentctl.store.repositories.terms import TermTable
+
+SCANNED_ITEMS = 10_000
+"""The last changed items of a namespace that one search considers, and the namespaces of a list."""
+
+UNIT_ITEMS = 100
+"""Items that one unit of a cleanup deletes."""
+
+_READ = "SELECT item_id, namespace, key, value, created_at, updated_at, ttl FROM store_items"
+
+_OF_SPACE = "user_id = :user_id AND namespace >= :namespace_from AND namespace < :namespace_to"
+_IS_ALIVE = "(expires_at IS NULL OR expires_at > :now)"
+_IS_NAMED = "user_id = :user_id AND namespace = :namespace AND key = :key"
+
+_GET = Sql(f"{_READ} WHERE {_IS_NAMED} AND {_IS_ALIVE}")
+_GET_ALL = Sql(f"{_READ} WHERE item_id IN ({ID_GROUP})")
+_LIST_OF_USER = Sql(
+    f"{_READ} WHERE user_id = :user_id AND (namespace, key) > (:namespace, :key)"
+    " ORDER BY namespace, key LIMIT :limit"
+)
+
+# The expression keeps the planners from the index of the names, whose rows they would have to sort.
+_NEWEST = Sql(
+    "SELECT item_id FROM store_items WHERE user_id = :user_id AND namespace || '' >="
+    f" :namespace_from AND namespace || '' < :namespace_to AND {_IS_ALIVE}"
+    f" ORDER BY updated_at DESC, item_id DESC LIMIT {SCANNED_ITEMS}"
+)
+
+_NAMESPACES = Sql(
+    f"SELECT DISTINCT namespace FROM store_items WHERE {_OF_SPACE} AND {_IS_ALIVE}"
+    f" ORDER BY namespace LIMIT {SCANNED_ITEMS}"
+)
+
+_PUT = Sql(
+    "INSERT INTO store_items (item_id, user_id, namespace, key, created_at, updated_at, ttl,"
+    " expires_at, value) VALUES (:item_id, :user_id, :namespace, :key, :now, :now, :ttl,"
+    " :expires_at, :value) ON CONFLICT (user_id, namespace, key) DO UPDATE SET"
+    # An item that has expired is a new one.
+    " created_at = CASE WHEN store_items.expires_at <= excluded.created_at"
+    " THEN excluded.created_at ELSE store_items.created_at END,"
+    " updated_at = excluded.updated_at, ttl = excluded.ttl, expires_at = excluded.expires_at,"
+    " value = excluded.value RETURNING item_id"
+)
+
+_DELETE = Sql(f"DELETE FROM store_items WHERE {_IS_NAMED}")
+
+_REFRESH = Sql(
+    "UPDATE store_items SET expires_at = cast(:now as bigint) + ttl"
+    f" WHERE item_id IN ({ID_GROUP}) AND ttl IS NOT NULL"
+)
+
+_HAS_EXPIRED = Sql("SELECT 1 FROM store_items WHERE expires_at <= :now LIMIT 1")
+_DELETE_EXPIRED = Sql(
+    "DELETE FROM store_items WHERE item_id IN (SELECT item_id FROM store_items"
+    f" WHERE expires_at <= :now LIMIT {UNIT_ITEMS}) RETURNING item_id"
+)
+
+_TERMS = TermTable("store_terms", "item_id", "namespace")
+
+
+class Space(NamedTuple):
+    """The items that a run can reach.
+
+    Args:
+        user_id: '' for a run without a user, and for shared items.
+    """
+
+    user_id: str
+    name: Literal["own", "shared"] = "own"
+
+    def locate(self, namespace: Namespace, key: str) -> dict[str, Value]:
+        """Return the parameters of one item."""
+        place = f"{self.name}.{join_labels(namespace)}"
+        return {"user_id": self.user_id, "namespace": place, "key": check_key(key)}
+
+    def bound(self, prefix: Namespace) -> dict[str, Value]:
+        """Return the parameters of the items whose namespace begins with some labels."""
+        place = f"{self.name}.{join_labels(prefix)}"
+        return {
+            "user_id": self.user_id, "namespace_from": place, "namespace_to": prefix_end(place),
+        }  # fmt: skip
+
+
+class ItemRow(NamedTuple):
+    """A stored item; its namespace has the space. Times are microseconds UTC."""
+
+    item_id: str
+    namespace: str
+    key: str
+    value: str
+    created_at: int
+    updated_at: int
+    ttl: int | None
+
+    @property
+    def labels(self) -> Namespace:
+        """The namespace without the space."""
+        return _split_labels(self.namespace)
+
+    def build_item(self, score: float | None = None) -> StoreItem:
+        """Build the item."""
+        value = orjson.loads(self.value)
+        return StoreItem(self.labels, self.key, value, self.created_at, self.updated_at, score)
+
+
+class Found(NamedTuple):
+    """Items, and the ids of those with a time to live."""
+
+    items: list[StoreItem]
+    limited: list[str]
+
+
+@unit
+def get(space: Space, namespace: Namespace, key: str, now: int) -> Steps[Found]:
+    """Return one item, or none."""
+    rows = yield Statement(_GET, {**space.locate(namespace, key), "now": now})
+    return _build_found([ItemRow(*row) for row in rows], {})
+
+
+@unit
+def search(space: Space, wanted: ItemSearch, now: int) -> Steps[Found]:
+    """Return a page of the items below a namespace, those that match a text best first.
+
+    The text orders the items, it leaves out none. Of the items without its words the last changed
+    one comes first. At most `SCANNED_ITEMS` are considered.
+
+    Raises:
+        ValidationFailed: a label or the page is not allowed.
+    """
+    check_page(wanted.limit, wanted.offset)
+    within = space.bound(wanted.prefix)
+    newest = yield Statement(_NEWEST, {**within, "now": now})
+    alive = [str(item_id) for (item_id,) in newest]
+    scores = dict[str, float]()
+    if wanted.text:
+        scores = yield from _TERMS.rank(wanted.text, **within)
+    known = set(alive)
+    ids = [each for each in scores if each in known]
+    ids += [each for each in alive if each not in scores]
+
+    end = wanted.offset + wanted.limit
+    found = list[ItemRow]()
+    for group in group_ids(ids[:end] if wanted.matches is None else ids):
+        rows = {row[0]: ItemRow(*row) for row in (yield Statement(_GET_ALL, group))}
+        present = [rows[item_id] for item_id in read_group(group) if item_id in rows]
+        found += [
+            row
+            for row in present
+            if wanted.matches is None or wanted.matches(orjson.loads(row.value))
+        ]
+        if len(found) >= end:
+            break
+    return _build_found(found[wanted.offset : end], scores)
+
+
+@unit
+def list_namespaces(space: Space, now: int) -> Steps[list[Namespace]]:
+    """Return the namespaces that have items, in order; at most `SCANNED_ITEMS`."""
+    rows = yield Statement(_NAMESPACES, {**space.bound(()), "now": now})
+    return [_split_labels(namespace) for (namespace,) in rows]
+
+
+@unit
+def put(space: Space, puts: Sequence[ItemPut], quotas: Quotas, now: int) -> Steps[None]:
+    """Write and delete items.
+
+    Raises:
+        ValidationFailed: a namespace, a key, a value or a time to live is not allowed.
+        TooLarge: a value is too large.
+        QuotaExceeded: the user has as many items as the quotas allow.
+    """
+    # In one order, so that two callers cannot deadlock.
+    for each in sorted(puts, key=lambda one: (one.namespace, one.key)):
+        place = space.locate(each.namespace, each.key)
+        if each.value is None:
+            yield Statement(_DELETE, place)
+            continue
+        ttl = convert_ttl(each.ttl)
+        times = {"now": now, "ttl": ttl, "expires_at": None if ttl is None else now + ttl}
+        row = {"item_id": new_id(), **place, **times, "value": dump_value(each.value)}
+        ((item_id,),) = yield Statement(_PUT, row)
+        yield from _TERMS.replace(
+            item_id, split_words(each.words), user_id=space.user_id, updated_at=now,
+            namespace=place["namespace"],
+        )  # fmt: skip
+    if any(each.value is not None for each in puts):
+        yield from check_added(quotas, space.user_id, "store_items")
+
+
+@unit
+def refresh(item_ids: Sequence[str], now: int) -> Steps[None]:
+    """Begin the time to live of items again, as they were used."""
+    for group in group_ids(item_ids):
+        yield Statement(_REFRESH, {**group, "now": now})
+
+
+def list_of_user(user_id: str, after: tuple[str, str], limit: int) -> Work[list[ItemRow]]:
+    """Return items of a user, in the order of their namespaces and keys.
+
+    Args:
+        after: namespace and key of the item before the first one.
+    """
+    namespace, key = after
+    return _LIST_OF_USER.rows(ItemRow, user_id=user_id, namespace=namespace, key=key, limit=limit)
+
+
+def has_expired(now: int) -> Work[bool]:
+    """Return True if `delete_expired` has rows to delete."""
+    return _HAS_EXPIRED.has_rows(now=now)
+
+
+def delete_expired(now: int) -> Work[int]:
+    """Delete a batch of the items that have expired. Call it again until it returns 0."""
+    return _DELETE_EXPIRED.count_rows(now=now)
+
+
+def _build_found(rows: Sequence[ItemRow], scores: Mapping[str, float]) -> Found:
+    items = [row.build_item(scores.get(row.item_id)) for row in rows]
+    return Found(items, [row.item_id for row in rows if row.ttl is not None])
+
+
+def _split_labels(namespace: str) -> Namespace:
+    return tuple(namespace.split(".")[1:-1])

@@ -1,0 +1,98 @@
+"""The words by which rows of users are found: a table with one row for each word of a row.
+
+They are rows of our own, and not a full-text index of the engine, because a search must cost the
+same for a user with a thousand and with a hundred thousand rows (docs/decisions/0041).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from agentctl.records.memories import split_words
+from agentctl.store.database import Sql, Statement, Steps, Value, unit
+
+SEARCH_WORDS = 16
+"""Words of a search that count."""
+
+_CANDIDATES = 200
+"""The newest rows with a word that a search considers."""
+
+_TERMS = tuple(f"term{number}" for number in range(16))
+"""Terms in one statement. A smaller last group is filled with NULL."""
+
+
+class TermTable:
+    """A table of words.
+
+    Args:
+        name: the table, with the columns `term`, `user_id` and `updated_at`.
+        id: the column with the id of the row that has the words.
+        scope: a further column with a text of the row, whose beginning each search gives; "" for
+            none.
+
+    Attributes:
+        statements: its statements by their purpose.
+    """
+
+    def __init__(self, name: str, id: str, scope: str = "") -> None:
+        column, value, within = "", "", ""
+        if scope:
+            column, value = f", {scope}", f", cast(:{scope} as text)"
+            within = f" AND {scope} >= :{scope}_from AND {scope} < :{scope}_to"
+        self.statements = {
+            "create": Sql(
+                f"INSERT INTO {name} ({id}, term, user_id, updated_at{column})"
+                " SELECT cast(:id as text), column1, cast(:user_id as text),"
+                f" cast(:updated_at as bigint){value}"
+                f" FROM (VALUES {', '.join(f'(cast(:{term} as text))' for term in _TERMS)})"
+                " AS terms WHERE column1 IS NOT NULL"
+            ),
+            "delete": Sql(f"DELETE FROM {name} WHERE {id} = :id"),
+            "find": Sql(
+                f"SELECT {id}, updated_at FROM {name} WHERE user_id = :user_id AND term = :term"
+                f"{within} ORDER BY updated_at DESC, {id} DESC LIMIT {_CANDIDATES}"
+            ),
+        }
+
+    @unit
+    def add(self, row_id: str, terms: Sequence[str], **row: Value) -> Steps[None]:
+        """Store the terms of a row.
+
+        Args:
+            row: the values of `user_id`, `updated_at` and the scope.
+        """
+        for first in range(0, len(terms), len(_TERMS)):
+            some = dict(zip_longest(_TERMS, terms[first : first + len(_TERMS)]))
+            yield Statement(self.statements["create"], {"id": row_id, **row, **some})
+
+    @unit
+    def replace(self, row_id: str, terms: Sequence[str], **row: Value) -> Steps[None]:
+        """Store the terms of a row in place of those that it has."""
+        yield Statement(self.statements["delete"], {"id": row_id})
+        yield from self.add(row_id, terms, **row)
+
+    @unit
+    def rank(self, text: str, **within: Value) -> Steps[dict[str, float]]:
+        """Return the ids of the rows of a user that share words with a text, the best first.
+
+        A row scores for each word that it shares, a rare word more than a frequent one; of equal
+        scores the newer row comes first. Of each word only the newest 200 rows count, so that the
+        cost does not depend on the number of rows.
+
+        Args:
+            within: the value of `user_id`, and the bounds of the scope.
+
+        Returns:
+            The scores by the ids.
+        """
+        scores, times = defaultdict[str, float](float), dict[str, int]()
+        for word in split_words(text)[:SEARCH_WORDS]:
+            matches = yield Statement(self.statements["find"], {**within, "term": word})
+            for row_id, updated_at in matches:
+                scores[row_id] += 1 / math.log2(1 + len(matches) + 1)
+                times[row_id] = updated_at
+        best = sorted(scores, key=lambda key: (scores[key], times[key], key), reverse=True)
+        return {key: scores[key] for key in best}
