@@ -213,6 +213,22 @@ class UnsupportedMediaType(AgentctlError, code="UNSUPPORTED_MEDIA_TYPE", status=
     """A content type that the operation does not accept (415)."""
 
 
+class RangeNotSatisfiable(AgentctlError, code="RANGE_NOT_SATISFIABLE", status=416, exit_code=2):
+    """A range of bytes that a file does not have (416, RFC 9110 15.5.17).
+
+    Args:
+        size: bytes of the file; None if the error was read from a response.
+    """
+
+    def __init__(self, size: int | str) -> None:
+        is_known = isinstance(size, int)
+        super().__init__(f"The file has only {size} bytes" if is_known else str(size))
+        self._size = size if is_known else None
+
+    def headers(self) -> dict[str, str]:
+        return {} if self._size is None else {"Content-Range": f"bytes */{self._size}"}
+
+
 class ValidationFailed(AgentctlError, code="VALIDATION_ERROR", status=422, exit_code=2):
     """A parameter or a field with a value that is not allowed (422)."""
 

@@ -22,6 +22,7 @@ from agentctl.interface.requests import (
     SessionFilter,
     SessionLocator,
 )
+from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.memories import MemoryFilter
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _PREFIX = re.compile(
     "[0-9a-f]{8}(?:-[0-9a-f]{0,4}(?:-[0-9a-f]{0,4}(?:-[0-9a-f]{0,4}(?:-[0-9a-f]{0,11})?)?)?)?"
 )
 
-Noun = Literal["run", "session", "memory"]
+Noun = Literal["run", "session", "memory", "file"]
 
 
 class ShortId(NamedTuple):
@@ -126,6 +127,9 @@ async def _read_page(
         page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
         runs = RunFilter(db_id=where.db_id, page=page, id_prefix=text, form=RunView("summary"))
         return (await operations.get_runs(runs)).value
+    if noun == "file":
+        files = FileFilter(db_id=where.db_id, page=Page(limit=MAXIMUM_LIMIT, cursor=cursor))
+        return (await operations.get_files(files)).value
     page = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
     if noun == "memory":
         return (await operations.get_memories(MemoryFilter(page=page))).value
@@ -136,7 +140,7 @@ async def _read_page(
 def _describe(noun: Noun, row: Mapping[str, Any]) -> str:
     if noun == "run":
         return f"{row['status']}  {row['created_at']}"
-    return str(row["session_name" if noun == "session" else "memory"])
+    return str(row[{"session": "session_name", "file": "name"}.get(noun, noun)])
 
 
 def choose_id(noun: str, text: str, candidates: Mapping[str, str]) -> str:

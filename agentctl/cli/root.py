@@ -48,6 +48,7 @@ _COMMANDS = {
     "budgets": ("budgets:app", "List budgets and their use"),
     "users": ("users:app", "Export and erase the data of a person"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
+    "files": ("files:app", "Upload, list, show, download and delete files"),
     "memories": ("memories:app", "List, change, delete, export and import memories of users"),
     "db": ("db:app", "Inspect, migrate, check, index, back up, restore and copy databases"),
     "audit": ("audit:app", "Search, follow, export and verify the audit log"),

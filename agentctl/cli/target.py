@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from agentctl.remote.connection import TokenSource
     from agentctl.service.service import Service
 
-_NOUNS = ("agent", "team", "workflow", "session", "run", "approval", "webhook")
+_NOUNS = ("agent", "team", "workflow", "session", "run", "approval", "webhook", "file")
 _LISTS = {noun: f"{noun}s list" for noun in _NOUNS} | {
     "memory": "memories list",
     "delivery": "webhooks deliveries",

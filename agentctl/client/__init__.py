@@ -21,6 +21,7 @@ from agentctl.client.calls import Awaiting, Blocking, LoopThread, Mode, Resource
 from agentctl.client.resources import (
     ApprovalMethods,
     ComponentMethods,
+    FileMethods,
     MemoryMethods,
     RunMethods,
     RunOptions,
@@ -95,6 +96,7 @@ class BaseClient(Resource[Mode]):
         self.runs: RunMethods[Mode] = RunMethods(operations, loop)
         self.approvals: ApprovalMethods[Mode] = ApprovalMethods(operations, loop)
         self.sessions: SessionMethods[Mode] = SessionMethods(operations, loop)
+        self.files: FileMethods[Mode] = FileMethods(operations, loop)
         self.memories: MemoryMethods[Mode] = MemoryMethods(operations, loop)
         self.components: ComponentMethods[Mode] = ComponentMethods(operations, loop)
         self.system: SystemMethods[Mode] = SystemMethods(operations, loop)

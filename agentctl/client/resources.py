@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, TypeVar
 
 from typing_extensions import TypedDict, Unpack
@@ -42,12 +43,14 @@ from agentctl.interface.requests.approvals import (
     Ruling,
     build_ruling,
 )
+from agentctl.interface.requests.files import FileContent, FileFilter, FileUpload
 from agentctl.interface.requests.memories import MemoryFilter, MemoryPatch, NewMemory
 from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.interface.requests.usage import UsageFilter
 from agentctl.records.approvals import ApprovalRecord, Verb
 from agentctl.records.document import Document
 from agentctl.records.events import Event, parse_event
+from agentctl.records.files import FileRecord
 from agentctl.records.ids import new_id
 from agentctl.records.kinds import KINDS, ComponentKind, component_of_run
 from agentctl.records.memories import MemoryRecord
@@ -287,6 +290,36 @@ class SessionMethods(Resource[Mode]):
     async def update(self, session_id: str, changes: dict[str, Any]) -> SessionDetail:
         """Replace any of `session_name`, `session_state` and `metadata` of a session."""
         return (await self._operations.update_session(session_id, SessionPatch(changes))).value
+
+
+class FileMethods(Resource[Mode]):
+    """Files."""
+
+    get = declared(Operations.get_file)
+    list = declared_rows(FileFilter, Operations.get_files, FileRecord)
+    download = declared_stream(Operations.get_file_content)
+    delete = declared(Operations.delete_file)
+
+    @Method
+    async def upload(
+        self,
+        source: Path | bytes,
+        *,
+        name: str | None = None,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        db_id: str | None = None,
+        media_type: str = "",
+    ) -> FileRecord:
+        """Upload a file; `name` is by default that of the path, and required for bytes."""
+        if name is None and isinstance(source, bytes):
+            raise UsageError("bytes need a name")
+        upload = FileUpload(name or Path(str(source)).name, session_id, user_id, db_id)
+        content = FileContent(source)
+        document = await self._operations.upload_file(
+            upload, content, media_type=media_type, size=content.size
+        )
+        return document.value
 
 
 class MemoryMethods(Resource[Mode]):

@@ -97,8 +97,8 @@ class RemoteOperations(Operations):
     def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
         if name in _STREAMED:
             return self._stream(name, arguments)
-        if name == "export_session":
-            return self._export(arguments)
+        if name in ("export_session", "get_file_content"):
+            return self._read_bytes(name, arguments)
         return self._fetch(name, arguments)
 
     async def _fetch(self, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -193,11 +193,11 @@ class RemoteOperations(Operations):
                 elif time.monotonic() - began > self._timeouts.whole:
                     raise failures.build_slow_response_error(self.connection.address)
 
-    async def _export(self, arguments: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        request = build_request(find_declaration(Operations.export_session, None), arguments)
+    async def _read_bytes(self, name: str, arguments: Mapping[str, Any]) -> AsyncIterator[bytes]:
+        request = build_request(find_declaration(getattr(Operations, name), None), arguments)
         async with self.connection.open_raw(request) as response:
             chunks = self.connection.read_chunks(response)
-            if response.status_code != 200:
+            if response.status_code not in (200, 206):
                 body = b"".join([chunk async for chunk in chunks])
                 self.connection.check_status(response, body)
             async for chunk in chunks:

@@ -8,7 +8,7 @@ import json
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 from urllib.parse import quote, urlencode
 
@@ -112,6 +112,7 @@ class Request:
     Attributes:
         path: the quoted path below the prefix of the address (see `build_path`).
         form: the fields of a form as the body (`application/x-www-form-urlencoded`).
+        content: the bytes of the body, which are read again if the request is sent again.
         headers: additional headers, names in lower case.
         extra_wait: seconds to add to the read timeout; None waits without a limit.
         accepted_status: a status from 400 that has a record instead of an error body.
@@ -125,6 +126,7 @@ class Request:
     query: tuple[tuple[str, str], ...] = ()
     body: dict[str, Any] | None = None
     form: tuple[tuple[str, str], ...] | None = None
+    content: AsyncIterable[bytes] | None = None
     headers: tuple[tuple[str, str], ...] = ()
     extra_wait: float | None = 0.0
     accepted_status: int | None = None
@@ -356,7 +358,7 @@ class Connection:
         headers = {"accept": accept, "accept-encoding": "identity", **dict(request.headers)}
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
-        content: bytes | None = None
+        content: bytes | AsyncIterable[bytes] | None = request.content
         if request.body is not None:
             headers["content-type"] = "application/json"
             # The standard library escapes lone surrogates, so that the server can reject them.

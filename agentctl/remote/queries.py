@@ -17,6 +17,7 @@ from agentctl.interface.declarations import (
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, DELETION_WAIT, RunRequest
 from agentctl.interface.requests.accounts import Grant
 from agentctl.interface.requests.approvals import Ruling
+from agentctl.interface.requests.files import SLOWEST_UPLOAD
 from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import format_rfc3339
@@ -58,6 +59,15 @@ _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
     },
     "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
+    "upload_file": lambda media_type, content, size, **_: {
+        "body": None,
+        "content": content,
+        "headers": (
+            *_build_header("content-type", media_type or "application/octet-stream"),
+            *_build_header("content-length", None if size is None else str(size)),
+        ),
+        "extra_wait": (size or 0) / SLOWEST_UPLOAD,
+    },
     "create_memory": lambda memory: {"body": {"topics": [], **body_of(memory)}},
 }
 """Parts of requests that are not declared, by the name of the method."""
@@ -73,7 +83,8 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
         if isinstance(place, Path):
             ids[parameter.name] = value
         elif isinstance(place, Header):
-            headers += build_key_header(value)
+            is_key = place.alias == "Idempotency-Key"
+            headers += build_key_header(value) if is_key else _build_header(place.alias, value)
         elif place is None:
             has_body = True
             if value != parameter.default:
@@ -172,6 +183,10 @@ def build_query(**values: object) -> Pairs:
         for name, value in values.items()
         if value is not None
     )
+
+
+def _build_header(name: str, value: str | None) -> Pairs:
+    return () if value is None else ((name.lower(), value),)
 
 
 def build_key_header(key: str | None) -> Pairs:

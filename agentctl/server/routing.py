@@ -189,6 +189,9 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
     if "memory_id" in path:
         await operations.require_memory(path["memory_id"])
         return
+    if "file_id" in path:
+        await operations.require_file(path["file_id"], values.get("db_id"))
+        return
     where = SessionLocator(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
     if "session_id" in path:
         if "run_id" in path:

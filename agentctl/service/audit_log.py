@@ -69,6 +69,7 @@ _RESOURCE_NOUNS = {
     "call_id": "model_call",
     "approval_id": "approval",
     "memory_id": "memory",
+    "file_id": "file",
     "account_id": "service_account",
     "webhook_id": "webhook",
     "delivery_id": "delivery",

@@ -39,6 +39,7 @@ from agentctl.service.audit_log import AuditLog
 from agentctl.service.session_documents import SessionHistories
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
+from agentctl.store.uploads import Uploads
 from agentctl.webhooks.deliveries import Deliveries
 from agentctl.work.event_loop import Tasks
 
@@ -197,6 +198,7 @@ class Hosting:
     rate_limits: RateLimiter
     sums: UsageSums
     backups: BackupSchedule
+    uploads: Uploads
     jobs: Jobs
     background: Tasks
     verifier: Callable[[], Verifier]

@@ -12,6 +12,7 @@ from agentctl.runs.jobs.cleanup import (
     Ages,
     ClockGuard,
     delete_expired,
+    delete_unused_bytes,
     observe_clock,
 )
 from agentctl.runs.jobs.lanes import Job, Lane
@@ -82,8 +83,10 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
         Job("claims", claims.claim_found),
         Job("counts", count, seconds=COUNT_SECONDS),
     ]
+    delete_bytes = partial(delete_unused_bytes, hosting.uploads, databases, guard)
     cleanup_jobs = [
         Job("cleanup", clean_up, leased=True),
+        Job("file_bytes", delete_bytes, leased=True),
         Job("earlier_usage", partial(sums.count_earlier_runs, bound), leased=True),
     ]
     delivery_jobs = [

@@ -40,6 +40,7 @@ from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations, VersionOperations
 from agentctl.service.conversations import ConversationOperations
 from agentctl.service.deployment import DeploymentOperations, examine_disks
+from agentctl.service.files import FileOperations
 from agentctl.service.hosting import (
     PROBE_SECONDS,
     Hosting,
@@ -59,6 +60,7 @@ from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.schema import describe_newer
 from agentctl.store.threads import call_in_thread
+from agentctl.store.uploads import Uploads
 from agentctl.transcripts import export
 from agentctl.webhooks.deliveries import Deliveries
 from agentctl.work.event_loop import Tasks
@@ -79,6 +81,7 @@ class ServiceOperations(
     RetentionOperations,
     ConversationOperations,
     MemoryOperations,
+    FileOperations,
     PersonalDataOperations,
     AccountOperations,
     AuditOperations,
@@ -227,7 +230,8 @@ class Service:
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness, disks=disks,
                 versions=StoredVersions(catalog, databases), prices=prices, sums=sums,
-                budgets=budgets, backups=BackupSchedule(settings), jobs=jobs,
+                budgets=budgets, backups=BackupSchedule(settings), uploads=Uploads(settings.files),
+                jobs=jobs,
                 rate_limits=RateLimiter(settings.rate_limits),
                 background=background, verifier=build_verifier,
                 statement_key=functools.cache(lambda: _load_statement_key(settings)),

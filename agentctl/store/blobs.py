@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 from agentctl import errors
 from agentctl.config.extras import build_extra_command
@@ -31,13 +31,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Blob(NamedTuple):
-    """Stored bytes, and when they were stored last: microseconds UTC."""
-
-    key: str
-    stored_at: int
-
-
 class BlobStore(Protocol):
     """A place for bytes. A place that does not work raises Unavailable.
 
@@ -49,7 +42,7 @@ class BlobStore(Protocol):
     incoming: Path
 
     async def keep(self, received: Path, key: str) -> None:
-        """Store the bytes of a file of `incoming`, durably, and remove the file.
+        """Store the bytes of a file of `incoming`, durably; the file may be moved.
 
         Bytes with the same key are replaced: they count as stored now.
         """
@@ -63,12 +56,12 @@ class BlobStore(Protocol):
         """Return True if there are bytes with this key."""
         ...
 
-    async def list_after(self, after: str, limit: int) -> list[Blob]:
-        """Return some stored bytes with later keys than `after`, in the order of the keys."""
-        ...
-
     async def remove(self, key: str, before: int) -> bool:
-        """Remove bytes unless they were stored at `before` or later, microseconds UTC."""
+        """Remove bytes unless they were stored at `before` or later, microseconds UTC.
+
+        Returns:
+            True if there are no bytes with this key any more.
+        """
         ...
 
 
@@ -94,7 +87,7 @@ class FolderStore:
         self.incoming = folder / ".incoming"
 
     async def keep(self, received: Path, key: str) -> None:
-        await _call(self._keep, received, key)
+        await call_on_files(self._keep, received, key)
 
     def _keep(self, received: Path, key: str) -> None:
         path = self._folder / key
@@ -111,10 +104,12 @@ class FolderStore:
                 os.close(descriptor)
 
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
-        file = await _call((self._folder / key).open, "rb", 0)
+        file = await call_on_files((self._folder / key).open, "rb", 0)
         try:
-            await _call(file.seek, start)
-            while start < end and (piece := await _call(file.read, min(PIECE_BYTES, end - start))):
+            await call_on_files(file.seek, start)
+            while start < end and (
+                piece := await call_on_files(file.read, min(PIECE_BYTES, end - start))
+            ):
                 start += len(piece)
                 yield piece
         finally:
@@ -123,34 +118,20 @@ class FolderStore:
             raise _build_missing()
 
     async def has(self, key: str) -> bool:
-        return await _call((self._folder / key).is_file)
-
-    async def list_after(self, after: str, limit: int) -> list[Blob]:
-        return await _call(self._list_after, after, limit)
-
-    def _list_after(self, after: str, limit: int) -> list[Blob]:
-        found = list[Blob]()
-        user, _, last = after.partition("/")
-        for folder in sorted(self._folder.iterdir() if self._folder.exists() else ()):
-            if folder.name < user or folder == self.incoming:
-                continue
-            for path in sorted(folder.iterdir()):
-                if folder.name > user or path.name > last:
-                    stored_at = path.stat().st_mtime_ns // 1_000
-                    found.append(Blob(f"{folder.name}/{path.name}", stored_at))
-                if len(found) == limit:
-                    return found
-        return found
+        return await call_on_files((self._folder / key).is_file)
 
     async def remove(self, key: str, before: int) -> bool:
-        return await _call(self._remove, key, before)
+        return await call_on_files(self._remove, key, before)
 
     def _remove(self, key: str, before: int) -> bool:
         path = self._folder / key
         aside = self.incoming / f"{path.parent.name}-{path.name}"
         # An upload of the same bytes at this moment must not lose them: the time is read when no
         # upload can replace the file any more.
-        path.replace(aside)
+        try:
+            path.replace(aside)
+        except FileNotFoundError:
+            return True
         if aside.stat().st_mtime_ns // 1_000 >= before:
             aside.replace(path)
             return False
@@ -190,7 +171,6 @@ class BucketStore:
         await _translate(
             obstore.put_async(self._store, key, received, max_concurrency=_S3_PARTS_AT_ONCE)
         )
-        await _call(received.unlink)
 
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
         import obstore
@@ -207,21 +187,12 @@ class BucketStore:
     async def has(self, key: str) -> bool:
         return await self._find_time(key) is not None
 
-    async def list_after(self, after: str, limit: int) -> list[Blob]:
-        import obstore
-
-        found = list[Blob]()
-        stream = obstore.list(self._store, offset=after or None, chunk_size=limit)
-        while len(found) < limit and (batch := await _translate(_next_batch(stream))):
-            found += (Blob(item["path"], _to_microseconds(item["last_modified"])) for item in batch)
-        return found[:limit]
-
     async def remove(self, key: str, before: int) -> bool:
         import obstore
 
         stored_at = await self._find_time(key)
         if stored_at is None or stored_at >= before:
-            return False
+            return stored_at is None
         await _translate(obstore.delete_async(self._store, key))
         return True
 
@@ -237,10 +208,6 @@ class BucketStore:
         return _to_microseconds(found["last_modified"])
 
 
-async def _next_batch(stream: Any) -> Any:
-    return await anext(stream, ())
-
-
 async def _translate(awaitable: Awaitable[T]) -> T:
     """Wait for obstore; raise the errors of this project."""
     from obstore.exceptions import BaseError
@@ -253,7 +220,7 @@ async def _translate(awaitable: Awaitable[T]) -> T:
         raise _build_unavailable(type(error).__name__) from None
 
 
-async def _call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def call_on_files(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function of the file system in a thread; raise the errors of this project."""
     try:
         return await call_in_thread(function, *args, **kwargs)

@@ -448,6 +448,59 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List files */
+        get: operations["get_files"];
+        put?: never;
+        /** Upload a file */
+        post: operations["upload_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/files/{file_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a file without its bytes */
+        get: operations["get_file"];
+        put?: never;
+        post?: never;
+        /** Delete a file */
+        delete: operations["delete_file"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/files/{file_id}/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the bytes of a file, or one range of them */
+        get: operations["get_file_content"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/health": {
         parameters: {
             query?: never;
@@ -2294,6 +2347,33 @@ export interface components {
             /** Format: date-time */
             finished_at: string;
             run_id: string;
+        };
+        /** @description A page of files. */
+        FilePage: {
+            data: components["schemas"]["FileRecord"][];
+            meta: components["schemas"]["PageMeta"];
+        };
+        /**
+         * @description A file without its bytes.
+         *
+         *     `session_id` is null until the upload or a run names one; the file is deleted after 24 hours
+         *     then. `run_id` is the run that made it, null for an upload. `version` counts the files of the
+         *     session with the same name, from 1. `size` is in bytes.
+         */
+        FileRecord: {
+            /** Format: date-time */
+            created_at: string;
+            file_id: string;
+            media_type: string;
+            name: string;
+            /** @enum {string} */
+            origin: "upload" | "run";
+            run_id: string | null;
+            session_id: string | null;
+            sha256: string;
+            size: number;
+            user_id: string | null;
+            version: number;
         };
         /** @description A finding of `agentctl doctor`: `note` may be intended, `wrong` has to be fixed. */
         FindingRecord: {
@@ -4143,6 +4223,8 @@ export type FailedEvent = components['schemas']['FailedEvent'];
 export type FailureCount = components['schemas']['FailureCount'];
 export type FailurePage = components['schemas']['FailurePage'];
 export type FailureRecord = components['schemas']['FailureRecord'];
+export type FilePage = components['schemas']['FilePage'];
+export type FileRecord = components['schemas']['FileRecord'];
 export type FindingRecord = components['schemas']['FindingRecord'];
 export type ForbiddenBody = components['schemas']['ForbiddenBody'];
 export type ForkBody = components['schemas']['ForkBody'];
@@ -5118,6 +5200,156 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["FailurePage"];
                 };
+            };
+        };
+    };
+    get_files: {
+        parameters: {
+            query?: {
+                /** @description Only data of this user, within the data that the caller can see */
+                user_id?: string | null;
+                /** @description Only files of this session */
+                session_id?: string | null;
+                /** @description Id of the database; by default the first one */
+                db_id?: string | null;
+                /** @description Maximum number of results */
+                limit?: number;
+                /** @description Page number; after row 10,000 use `cursor` */
+                page?: number;
+                /** @description `meta.next_cursor` of the previous page; takes precedence over `page` */
+                cursor?: string | null;
+                /** @description Oldest first or newest first */
+                sort_order?: "asc" | "desc";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FilePage"];
+                };
+            };
+        };
+    };
+    upload_file: {
+        parameters: {
+            query?: {
+                /** @description Name of the file, without a folder; required */
+                name?: string;
+                /** @description Session of the file; without one it is deleted after 24 hours */
+                session_id?: string | null;
+                /** @description User of the file; only administrators can name another one */
+                user_id?: string | null;
+                /** @description Id of the database; by default the first one */
+                db_id?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The bytes of the file; the content type is compared with them */
+        requestBody: {
+            content: {
+                "*/*"?: never;
+            };
+        };
+        responses: {
+            /** @description Successful response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileRecord"];
+                };
+            };
+        };
+    };
+    get_file: {
+        parameters: {
+            query?: {
+                /** @description Id of the database; by default the first one */
+                db_id?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the file */
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileRecord"];
+                };
+            };
+        };
+    };
+    delete_file: {
+        parameters: {
+            query?: {
+                /** @description Id of the database; by default the first one */
+                db_id?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the file */
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    get_file_content: {
+        parameters: {
+            query?: {
+                /** @description Id of the database; by default the first one */
+                db_id?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the file */
+                file_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The bytes */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The range of the bytes */
+            206: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };

@@ -32,7 +32,8 @@ MOST_PATTERNS = 3
 
 USES: dict[str, tuple[str, ...]] = {
     "one digest of a text or a file": (
-        "auth.audit_chain", "cli.commands.sessions.change", "cli.commands.users", "cli.show.answer",
+        "auth.audit_chain", "cli.commands.files", "cli.commands.sessions.change",
+        "cli.commands.users", "cli.show.answer",
         "interop.mcp.handshake", "interop.pages.decisions", "records.approvals",
         "records.sessions", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.components.catalog", "runtime.components.versions",
@@ -44,7 +45,7 @@ USES: dict[str, tuple[str, ...]] = {
         "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",
         "config.extras", "interop.agentos.database.source", "interop.agentos.server.operation",
         "records.hosts", "remote.address", "remote.connection", "runtime.models.provider",
-        "service.audit_log", "service.authorization", "telemetry.spans",
+        "server.routes", "service.audit_log", "service.authorization", "telemetry.spans",
         "admin.doctor.configuration", "admin.doctor.databases",
         "store.repositories.personal_data",
     ),
@@ -60,7 +61,7 @@ USES: dict[str, tuple[str, ...]] = {
         "cli.commands.keys", "cli.commands.login", "client.calls", "work.run_scope",
         "runs.workers.worker",
         "runtime.models.answering", "runtime.runners.langgraph_callbacks", "server.app",
-        "store.threads", "store.totals", "telemetry.tracer",
+        "store.threads", "store.totals", "store.uploads", "telemetry.tracer",
     ),
     "threads, tasks and processes that code of users starts: no library follows them": (
         "work.child_processes", "work.event_loop", "work.origins", "work.started_work",
@@ -75,13 +76,15 @@ USES: dict[str, tuple[str, ...]] = {
     "one child process at a time, which is killed at its limit": (
         "cli.show.transcript.pages", "runtime.json_schema",
     ),
+    "the end of an archive by one call of zipfile": ("store.media_types",),
     "a process that loads code of users, and ends": ("server.processes.broken",),
     "bytes in JSON as base64": (
         "cli.show.tokens", "runtime.files", "runtime.runners.langgraph_journal", "service.paging",
     ),
     "the names and texts of a standard in messages, explanations and fields": (
         "auth.explain.checks", "config.settings", "errors", "interop.agui.face",
-        "interop.mcp.face", "runtime.json_schema", "server.authentication",
+        "interface.requests.files", "interop.mcp.face", "runtime.json_schema",
+        "server.authentication",
         "store.repositories.events",
     ),
     "own formats, which no library reads": (

@@ -125,6 +125,11 @@ CONTRACT = {
     "get_run_model_calls": "sessions:read",
     "get_run_model_call": "sessions:read",
     "get_approvals": "approvals:read",
+    "get_files": "sessions:read",
+    "get_file": "sessions:read",
+    "get_file_content": "sessions:read",
+    "upload_file": "sessions:write",
+    "delete_file": "sessions:write",
     "get_memories": "memories:read",
     "create_memory": "memories:write",
     "delete_memories": "memories:delete",
@@ -157,6 +162,7 @@ PARAMS = {
     "session_id": "one",
     "run_id": "run",
     "memory_id": "one",
+    "file_id": "one",
     "approval_id": "one",
 }
 SCOPED = {name: needs for name, needs in CONTRACT.items() if ":" in needs}

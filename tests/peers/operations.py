@@ -449,7 +449,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Holds and removal of idle sessions, data of a person, identity, explanations, audit log,"
-        " versions, retry and fork, usage, budgets, webhooks, workers",
+        " versions, retry and fork, files, usage, budgets, webhooks, workers",
         refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
         commands=(
             "sessions hold", "sessions release", "sessions prune", "users export", "users erase",
@@ -458,7 +458,8 @@ ROWS: tuple[Row, ...] = (
             "runs fork", "runs failures", "usage", "budgets list", "webhooks list", "webhooks test",
             "webhooks deliveries", "webhooks redeliver", "webhooks enable", "agents versions",
             "agents diff", "teams versions", "teams diff", "workflows versions", "workflows diff",
-            "workers list",
+            "workers list", "files upload", "files list", "files get", "files download",
+            "files delete",
         ),
     ),
     Row(

@@ -350,6 +350,7 @@ def test_sessions_and_memories_are_exported(agentctl: Agentctl, tmp_path: Path) 
         "sessions hold s --reason x", "sessions release s",
         "sessions prune --idle 90d --yes", "users export u --out u.zip",
         "users erase u --dry-run", "agents versions a", "agents diff a",
+        "files list", "files download f", "files delete f --yes",
     ],
 )  # fmt: skip
 def test_commands_without_counterpart_say_so(

@@ -34,6 +34,7 @@ from agentctl.interface.requests import (
 from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.interface.requests.files import FileContent, FileFilter, FileUpload
 from agentctl.interface.requests.memories import (
     MemoryDeletion,
     MemoryFilter,
@@ -446,9 +447,24 @@ def memory_rows() -> Iterator[Row]:
     )
 
 
+def file_rows() -> Iterator[Row]:
+    absent = f"/files/{ABSENT_RUN}"
+    wanted, upload = FileFilter(user_id="absent"), FileUpload("a/b")
+    yield Row("get_files", "GET /files?user_id=absent", lambda o: o.get_files(wanted))
+    yield Row("get_file", f"GET {absent}", lambda o: o.get_file(ABSENT_RUN))
+    yield Row(
+        "get_file_content", f"GET {absent}/content", lambda o: anext(o.get_file_content(ABSENT_RUN))
+    )
+    content = FileContent(b"x")
+    yield Row(
+        "upload_file", "POST /files?name=a/b", lambda o: o.upload_file(upload, content, size=1), {}
+    )
+    yield Row("delete_file", f"DELETE {absent}", lambda o: o.delete_file(ABSENT_RUN))
+
+
 ROWS = [
     *system_rows(), *component_rows(), *approval_rows(), *webhook_rows(),
-    *session_rows(), *memory_rows(), *other_rows(),
+    *session_rows(), *memory_rows(), *file_rows(), *other_rows(),
 ]  # fmt: skip
 """Requests that change nothing, for any caller."""
 

@@ -37,6 +37,7 @@ IDS = {
     "folder": "nothing",
     "account_id": "nothing",
     "memory_id": "nothing",
+    "file_id": "nothing",
     "approval_id": "nothing",
     "webhook_id": "nothing",
     "delivery_id": "nothing",
@@ -122,7 +123,7 @@ def allowed_status(operation: str) -> int:
         return 400
     unknown = (
         "{session_id}", "{run_id}", "{account_id}", "{memory_id}", "{approval_id}", "{version}",
-        "{webhook_id}", "{delivery_id}",
+        "{webhook_id}", "{delivery_id}", "{file_id}",
     )  # fmt: skip
     if any(name in template for name in unknown):
         return 404

@@ -31,14 +31,15 @@ PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\
 def put_file(folder: Path, user_id: str | None, name: str, media_type: str, data: bytes) -> str:
     """Store a file without a session in the deployment in a folder; return its id."""
     file_id, digest = str(uuid4()), hashlib.sha256(data).hexdigest()
-    path = folder / "files" / build_key(user_id, digest)
+    blob = build_key(user_id, digest)
+    path = folder / "files" / blob
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    names = "file_id, user_id, name, media_type, size, sha256, origin, version, created_at"
-    values = (file_id, user_id, name, media_type, len(data), digest, "upload", 1)
+    names = "file_id, user_id, name, media_type, size, sha256, blob, origin, version, created_at"
+    values = (file_id, user_id, name, media_type, len(data), digest, blob, "upload", 1)
     with sqlite3.connect(folder / "main.db", timeout=30) as database:
         database.execute(
-            f"INSERT INTO files ({names}) VALUES (?,?,?,?,?,?,?,?,?)",
+            f"INSERT INTO files ({names}) VALUES (?,?,?,?,?,?,?,?,?,?)",
             (*values, time.time_ns() // 1_000),
         )
     database.close()

@@ -669,6 +669,42 @@ def _memories() -> Iterator[Scenario]:
     yield Scenario("get_memory", "GET /memories/{their_memory}", "admin", 200, (their_own,))
 
 
+def _files() -> Iterator[Scenario]:
+    operation, path = "get_files", "GET /files"
+    yield Scenario(operation, path, "me", 200, ("my_file.txt", "{my_file}"), ("{their_file}",))
+    yield Scenario(operation, f"{path}?user_id=other", "me", 200, ('{"data":[],',))
+    yield Scenario(operation, f"{path}?user_id=other", "admin", 200, ("{their_file}",))
+    yield Scenario(operation, f"{path}?session_id=none", "me", 200, ('{"data":[],',))
+    for query in ("limit=0", "cursor=x", "session_id=%00"):
+        name = query.partition("=")[0]
+        yield Scenario(operation, f"{path}?{query}", "me", 422, (name, *REFUSED))
+    yield Scenario(operation, f"{path}?db_id=none", "me", 404, NOT_FOUND)
+    for operation, method, rest in (
+        ("get_file", "GET", ""), ("get_file_content", "GET", "/content"),
+        ("delete_file", "DELETE", ""),
+    ):  # fmt: skip
+        for file_id in ("{their_file}", "nothing"):
+            yield Scenario(operation, f"{method} /files/{file_id}{rest}", "me", 404, NOT_FOUND)
+        yield Scenario(operation, f"{method} /files/{{my_file}}{rest}", "powerless", 403, FORBIDDEN)
+        unknown = f"{method} /files/{{my_file}}{rest}?db_id=second"
+        yield Scenario(operation, unknown, "me", 404, NOT_FOUND)
+    yield Scenario("get_files", path, "powerless", 403, ("sessions:read", *FORBIDDEN))
+    yield Scenario("get_file", "GET /files/{my_file}", "me", 200, ('"origin":"upload"',))
+    content = "GET /files/{my_file}/content"
+    yield Scenario("get_file_content", content, "me", 200, ("my_file",))
+    part = {"range": "bytes=3-"}
+    yield Scenario("get_file_content", content, "me", 206, ("file",), ("my_file",), headers=part)
+    beyond = {"range": "bytes=99-"}
+    yield Scenario("get_file_content", content, "me", 416, ("7 bytes",), headers=beyond)
+    operation, path = "upload_file", "POST /files"
+    made = ('"media_type":"application/json"', '"user_id":"me"', '"session_id":null')
+    yield Scenario(operation, f"{path}?name=a.json", "me", 201, made, json={"a": 1})
+    yield Scenario(operation, f"{path}?name=a.json", "powerless", 403, FORBIDDEN, json={"a": 1})
+    yield Scenario(operation, path, "me", 422, ("name", *REFUSED), json={"a": 1})
+    yield Scenario(operation, f"{path}?name=a.json", "me", 415, ("not JSON",), form={"a": "b"})
+    yield Scenario("delete_file", "DELETE /files/{old_file}", "me", 204)
+
+
 def _wrong_memories() -> Iterator[tuple[str, Any]]:
     """Yield part of the error message and the invalid body."""
     yield "memory", {}
@@ -854,7 +890,7 @@ SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_known_documents(),
     *_audit(),
-    *_accounts(), *_memories(), *_summaries(), *_holds(), *_retention(), *_approvals(),
+    *_accounts(), *_memories(), *_files(), *_summaries(), *_holds(), *_retention(), *_approvals(),
     *_personal_data(),
     *_webhooks(), *_usage(),
     *_budgets_and_causes(), *_model_calls(),

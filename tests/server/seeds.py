@@ -101,3 +101,10 @@ def seed(host: ThreadedServer) -> None:
         made = host.client.post("/memories", json=body, headers=as_caller(host, "admin"))
         assert made.status_code == 201, made.text
         host.ids[name] = made.json()["memory_id"]
+    for name, who in (("my_file", "me"), ("old_file", "me"), ("their_file", "other")):
+        query = {"name": f"{name}.txt"}
+        made = host.client.post(
+            "/files", params=query, content=name.encode(), headers=as_caller(host, who)
+        )
+        assert made.status_code == 201, made.text
+        host.ids[name] = made.json()["file_id"]

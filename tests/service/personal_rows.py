@@ -122,7 +122,7 @@ async def fill(service: Service, raw: Raw, user_id: str, text: str) -> None:
     await raw.insert("run_steps", text, **of_run, body=text, kind=text, name=text)
     for number, of in enumerate((session_id, None)):
         await raw.insert("files", text, file_id=f"f-{user_id}-{number}", user_id=user_id,
-            session_id=of,
+            session_id=of, blob=f"{number}",
         )  # fmt: skip
     await raw.insert("live_usage", text, **of_run, user_id=user_id, component_id=text)
     await raw.insert("approvals", text, **of_run, approval_id=f"a-{user_id}", user_id=user_id,

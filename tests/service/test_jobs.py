@@ -61,7 +61,7 @@ async def test_every_job_of_a_server_completes(settings: Settings) -> None:
         times = service.hosting.jobs.times
         service.hosting.backups.prepare()
         start_jobs(service, 0.01)
-        assert len(times) == 2 * 16
+        assert len(times) == 2 * 17
         await wait_until(lambda: all(times[name, "completed"].count for name, _ in times))
         assert [name for (name, end), each in times.items() if end == "failed" and each.count] == []
         assert list(service.hosting.backups.list_ages()) == ["main"]
@@ -72,7 +72,7 @@ async def test_server_without_features_has_fewer_jobs(settings: Settings) -> Non
         start_jobs(service, 0.01)
         absent = {"audit_heads", "counts", "backups", "deliveries", "delivery_counts"}
         assert absent.isdisjoint(name for name, _ in service.hosting.jobs.times)
-        assert len(service.hosting.jobs.times) == 2 * 11
+        assert len(service.hosting.jobs.times) == 2 * 12
 
 
 async def add_approval(service: Service) -> None:

@@ -25,6 +25,7 @@ MARKER = "mark-7f3a"
 
 KEPT = {
     "audit_heads": "covers the audit log",
+    "blob_checks": "hashes of bytes that the cleanup deletes",
     "audit_log": "the audit log is evidence, and has its own age",
     "component_versions": "configurations",
     "copy_changes": "keys of rows that a copy of the database has to look at again",
@@ -47,6 +48,7 @@ KEPT = {
 """The tables that have nothing of a session, or keep it, with the reason."""
 
 FIXED: dict[str, dict[str, Value]] = {
+    "files": {"blob": "hash"},
     "sessions": {"hold": None, "run_count": 1},
     "runs": {"status": "COMPLETED", "parent_run_id": None, "owner": None},
 }

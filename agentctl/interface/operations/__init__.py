@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 from agentctl.interface.declarations import Path, Query, list_declarations, operation
 from agentctl.interface.operations.components import ComponentDeclarations
+from agentctl.interface.operations.files import FileDeclarations
 from agentctl.interface.operations.personal_data import PersonalDataDeclarations
 from agentctl.interface.operations.runs import RunDeclarations, RunId
 from agentctl.interface.requests import (
@@ -85,7 +86,9 @@ _SESSION = "/sessions/{session_id}"
 _MEMORY = "/memories/{memory_id}"
 
 
-class Operations(ComponentDeclarations, RunDeclarations, PersonalDataDeclarations):
+class Operations(
+    ComponentDeclarations, RunDeclarations, FileDeclarations, PersonalDataDeclarations
+):
     """The operations of one principal. They raise `errors.AgentctlError`.
 
     The docstring of a method is its text in the OpenAPI document.

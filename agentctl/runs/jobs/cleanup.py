@@ -1,7 +1,7 @@
 """The cleanup of data with a limited lifetime (docs/retention.md).
 
 That is: events of finished runs, idempotency keys, the sums of single hours, webhook deliveries,
-audit entries, idle sessions, decided approvals and stale lock files.
+audit entries, files without a session, idle sessions, decided approvals and stale lock files.
 
 The unit of work of retention is a few sessions with a bounded number of runs, so that other writers
 get their turn in between. Each unit has an entry in the audit log with the number and a hash of the
@@ -36,6 +36,7 @@ from agentctl.store.repositories import (
     approvals,
     audit,
     events,
+    files,
     idempotency,
     retention,
     store_items,
@@ -44,6 +45,7 @@ from agentctl.store.repositories import (
     workers,
 )
 from agentctl.store.repositories.retention import IdleRow, IdleSessions
+from agentctl.store.uploads import Uploads
 
 JUMP = HOUR
 """Microseconds that the wall clock may advance beyond the steady clock between two observations."""
@@ -134,6 +136,12 @@ async def observe_clock(guard: ClockGuard, databases: Databases, log: RateLimite
     if not guard.is_compared:
         guard.compare(await databases.system.read(audit.get_newest_time()))
 
+
+UNBOUND_HOURS = 24
+"""Hours after which a file without a session is deleted."""
+
+CHECKED_BLOBS = 500
+"""Bytes that one check of a database looks for."""
 
 PAGE_SESSIONS = 100
 """Idle sessions that one read finds."""
@@ -410,6 +418,8 @@ async def _delete_rows(
     await delete_older("events", events.has_older(before), events.delete_older(before))
     before = moment - idempotency.KEY_LIFETIME
     await delete_older("keys", idempotency.has_older(before), idempotency.delete_older(before))
+    before = moment - UNBOUND_HOURS * HOUR
+    await delete_older("files", files.has_unbound(before), files.delete_unbound(before))
     before = moment - KEEP_HOURS * HOUR
     await delete_older("hours", usage.has_older_hours(before), usage.delete_older_hours(before))
     has_expired = store_items.has_expired(moment)
@@ -450,3 +460,21 @@ def _delete_and_record(before: int) -> Steps[int]:
         reason = f"older than {format_rfc3339(before)}"
         yield from append_cleanup_entry(EXPIRE, deleted, reason)
     return deleted
+
+
+async def delete_unused_bytes(uploads: Uploads, databases: Databases, guard: ClockGuard) -> None:
+    """Delete bytes that were noted because they may have no file, and uploads that were cut off.
+
+    Bytes that were stored in the last hour stay: their file may not exist yet. An upload stores its
+    bytes again, also if they exist, so a file that is made at this moment keeps its bytes.
+    """
+    if not guard.is_trusted:
+        return
+    before = guard.present - HOUR
+    await uploads.remove_abandoned(before)
+    for database in databases.get_open().values():
+        for seq, blob in await database.read(files.list_checks(CHECKED_BLOBS)):
+            # The files of a user in several databases share their bytes.
+            used = [await each.read(files.has_blob(blob)) for each in databases.values()]
+            if any(used) or await uploads.store.remove(blob, before):
+                await database.write(files.end_check(seq))

@@ -32,7 +32,7 @@ from agentctl.records.document import ErrorBody, ForbiddenBody
 from agentctl.records.event_records import ItemsChangedEvent, RunEventRecord
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import SessionExport
-from agentctl.server.openapi.responses import EVENT_STREAM, JSON_LINES, REFERENCE, refer
+from agentctl.server.openapi.responses import EVENT_STREAM, FILE_BODY, JSON_LINES, REFERENCE, refer
 from agentctl.server.requests import FORM, JSON, RequestBody
 from agentctl.server.routing import Operation
 
@@ -51,6 +51,7 @@ _TAGS = [
     {"name": "Sessions", "description": "Stored sessions: metadata, state and history"},
     {"name": "Runs", "description": "Runs across sessions"},
     {"name": "Approvals", "description": "Decisions that paused runs wait for"},
+    {"name": "Files", "description": "Pictures, documents and sounds of sessions"},
     {"name": "Memories", "description": "Facts about users that agents keep"},
     {"name": "Users", "description": "Export and erasure of the data of a person"},
     {"name": "Usage", "description": "Tokens, cost and outcomes of runs, and budgets"},
@@ -138,6 +139,8 @@ def _build_route(operation: Operation, *, authorization: bool) -> APIRoute:
             if body.form
             else {}
         )
+    if name == "upload_file":
+        extra["requestBody"] = FILE_BODY
     if authorization and not isinstance(policy.POLICY.get(name), policy.Public):
         extra["security"] = [{"HTTPBearer": []}]
     if operation.has_tag:

@@ -128,6 +128,22 @@ EXPORT_RESPONSES: Responses = {
 }
 """Responses of an export."""
 
+_BINARY = {"schema": {"type": "string", "format": "binary"}, "example": "%PDF-1.7"}
+
+FILE_BODY: dict[str, Any] = {
+    "description": "The bytes of the file; the content type is compared with them",
+    "required": True,
+    "content": {"application/octet-stream": _BINARY},
+}
+"""The body of an upload."""
+
+CONTENT_RESPONSES: Responses = {
+    200: {"description": "The bytes", "content": {"*/*": _BINARY}},
+    206: {"description": "The range of the bytes", "content": {"*/*": _BINARY}},
+    304: {"description": "Not modified"},
+}
+"""Responses of the bytes of a file."""
+
 NOT_READY_RESPONSES: Responses = {
     503: {
         "description": "The instance is not ready",

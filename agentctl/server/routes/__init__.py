@@ -8,20 +8,24 @@ argument of those of runs is the kind of component.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.interface.declarations import Declaration, Header, Query
 from agentctl.interface.operations import OPERATIONS, Form, SessionId
+from agentctl.interface.operations.files import FileId
 from agentctl.interface.operations.runs import ComponentId, RunId
 from agentctl.interface.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_LOCATOR,
     MAXIMUM_EVENT_NUMBER,
+    DatabaseId,
     ExplainRequest,
     OfSession,
     ResumeRequest,
@@ -30,6 +34,7 @@ from agentctl.interface.requests import (
     StreamEvent,
 )
 from agentctl.interface.requests.approvals import IdempotencyKey
+from agentctl.interface.requests.files import ByteRange, FileUpload, parse_range
 from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.document import Document, build_document
 from agentctl.records.ids import IDEMPOTENCY_KEY
@@ -48,6 +53,7 @@ from agentctl.server.answers import (
     wait_for_first_events,
 )
 from agentctl.server.openapi.responses import (
+    CONTENT_RESPONSES,
     CONTINUE_RESPONSES,
     EVENT_STREAM_RESPONSES,
     EXPORT_RESPONSES,
@@ -57,7 +63,13 @@ from agentctl.server.openapi.responses import (
     REPEAT_RESPONSES,
     RUN_RESPONSES,
 )
-from agentctl.server.requests import ADAPTERS, BODIES, build_continue_request, build_run_request
+from agentctl.server.requests import (
+    ADAPTERS,
+    BODIES,
+    build_continue_request,
+    build_run_request,
+    read_content_type,
+)
 from agentctl.server.routes import console
 from agentctl.server.routing import Endpoint, Operation, Responses
 from agentctl.server.state import Call
@@ -277,6 +289,60 @@ async def get_session_by_id(
     return versioned_response(response, version)
 
 
+async def upload_file(call: Call, upload: FileUpload) -> Response:
+    """Store the bytes of the body while they arrive."""
+    media_type, length = read_content_type(call), call.headers.get("content-length", "")
+    document = await call.operations.upload_file(
+        upload,
+        call.stream(),
+        media_type=media_type,
+        size=int(length[:20]) if length.isdecimal() else None,
+    )
+    return document_response(document, 201)
+
+
+async def get_file_content(
+    call: Call, file_id: FileId, *, db_id: DatabaseId = None, byte_range: ByteRange = None
+) -> Response:
+    """Send the bytes of a file. No browser shows or executes them as a page of this server."""
+    row, read = await call.operations.open_file(file_id, db_id)
+    tag = f'"{row.sha256}"'
+    if row.sha256 in KnownTags(call.scope["headers"]):
+        return BytesResponse(b"", 304, None, {"ETag": tag})
+    is_current = call.headers.get("if-range") in (None, tag)
+    part = parse_range(byte_range, row.size) if is_current else None
+    start, end = part or (0, row.size)
+    headers = {
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "private, no-cache",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(row.name, safe='')}",
+        "Content-Length": str(end - start),
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+        "ETag": tag,
+    }
+    if part is not None:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{row.size}"
+    return await _stream(read(start, end), row.media_type, 206 if part else 200, headers)
+
+
+async def _stream(
+    parts: AsyncGenerator[bytes],
+    media_type: str,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Send parts as fast as the client reads them; an error before the first one is a status."""
+    first = await anext(parts)
+
+    async def send_all() -> AsyncIterator[bytes]:
+        async with aclosing(parts):
+            yield first
+            async for part in parts:
+                yield part
+
+    return StreamingResponse(send_all(), status, headers, media_type)
+
+
 async def export_session(
     call: Call,
     session_id: SessionId,
@@ -285,18 +351,11 @@ async def export_session(
     format: Annotated[ExportFormat, Query("Format of the file")] = "jsonl",
     model_calls: Annotated[bool, Query("Add the model calls of each run")] = False,
 ) -> Response:
-    """Send a session in parts, as fast as the client reads them."""
+    """Send a session in parts."""
     parts = call.operations.export_session(
         session_id, where, format=format, model_calls=model_calls
     )
-    first = await anext(parts)  # an error of the operation is a status
-
-    async def send_all() -> AsyncIterator[bytes]:
-        yield first
-        async for part in parts:
-            yield part
-
-    return StreamingResponse(send_all(), media_type=EXPORT_TYPES[format])
+    return await _stream(parts, EXPORT_TYPES[format])
 
 
 _ENDPOINTS: dict[str, Endpoint] = {
@@ -311,6 +370,8 @@ _ENDPOINTS: dict[str, Endpoint] = {
     "follow_run": follow_run,
     "get_session_by_id": get_session_by_id,
     "export_session": export_session,
+    "upload_file": upload_file,
+    "get_file_content": get_file_content,
 }
 """Endpoints by the name of the method of `Operations`."""
 
@@ -323,6 +384,8 @@ _RESPONSES: dict[str, Responses] = {
     "resume_run": EVENT_STREAM_RESPONSES,
     "follow_run": EVENT_STREAM_RESPONSES,
     "export_session": EXPORT_RESPONSES,
+    "get_file_content": CONTENT_RESPONSES,
+    "delete_file": HELD_RESPONSES,
     "delete_session": HELD_RESPONSES,
     "delete_sessions": HELD_RESPONSES,
 }

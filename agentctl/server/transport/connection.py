@@ -39,6 +39,9 @@ _CONTROLS = bytes({*range(32), 127} - {9})
 HEADER_SECONDS, BODY_SECONDS = 10.0, 30.0
 """Times to receive the headers and the body of a request; then the connection is closed."""
 
+SLOWEST_BODY, LONGEST_BODY_SECONDS = 131_072, 570.0
+"""Bytes a second of an announced body, for which its time is longer, and the longest such time."""
+
 LINGER_SECONDS = 2.0
 """Time to discard what a rejected client still sends, so that it can read the response."""
 
@@ -346,6 +349,8 @@ class TimedConnection(HttpToolsProtocol):
                 return
             self._deadline.cancel()
         seconds = self.body_seconds if phase == BODY else self.header_seconds
+        if phase == BODY and self._latest is not None:
+            seconds += min(max(self._latest.length, 0) / SLOWEST_BODY, LONGEST_BODY_SECONDS)
         self._deadline_phase = phase
         self._deadline = self.loop.call_later(seconds, self._on_deadline)
 

@@ -25,6 +25,7 @@ NOT_COPIED = frozenset(
         "schema_version",  # each database has its own migrations
         "workers",  # the processes of this database, and what one of them does for all
         "leases",
+        "blob_checks",  # deletions in the target note the same bytes
         "search_texts",  # the target indexes its rows, in the order of its engine
         "copy_state",  # the copy itself
         "copy_tables",

@@ -29,6 +29,7 @@ class FileRow:
     Attributes:
         session_id: its session, which is in the same database; None until one is named.
         run_id: the run that made it; None for an upload.
+        blob: the key of its bytes (`store.blobs.build_key`).
     """
 
     file_id: str
@@ -39,6 +40,7 @@ class FileRow:
     media_type: str
     size: int
     sha256: str
+    blob: str
     origin: FileOrigin
     version: int
     created_at: int
@@ -70,9 +72,9 @@ _BIND = Sql(
 
 _COPY = Sql(
     f"INSERT INTO files ({_COLUMNS}) SELECT cast(:copy_id as text), user_id,"
-    " cast(:session_id as text), run_id, name, media_type, size, sha256, origin,"
+    " cast(:session_id as text), run_id, name, media_type, size, sha256, blob, origin,"
     f" ({_NEXT_VERSION.format('named')} :session_id AND named.name = files.name), created_at"
-    " FROM files WHERE file_id = :file_id AND coalesce(user_id, '') = :owner"
+    " FROM files WHERE file_id = :file_id AND coalesce(user_id, '') = :owner FOR SHARE"
 )
 
 # Separate statements, because `IS NOT DISTINCT FROM` uses no index on PostgreSQL.
@@ -93,30 +95,40 @@ _DELETE_UNBOUND = Sql(
     " RETURNING file_id"
 )
 
-_WITH_HASH = Sql(f"SELECT user_id, sha256 FROM files WHERE sha256 IN ({ID_GROUP})")
+_ADD_CHECK = Sql("INSERT INTO blob_checks (blob) VALUES (:blob)")
+_LIST_CHECKS = Sql("SELECT seq, blob FROM blob_checks ORDER BY seq LIMIT :limit")
+_DELETE_CHECK = Sql("DELETE FROM blob_checks WHERE seq = :seq")
+_HAS_BLOB = Sql("SELECT 1 FROM files WHERE blob = :blob LIMIT 1")
 
 _NEWEST = Sql(f"SELECT {_COLUMNS} FROM files ORDER BY created_at DESC, file_id DESC LIMIT :limit")
 
 
 @unit
-def create(row: FileRow, maximum: int) -> Steps[FileRow]:
-    """Store a new file; return it with its version.
+def check_day(user_id: str | None, size: int, at: int, maximum: int) -> Steps[None]:
+    """Check what a user stores in one day, UTC, with a further file.
 
     Args:
-        maximum: bytes of the files that its user may store in the day.
+        size: bytes of the further file.
+        at: microseconds UTC.
+        maximum: bytes.
 
     Raises:
-        QuotaExceeded: the user has stored too much in the day, UTC.
+        QuotaExceeded: it is too much.
     """
-    owner: dict[str, Value] = {"owner": row.user_id or ""}
-    yield Statement(LOCK_OWNER, owner)
-    summed = _DAY_OF_NO_ONE if row.user_id is None else _DAY_OF_OWNER
-    since = row.created_at - row.created_at % DAY
-    ((count, size),) = yield Statement(summed, {**owner, "since": since})
-    if size + row.size > maximum:
+    summed = _DAY_OF_NO_ONE if user_id is None else _DAY_OF_OWNER
+    values: dict[str, Value] = {"owner": user_id or "", "since": at - at % DAY}
+    ((count, stored),) = yield Statement(summed, values)
+    if stored + size > maximum:
         raise QuotaExceeded(f"{maximum} bytes of files a day", "files.user_day_bytes")
     if count >= MAXIMUM_DAY_FILES:
         raise QuotaExceeded(f"A user can store {MAXIMUM_DAY_FILES} files a day, UTC")
+
+
+@unit
+def create(row: FileRow, maximum: int) -> Steps[FileRow]:
+    """Store a new file; return it with its version. The arguments are those of `check_day`."""
+    yield Statement(LOCK_OWNER, {"owner": row.user_id or ""})
+    yield from check_day(row.user_id, row.size, row.created_at, maximum)
     if row.session_id is not None:
         named: dict[str, Value] = {"session_id": row.session_id, "name": row.name}
         row = replace(row, version=(yield Statement(_FIND_VERSION, named))[0][0])
@@ -169,9 +181,26 @@ def delete_unbound(before: int) -> Work[int]:
     return _DELETE_UNBOUND.count_rows(before=before)
 
 
-def list_with_hash(hashes: Sequence[str]) -> Work[list[tuple[str | None, str]]]:
-    """Return user and hash of each file that has one of some hashes."""
-    return read_by_ids(_WITH_HASH, hashes, as_columns)
+@unit
+def begin(user_id: str | None, size: int, blob: str, at: int, maximum: int) -> Steps[None]:
+    """Note, before bytes are kept, that they may get no file. The others are of `check_day`."""
+    yield from check_day(user_id, size, at, maximum)
+    yield Statement(_ADD_CHECK, {"blob": blob})
+
+
+def list_checks(limit: int) -> Work[list[tuple[int, str]]]:
+    """Return number and key of the oldest bytes that may have no file."""
+    return _LIST_CHECKS.rows(as_columns, limit=limit)
+
+
+def has_blob(blob: str) -> Work[bool]:
+    """Return True if a file has the bytes with this key."""
+    return _HAS_BLOB.has_rows(blob=blob)
+
+
+def end_check(seq: int) -> Work[None]:
+    """Delete the note with this number."""
+    return _DELETE_CHECK.execute(seq=seq)
 
 
 def list_newest(limit: int) -> Work[list[FileRow]]:

@@ -93,6 +93,7 @@ PERSONAL_TABLES = (
 OTHER_TABLES = frozenset(
     {
         "audit_heads",
+        "blob_checks",
         "component_versions",
         "copy_changes",
         "copy_state",

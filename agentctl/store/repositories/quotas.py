@@ -22,7 +22,7 @@ from agentctl.store.repositories.usage import CostOf, Sums
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.states import IS_OPEN
 
-_Table = Literal["sessions", "runs", "memories", "store_items"]
+_Table = Literal["sessions", "runs", "memories", "store_items", "files"]
 
 LOCK_OWNER = Sql("SELECT exclusive(:owner)")
 
@@ -31,8 +31,10 @@ _SIZES: dict[_Table, tuple[str, ...]] = {
     "runs": TEXT_COLUMNS,
     "memories": ("memory", "topics"),
     "store_items": ("value",),
+    "files": (),
 }
-"""The texts of an owner, by table. Their sizes are known without reading them."""
+"""The texts of an owner, by table. Their sizes are known without reading them, as is that of a file
+from its row."""
 
 _OWNED = "user_id = :owner"
 _UNOWNED = "user_id IS NULL AND cast(:owner as text) = ''"
@@ -44,7 +46,9 @@ def _build_count(table: str, owned: str) -> Sql:
 
 
 def build_size(table: _Table) -> str:
-    """Build the expression for the bytes of the texts of a row."""
+    """Build the expression for the bytes of the texts of a row, or of a file."""
+    if table == "files":
+        return "size"
     return " + ".join(
         f"cast(coalesce(octet_length({column}), 0) as bigint)" for column in _SIZES[table]
     )
@@ -68,7 +72,7 @@ _COUNTS = {
 }
 _BYTES = {
     _OWNED: _build_bytes(_OWNED, *_SIZES),
-    _UNOWNED: _build_bytes(_UNOWNED, "sessions", "runs"),
+    _UNOWNED: _build_bytes(_UNOWNED, "sessions", "runs", "files"),
 }
 
 

@@ -1,0 +1,62 @@
+"""The declarations of the operations on files; see `agentctl.interface.operations`."""
+
+# The methods have no statements: `execute` or a backend executes them.
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator
+from typing import Annotated
+
+from agentctl.interface.declarations import Path, operation
+from agentctl.interface.requests import DatabaseId
+from agentctl.interface.requests.files import ByteRange, FileFilter, FileUpload
+from agentctl.records.document import Document
+from agentctl.records.files import FilePage, FileRecord
+
+FileId = Annotated[str, Path("Id of the file")]
+
+_FILE = "/files/{file_id}"
+
+
+class FileDeclarations:
+    """The operations on files."""
+
+    @operation("GET", _FILE, tag="Files")
+    async def get_file(self, file_id: FileId, *, db_id: DatabaseId = None) -> Document[FileRecord]:
+        """Get a file without its bytes."""
+
+    @operation("GET", "/files", tag="Files", without=("sort_by",))
+    async def get_files(self, filter: FileFilter) -> Document[FilePage]:
+        """List files.
+
+        One page of the files that the caller can see.
+        """
+
+    @operation("POST", "/files", tag="Files", status=201, errors=(413, 415, 429))
+    async def upload_file(
+        self,
+        upload: FileUpload,
+        content: AsyncIterable[bytes],
+        *,
+        media_type: str = "",
+        size: int | None = None,
+    ) -> Document[FileRecord]:
+        """Upload a file.
+
+        The body is the bytes of the file. Its type is that of the bytes: PNG, JPEG, GIF, WebP, PDF,
+        WAV, MP3, OGG, FLAC, M4A, plain text, Markdown, CSV or JSON.
+        """
+
+    @operation("GET", f"{_FILE}/content", tag="Files", errors=(416,))
+    def get_file_content(
+        self, file_id: FileId, *, db_id: DatabaseId = None, byte_range: ByteRange = None
+    ) -> AsyncIterator[bytes]:
+        """Get the bytes of a file, or one range of them."""
+
+    @operation("DELETE", _FILE, tag="Files", errors=(409,))
+    async def delete_file(self, file_id: FileId, *, db_id: DatabaseId = None) -> None:
+        """Delete a file.
+
+        Runs and messages that refer to it keep the reference. A file of a held session stays.
+        """

@@ -1,0 +1,115 @@
+"""Requests of the operations on files: the filter, an upload, its bytes and a range of them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import field
+from os import SEEK_END
+from pathlib import Path
+from typing import Annotated
+
+from agentctl.errors import RangeNotSatisfiable
+from agentctl.interface.declarations import Header, Option, Query
+from agentctl.interface.requests import DatabaseId, Page, UserId
+from agentctl.light_dataclass import dataclass
+from agentctl.records.files import MAXIMUM_NAME_LENGTH
+
+READ_BYTES = 262_144
+"""Bytes that are read and sent at once."""
+
+SLOWEST_UPLOAD = 131_072
+"""Bytes a second of the slowest upload that a server waits for."""
+
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+ByteRange = Annotated[
+    str | None, Header("One range of bytes, such as `bytes=0-1023` (RFC 9110 14.2)", alias="Range")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FileFilter:
+    """The filter of a list of files in one database."""
+
+    user_id: UserId = None
+    session_id: Annotated[
+        str | None,
+        Query("Only files of this session"),
+        Option("--session", "ID", "Filter by session", noun="session"),
+    ] = None
+    db_id: DatabaseId = None
+    page: Page = field(default_factory=Page)
+
+
+@dataclass(frozen=True, slots=True)
+class FileUpload:
+    """A file to store. Its user is that of the session; without one the caller, or `user_id`."""
+
+    name: Annotated[
+        str,
+        Query(
+            "Name of the file, without a folder; required",
+            min_length=1,
+            max_length=MAXIMUM_NAME_LENGTH,
+        ),
+    ] = ""
+    session_id: Annotated[
+        str | None, Query("Session of the file; without one it is deleted after 24 hours")
+    ] = None
+    user_id: Annotated[
+        str | None, Query("User of the file; only administrators can name another one")
+    ] = None
+    db_id: DatabaseId = None
+
+
+class FileContent:
+    """The bytes of an upload, which can be read several times.
+
+    Args:
+        source: a file, or the bytes.
+        report: called with the number of bytes that were read so far.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, source: Path | bytes, report: Callable[[int], None] | None = None) -> None:
+        self._source, self._report = source, report
+        if isinstance(source, bytes):
+            self.size = len(source)
+            return
+        with source.open("rb") as file:
+            self.size = file.seek(0, SEEK_END)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if isinstance(self._source, bytes):
+            yield self._source
+            return
+        with self._source.open("rb", buffering=0) as file:
+            while piece := await asyncio.to_thread(file.read, READ_BYTES):
+                if self._report is not None:
+                    self._report(file.tell())
+                yield piece
+
+
+def parse_range(text: str | None, size: int) -> tuple[int, int] | None:
+    """Return the first byte of a range and the one after its last byte (RFC 9110 14.1.2).
+
+    None means all bytes: there is no range, or one of another form, which is ignored.
+
+    Raises:
+        RangeNotSatisfiable: the range begins after the last byte.
+    """
+    match = _RANGE.fullmatch(text or "")
+    if match is None or match.groups() == ("", ""):
+        return None
+    first, last = match.groups()
+    if first and last and int(last) < int(first):
+        return None
+    start = int(first) if first else max(size - int(last), 0)
+    end = min(int(last) + 1, size) if first and last else size
+    if start >= size or start >= end:
+        raise RangeNotSatisfiable(size)
+    return start, end

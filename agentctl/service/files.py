@@ -1,0 +1,167 @@
+"""The file operations (docs/contract.md "Files")."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from functools import partial
+
+import orjson
+
+from agentctl import errors
+from agentctl.config.settings import Settings
+from agentctl.interface.requests import DEFAULT_LOCATOR
+from agentctl.interface.requests.files import FileFilter, FileUpload, parse_range
+from agentctl.records.document import Document, build_document
+from agentctl.records.files import FilePage, FileRecord, check_file_name
+from agentctl.records.ids import new_id
+from agentctl.records.times import now
+from agentctl.records.validation import check_texts
+from agentctl.service import documents, paging
+from agentctl.service.family import Lookups, OperationFamily
+from agentctl.service.json_texts import RecordWriter
+from agentctl.store.blobs import build_key
+from agentctl.store.database import Steps, single_unit, unit
+from agentctl.store.repositories import files, sessions
+from agentctl.store.repositories.files import FileRow
+from agentctl.store.repositories.quotas import check_added
+from agentctl.store.visibility import EVERYONE
+
+_FILE = RecordWriter(FileRecord, FileRow)
+
+
+class FileOperations(OperationFamily):
+    """Operations on files: rows in the database of their session, bytes in the store."""
+
+    async def get_files(self, filter: FileFilter) -> Document[FilePage]:
+        async with self.audit("get_files"):
+            database = self.lookups.database(filter.db_id)
+            check_texts(user_id=filter.user_id, session_id=filter.session_id)
+            page = paging.build_slice("files", filter.page)
+            visibility = self.lookups.visibility
+            work = files.list_page(visibility, filter.user_id, filter.session_id, page)
+            rows = await database.read(work, size="unknown")
+            items = (orjson.dumps(build_file_record(row)) for row in rows.rows)
+            return Document(documents.build_page_document("files", items, filter.page, rows))
+
+    async def get_file(self, file_id: str, *, db_id: str | None = None) -> Document[FileRecord]:
+        async with self.audit("get_file", file_id=file_id):
+            row = await self.lookups.database(db_id).read(_find(self.lookups, file_id))
+            return build_document(build_file_record(row))
+
+    async def require_file(self, file_id: str, db_id: str | None = None) -> None:
+        """Raise NotFound unless the file is found."""
+        await self.lookups.database(db_id).read(_find(self.lookups, file_id))
+
+    async def upload_file(
+        self,
+        upload: FileUpload,
+        content: AsyncIterable[bytes],
+        *,
+        media_type: str = "",
+        size: int | None = None,
+    ) -> Document[FileRecord]:
+        uploads, settings = self.hosting.uploads, self.hosting.settings.files
+        async with self.audit("upload_file") as call:
+            database = self.lookups.database(upload.db_id)
+            check_file_name(upload.name)
+            uploads.check_size(1 if size is None else size)
+            owner = await database.read(_find_owner(self.lookups, upload))
+            at = now()
+            stored = files.check_day(owner, size or 1, at, settings.user_day_bytes)
+            await database.read(stored)
+            receiving = uploads.receive(content, upload.name, media_type, self.principal.identity)
+            async with receiving as received:
+                row = FileRow(
+                    file_id=new_id(),
+                    user_id=owner,
+                    session_id=upload.session_id,
+                    run_id=None,
+                    name=upload.name,
+                    media_type=received.media_type,
+                    size=received.size,
+                    sha256=received.sha256,
+                    blob=build_key(owner, received.sha256),
+                    origin="upload",
+                    version=1,
+                    created_at=at,
+                )
+                maximum = settings.user_day_bytes
+                begun = files.begin(owner, row.size, row.blob, at, maximum)
+                await database.write(begun)
+                await uploads.store.keep(received.path, row.blob)
+            call.add_created("file", row.file_id)
+            row = await call.write(database, _store(self.lookups, row, self.hosting.settings))
+            return build_document(build_file_record(row))
+
+    async def open_file(
+        self, file_id: str, db_id: str | None = None
+    ) -> tuple[FileRow, Callable[[int, int], AsyncGenerator[bytes]]]:
+        """Return a file, and the function that reads its bytes from one up to another one."""
+        async with self.audit("get_file_content", file_id=file_id):
+            row = await self.lookups.database(db_id).read(_find(self.lookups, file_id))
+        return row, partial(self.hosting.uploads.store.read, row.blob)
+
+    async def get_file_content(
+        self, file_id: str, *, db_id: str | None = None, byte_range: str | None = None
+    ) -> AsyncGenerator[bytes]:
+        row, read = await self.open_file(file_id, db_id)
+        async with contextlib.aclosing(
+            read(*(parse_range(byte_range, row.size) or (0, row.size)))
+        ) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def delete_file(self, file_id: str, *, db_id: str | None = None) -> None:
+        async with self.audit("delete_file", file_id=file_id) as call:
+            database = self.lookups.database(db_id)
+            await call.write(database, _delete(self.lookups, file_id))
+
+
+def build_file_record(row: FileRow) -> FileRecord:
+    """Build the record of a stored file."""
+    record: FileRecord = _FILE.build(row, {})
+    return record
+
+
+@single_unit
+def _find(lookups: Lookups, file_id: str) -> Steps[FileRow]:
+    row = yield from files.get(file_id, lookups.visibility)
+    if row is None:
+        raise errors.NotFound("File not found")
+    return row
+
+
+@unit
+def _find_owner(lookups: Lookups, upload: FileUpload) -> Steps[str | None]:
+    """Find the user of a new file: that of its session, or else the caller or `user_id`."""
+    if upload.session_id is None:
+        return lookups.require_owner(upload.user_id)
+    check_texts(session_id=upload.session_id, user_id=upload.user_id)
+    session = yield from lookups.session(upload.session_id, DEFAULT_LOCATOR)
+    if upload.user_id not in (None, session.user_id):
+        raise errors.NotFound("Session not found")
+    return session.user_id
+
+
+@unit
+def _store(lookups: Lookups, row: FileRow, settings: Settings) -> Steps[FileRow]:
+    if row.session_id is not None:
+        yield from lookups.session(row.session_id, DEFAULT_LOCATOR, lock=True)
+    row = yield from files.create(row, settings.files.user_day_bytes)
+    yield from check_added(settings.quotas, row.user_id)
+    return row
+
+
+@unit
+def _delete(lookups: Lookups, file_id: str) -> Steps[None]:
+    row = yield from _find(lookups, file_id)
+    if row.session_id is not None:
+        session = yield from sessions.get_for_update(row.session_id, EVERYONE)
+        if session is not None and session.hold is not None:
+            raise errors.Held(
+                f"Session {row.session_id} is held, and its files are not deleted",
+                session_ids=[row.session_id],
+            )
+    if not (yield from files.delete(file_id)):
+        raise errors.NotFound("File not found")

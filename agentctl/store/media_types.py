@@ -1,0 +1,132 @@
+"""The type of a file by its bytes, and the types that are accepted (docs/decisions/0145).
+
+A name and an announced type are only compared. Bytes that are two types at once are refused: an
+image that is also an archive or a page is another file for another program.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import zipfile
+from pathlib import Path
+
+from agentctl.errors import UnsupportedMediaType
+
+_SIGNATURES: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
+    (re.compile(pattern, re.DOTALL), media_type)
+    for pattern, media_type in (
+        (rb"\x89PNG\r\n\x1a\n", "image/png"),
+        (rb"\xff\xd8\xff", "image/jpeg"),
+        (rb"GIF8[79]a", "image/gif"),
+        (rb"RIFF....WEBP", "image/webp"),
+        (rb"%PDF-", "application/pdf"),
+        (rb"RIFF....WAVE", "audio/wav"),
+        (rb"ID3[\x02-\x04]|\xff[\xf2\xf3\xfa\xfb]", "audio/mpeg"),
+        (rb"OggS\0", "audio/ogg"),
+        (rb"fLaC\0", "audio/flac"),
+        (rb"....ftypM4A ", "audio/mp4"),
+    )
+)
+
+_TEXT_TYPES = {
+    ".txt": "text/plain",
+    ".md": "text/markdown",
+    ".csv": "text/csv",
+    ".json": "application/json",
+}
+"""Types of texts by the ends of names. The bytes of a text do not tell them apart."""
+
+MEDIA_TYPES = (*(media_type for _, media_type in _SIGNATURES), *_TEXT_TYPES.values())
+"""The accepted types."""
+
+_UNKNOWN = ("", "application/octet-stream", "application/x-www-form-urlencoded")
+"""Types that clients send if they do not know one."""
+
+_MARKUP = re.compile(rb"<(?:!doctype|html|head|body|script|iframe|svg|\?php)", re.IGNORECASE)
+_LONGEST_MARKUP = 9
+
+_PDF_START = 1_024
+"""Bytes in which readers look for the start of a PDF."""
+
+_FIRST_OF_PROGRAM = re.compile(r"<[a-z!?/%]|#!", re.IGNORECASE)
+_FIRST_OF_JSON = '{["-0123456789tfn'
+
+_START_BYTES = 4_096
+
+
+class TypeReader:
+    """Finds the type of a file while its bytes arrive, in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._start = b""
+        self._last = b""
+        self._has_markup = False
+        self._decoder: codecs.IncrementalDecoder | None = codecs.getincrementaldecoder("utf-8")()
+        self._text_start = ""
+
+    def feed(self, piece: bytes) -> None:
+        """Read the next bytes."""
+        is_pdf = self._start.startswith(b"%PDF-") and len(self._start) >= _PDF_START
+        self._start += piece[: _START_BYTES - len(self._start)]
+        if not (self._has_markup or is_pdf):
+            # The streams of a PDF may be texts about markup.
+            searched = piece[:_PDF_START] if self._start.startswith(b"%PDF-") else piece
+            self._has_markup = _MARKUP.search(self._last + searched) is not None
+        self._last = piece[-_LONGEST_MARKUP:]
+        if self._decoder is not None:
+            self._decode(piece, final=False)
+
+    def _decode(self, piece: bytes, *, final: bool) -> None:
+        assert self._decoder is not None
+        try:
+            text = self._decoder.decode(piece, final)
+        except UnicodeDecodeError:
+            self._decoder = None
+            return
+        if "\0" in text:
+            self._decoder = None
+        elif len(self._text_start) < 2:
+            self._text_start = (self._text_start + text[:_START_BYTES]).lstrip("\ufeff \t\r\n")[:2]
+
+    def find(self, path: Path, name: str, announced: str) -> str:
+        """Return the type of the whole file.
+
+        Args:
+            path: the file, whose end is read.
+            announced: the `Content-Type` of the request; "" for none.
+
+        Raises:
+            UnsupportedMediaType: the type is not accepted, the file is of two types, or another
+                type is announced.
+        """
+        announced = announced.partition(";")[0].strip().lower()
+        found = next((kind for pattern, kind in _SIGNATURES if pattern.match(self._start)), None)
+        if found is None:
+            found = self._find_text_type(name, announced)
+        elif self._has_markup or (found[-3:] != "pdf" and b"%PDF-" in self._start[:_PDF_START]):
+            raise _build_refusal(f"The file is {found} and another type at once")
+        if zipfile.is_zipfile(path):
+            raise _build_refusal("The file is, or contains, a zip archive")
+        main, given = found.partition("/")[0], announced.partition("/")[0]
+        is_exact = found in ("application/pdf", *_TEXT_TYPES.values())
+        if announced not in (*_UNKNOWN, found) and (is_exact or main != given):
+            raise _build_refusal(f"The file is {found}, not {announced[:80]}")
+        return found
+
+    def _find_text_type(self, name: str, announced: str) -> str:
+        if self._decoder is not None:
+            self._decode(b"", final=True)
+        if self._decoder is None:
+            raise _build_refusal("The bytes of the file are of no accepted type")
+        if _FIRST_OF_PROGRAM.match(self._text_start):
+            raise _build_refusal("HTML, SVG, XML and scripts are not accepted")
+        by_name = _TEXT_TYPES.get(Path(name).suffix.lower(), "text/plain")
+        found = announced if announced in _TEXT_TYPES.values() else by_name
+        if found == _TEXT_TYPES[".json"] and self._text_start[:1] not in _FIRST_OF_JSON:
+            raise _build_refusal("The file is not JSON")
+        return found
+
+
+def _build_refusal(problem: str) -> UnsupportedMediaType:
+    return UnsupportedMediaType(f"{problem}; accepted types: {', '.join(MEDIA_TYPES)}")

@@ -1,0 +1,61 @@
+"""`agentctl files`, locally and on a server."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from tests.cli.conftest import Agentctl
+from tests.cli.demo import Demo
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_file_is_uploaded_listed_downloaded_and_deleted(through: Agentctl, tmp_path: Path) -> None:
+    source, copy = tmp_path / "chart é.png", tmp_path / "copy.png"
+    source.write_bytes(PNG + os.urandom(600_000))
+    added = through("files", "upload", str(source), "--user", "uploader", "-o", "json")
+    assert added.code == 0, added.stderr
+    record = json.loads(added.raw)
+    file_id = record["file_id"]
+    assert (record["name"], record["media_type"]) == ("chart é.png", "image/png")
+    assert f"uploaded file {file_id}" in added.stderr
+    assert through("files", "list", "--user", "uploader", "-o", "name").lines == [file_id]
+    shown = json.loads(through("files", "get", file_id[:20], "-o", "json").raw)
+    assert shown == record
+    written = through("files", "download", file_id, "--to-file", str(copy))
+    assert written.code == 0, written.stderr
+    assert f"wrote 600008 bytes to {copy}" in written.stderr
+    assert copy.read_bytes() == source.read_bytes()
+    again = through("files", "download", file_id, "--to-file", str(copy))
+    assert (again.code, "already exists" in again.stderr) == (6, True)
+    assert through("files", "delete", file_id, "--yes").code == 0
+    missing = through("files", "get", file_id)
+    assert (missing.code, missing.stdout) == (5, "")
+    assert "file not found" in missing.stderr
+
+
+def test_refused_uploads_say_why(through: Agentctl, tmp_path: Path) -> None:
+    page = tmp_path / "page.png"
+    page.write_text("<!doctype html><script>alert(1)</script>")
+    refused = through("files", "upload", str(page))
+    assert (refused.code, refused.stdout) == (1, "")
+    assert "HTML, SVG, XML and scripts are not accepted" in refused.stderr.replace("html", "HTML")
+    absent = through("files", "upload", str(tmp_path / "absent.png"))
+    assert (absent.code, "cannot be read" in absent.stderr) == (2, True)
+    folder = through("files", "upload", str(tmp_path))
+    assert (folder.code, "cannot be read" in folder.stderr) == (2, True)
+    unknown = through("files", "upload", str(page), "--session", "absent")
+    assert (unknown.code, "session not found" in unknown.stderr) == (5, True)
+
+
+def test_file_from_stdin_needs_a_name(agentctl: Agentctl, demo: Demo) -> None:
+    place = ("--config", str(demo.config))
+    nameless = agentctl("files", "upload", "-", *place, input=b"text")
+    assert (nameless.code, "pass --name" in nameless.stderr) == (2, True)
+    added = agentctl("files", "upload", "-", "--name", "a.csv", "-o", "json", *place, input=b"a,b")
+    assert json.loads(added.raw)["media_type"] == "text/csv"
+    file_id = json.loads(added.raw)["file_id"]
+    sent = agentctl("files", "download", file_id, "--to-file", "-", *place)
+    assert sent.raw == b"a,b"
