@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-import orjson
 from agno.models.message import Message
 from agno.run import RunContext as AgnoRunContext
 from agno.run.agent import RunOutput
@@ -35,10 +34,10 @@ from agentctl.runtime.runners.agno_report import (
 from agentctl.runtime.runners.declared_types import build_input_schema
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import (
-    UNSTORABLE,
     DecidedCalls,
     LibraryRunner,
     RunnerOptions,
+    keep_state,
 )
 from agentctl.runtime.transcript.history import complete_history
 
@@ -168,15 +167,10 @@ def _pause(report: AgnoReport, output: Any, target: Any) -> None:
     if not waiting:
         raise ExecutionError("INTERRUPTED")
     asks = list_asks(waiting, [target])
-    run = report.root.run
-    try:
-        stored = output.to_json(indent=None)
-    except (TypeError, ValueError) as error:
-        raise ExecutionError("AGENT_FAILED", UNSTORABLE) from error
-    run.reserve(len(stored))
+    stored = keep_state(report.root.run, lambda: output.to_json(indent=None))
     report.start_waiting(waiting)
     report.keep_state(output.session_state)
-    raise Paused(asks, {"output": orjson.loads(stored), "members": report.to_json()})
+    raise Paused(asks, {"output": stored, "members": report.to_json()})
 
 
 def _to_agno_message(message: Mapping[str, Any]) -> Message:

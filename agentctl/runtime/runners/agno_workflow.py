@@ -23,7 +23,7 @@ from agentctl.runtime.runners.agno import AgnoBase, add_event, build_options
 from agentctl.runtime.runners.agno_pauses import StepPause, decide_step, find_step_pause
 from agentctl.runtime.runners.agno_report import AgnoReport, keep_failures, watch_inputs
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_runner import UNSTORABLE, DecidedCalls
+from agentctl.runtime.runners.library_runner import DecidedCalls, keep_state
 from agentctl.runtime.tracing import Span
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
 
@@ -308,16 +308,12 @@ def _pause(report: WorkflowReport, session: WorkflowSession, workflow: Any) -> N
     pause = None if output is None else find_step_pause(output, walk_executors(workflow.steps))
     if output is None or pause is None:
         raise ExecutionError("INTERRUPTED")
-    try:
-        # The events are part of the transcript, and large.
-        output.events = None
-        stored = orjson.dumps(output.to_dict(), default=str)
-    except (TypeError, ValueError) as error:
-        raise ExecutionError("AGENT_FAILED", UNSTORABLE) from error
-    report.run.reserve(len(stored))
+    # The events are part of the transcript, and large.
+    output.events = None
+    stored = keep_state(report.run, lambda: orjson.dumps(output.to_dict(), default=str))
     report.members.start_waiting(pause.calls)
     report.keep_state(session)
-    raise Paused(pause.asks, {"output": orjson.loads(stored), **report.to_json()})
+    raise Paused(pause.asks, {"output": stored, **report.to_json()})
 
 
 def _find_last_step(workflow: Any) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,7 +34,7 @@ from agentctl.runtime.transcript.events import (
 from agentctl.work.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
-    from agentctl.runtime.context import EarlierRun, RunEnvironment
+    from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.pauses import InputSchema
     from agentctl.runtime.tracing import Span
 
@@ -344,32 +345,39 @@ class HostedRun:
             unstopped_name=RUNNER,
         )
 
-    def read_native(self, earlier: EarlierRun, parse: Callable[[str], T]) -> T | None:
-        """Return the messages of an earlier run as the library wrote them; None for none.
+    def read_history(
+        self,
+        parse: Callable[[str], Iterable[T]],
+        convert: Callable[[Sequence[Mapping[str, Any]]], Iterable[T]],
+    ) -> list[T]:
+        """Return the messages of earlier runs: those that the library wrote, else the neutral ones.
 
         Damaged ones, for which `parse` raises ValueError, are left out, and the record names them.
         """
-        if earlier.native is None:
-            return None
-        try:
-            return parse(earlier.native)
-        except ValueError:
-            size = len(earlier.native.encode())
-            leave_out(self.environment, "damaged_native", earlier.run_id, size)
-            return None
+        messages: list[T] = []
+        for earlier in self.environment.earlier_runs:
+            written: Iterable[T] = ()
+            try:
+                written = () if earlier.native is None else parse(earlier.native)
+            except ValueError:
+                size = len((earlier.native or "").encode())
+                leave_out(self.environment, "damaged_native", earlier.run_id, size)
+            messages += written or convert(earlier.messages)
+        return messages
 
-    def set_native_history(self, messages: str) -> None:
+    def set_native_history(self, dump: Callable[[], bytes]) -> None:
         """Keep the messages of this run as JSON of the library, for later runs of this kind.
 
         They may be set several times, also while the run is cancelled; the last ones are stored.
-        Messages that are larger than `limits.run_bytes` are not kept: later runs then get the
-        neutral messages.
+        Messages without a JSON form, or larger than `limits.run_bytes`, are not kept: later runs
+        then get the neutral messages.
         """
-        if self.environment.has_ended:
-            return
-        fits = len(messages.encode()) <= self.environment.limits.run_bytes
-        self.transcript.native_kind = self.kind if fits else None
-        self.transcript.native_history = messages if fits else None
+        with suppress(TypeError, ValueError):
+            messages = dump()
+            if not self.environment.has_ended:
+                fits = len(messages) <= self.environment.limits.run_bytes
+                self.transcript.native_kind = self.kind if fits else None
+                self.transcript.native_history = messages.decode() if fits else None
 
     def add_unstopped(self, work: asyncio.Future[Any]) -> None:
         """Add work of the run that was cancelled and has not ended; nothing waits for it.

@@ -12,6 +12,8 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NamedTuple
 
+import orjson
+
 from agentctl.agents import RunContext
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError, FailureCode, is_context_exceeded, is_library
@@ -24,8 +26,6 @@ _log = logging.getLogger("agentctl.runtime")
 
 BuildDeps = Callable[[RunContext], Any]
 """Makes the deps of a run; it may be asynchronous."""
-
-UNSTORABLE = "The run cannot wait: it has a value that cannot be stored"
 
 CLOSE_SECONDS = 5.0
 """Maximum time to exit a context manager; after that its task is abandoned."""
@@ -166,6 +166,24 @@ class DecidedCalls:
         decision = self.approved.pop(key, None)
         if decision is not None:
             await self._run.environment.end_call(decision.approval_id, text, failed=failed)
+
+
+def keep_state(run: HostedRun, dump: Callable[[], str | bytes]) -> Any:
+    """Return the state of a library at a pause as a JSON value; the run keeps its bytes.
+
+    Args:
+        dump: returns its JSON; values of the code of the agent have their own serializers.
+
+    Raises:
+        ExecutionError: it has a value without a JSON form, or the run is too large.
+    """
+    try:
+        stored = dump()
+    except Exception as error:
+        detail = "The run cannot wait: it has a value that cannot be stored"
+        raise ExecutionError("AGENT_FAILED", detail) from error
+    run.reserve(len(stored))
+    return orjson.loads(stored)
 
 
 def build_refusal(tool: str) -> ExecutionError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -20,11 +20,11 @@ from agentctl.runtime.json_values import clean_json_value
 from agentctl.runtime.pauses import Ask, Decided, Leg, Paused, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import (
-    UNSTORABLE,
     DecidedCalls,
     LibraryRunner,
     OwnerTask,
     RunnerOptions,
+    keep_state,
 )
 from agentctl.runtime.runners.openai_agents_parts import (
     RunParts,
@@ -69,7 +69,8 @@ class OpenAIAgentsRunner(LibraryRunner):
         decided, parts, leg = DecidedCalls(run), RunParts(run), run.environment.leg
         start: list[Any] | RunState[Any]
         if leg is None:
-            start = [*_list_earlier_items(run), {"role": "user", "content": message}]
+            earlier = run.read_history(_parse_items, _to_items)
+            start = [*earlier, {"role": "user", "content": message}]
         else:
             start = await _restore_state(self._agent, context, leg, decided)
             await parts.restore(leg.state)
@@ -131,19 +132,6 @@ async def _settle(task: asyncio.Task[Any] | None, run: HostedRun) -> None:
         raise
 
 
-def _list_earlier_items(run: HostedRun) -> list[Any]:
-    """Return the items of earlier runs: those of the library, else the neutral messages."""
-    items: list[Any] = []
-    for earlier in run.environment.earlier_runs:
-        native = run.read_native(earlier, _parse_items)
-        if native is not None:
-            items += native
-            continue
-        for message in complete_history(earlier.messages):
-            items += _to_items(message)
-    return items
-
-
 def _parse_items(text: str) -> list[dict[str, Any]]:
     """Parse the items of a run; raise ValueError if they are damaged."""
     items = parse_records(text)
@@ -152,21 +140,22 @@ def _parse_items(text: str) -> list[dict[str, Any]]:
     return items
 
 
-def _to_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the items of a neutral message."""
-    content, calls = message["content"], message.get("tool_calls", ())
-    if message["role"] == "tool":
-        call_id = message["tool_call_id"]
-        yield {"type": "function_call_output", "call_id": call_id, "output": content}
-    elif content or not calls:
-        yield {"role": message["role"], "content": content}
-    for call in calls:
-        yield {
-            "type": _FUNCTION_CALL,
-            "call_id": call["id"],
-            "name": call["name"],
-            "arguments": orjson.dumps(call["arguments"]).decode(),
-        }
+def _to_items(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the items of neutral messages."""
+    for message in complete_history(messages):
+        content, calls = message["content"], message.get("tool_calls", ())
+        if message["role"] == "tool":
+            call_id = message["tool_call_id"]
+            yield {"type": "function_call_output", "call_id": call_id, "output": content}
+        elif content or not calls:
+            yield {"role": message["role"], "content": content}
+        for call in calls:
+            yield {
+                "type": _FUNCTION_CALL,
+                "call_id": call["id"],
+                "name": call["name"],
+                "arguments": orjson.dumps(call["arguments"]).decode(),
+            }
 
 
 def _keep_items(run: HostedRun, message: str, result: RunResultStreaming) -> None:
@@ -176,24 +165,17 @@ def _keep_items(run: HostedRun, message: str, result: RunResultStreaming) -> Non
         if item.type != "tool_approval_item":
             values: Any = item.to_input_item()
             items.append({name: values[name] for name in values if values[name] is not None})
-    try:
-        text = orjson.dumps(items).decode()
-    except TypeError:
-        # The neutral messages remain for later runs.
-        return
-    run.set_native_history(text)
+    run.set_native_history(lambda: orjson.dumps(items))
 
 
 def _build_pause(result: RunResultStreaming, run: HostedRun, report: AgentReport) -> Paused:
     """Return the pause that asks for the calls of an interrupted run."""
     asks = [_build_ask(item) for item in result.interruptions]
-    try:
-        stored = result.to_state().to_json(context_serializer=lambda _: {})
-        size = len(orjson.dumps(stored))
-    except Exception as error:
-        # Values of the agent's code, which have their own serializers.
-        raise ExecutionError("AGENT_FAILED", UNSTORABLE) from error
-    run.reserve(size)
+
+    def dump() -> bytes:
+        return orjson.dumps(result.to_state().to_json(context_serializer=lambda _: {}))
+
+    stored = keep_state(run, dump)
     for ask in asks:
         part = report.parts.find_owner(ask.tool_call_id)
         part.start_call(ask.tool_call_id, ask.tool_name, ask.arguments)

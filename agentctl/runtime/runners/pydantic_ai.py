@@ -17,7 +17,6 @@ from pydantic_ai.messages import (
     FinalResultEvent,
     FunctionToolCallEvent,
     FunctionToolResultEvent,
-    ModelMessage,
     ModelMessagesTypeAdapter,
     PartDeltaEvent,
     PartStartEvent,
@@ -30,7 +29,6 @@ from pydantic_ai.messages import (
     ToolReturnPart,
 )
 from pydantic_ai.usage import RunUsage
-from pydantic_core import PydanticSerializationError
 
 from agentctl.agents import RunContext
 from agentctl.records.approvals import ApprovalPolicy
@@ -135,7 +133,8 @@ class _Execution:
         journal = deferred.journal
         end: BaseException | None = None
         if deferred.state is None:
-            prompt, history = message, _load_history(self._run) or None
+            parse = ModelMessagesTypeAdapter.validate_json
+            prompt, history = message, self._run.read_history(parse, to_model_messages) or None
         else:
             prompt, history = None, deferred.load_messages()
             self._run.counted |= extract_usage(deferred.usage)
@@ -179,7 +178,8 @@ class _Execution:
         if isinstance(output, DeferredToolRequests):
             return deferred.build_pause(output, messages, first, steps)
         await self._report_output(output)
-        self._keep_messages(messages[first:])
+        own = messages[first:]
+        self._run.set_native_history(lambda: ModelMessagesTypeAdapter.dump_json(own))
         return None
 
     async def _report_calls(self, node: Any, steps: Any) -> None:
@@ -270,14 +270,6 @@ class _Execution:
         if not (self._texts or self._has_json):
             self._run.add_text(self._run.output_text)
 
-    def _keep_messages(self, messages: list[ModelMessage]) -> None:
-        try:
-            text = ModelMessagesTypeAdapter.dump_json(messages).decode()
-        except (PydanticSerializationError, UnicodeError):
-            # The neutral messages remain for later runs.
-            return
-        self._run.set_native_history(text)
-
     def classify(self, error: Exception) -> Exception:
         """Return the public failure for an exception of a tool or model, else the exception."""
         call_id = self._deferred.find_failed(error)
@@ -291,15 +283,6 @@ class _Execution:
 
 def _count_earlier(steps: Any) -> int:
     return len(steps.all_messages()) - len(steps.new_messages())
-
-
-def _load_history(run: HostedRun) -> list[ModelMessage]:
-    """Return the messages of earlier runs: those of the library, else the neutral ones."""
-    messages: list[ModelMessage] = []
-    for earlier in run.environment.earlier_runs:
-        native = run.read_native(earlier, ModelMessagesTypeAdapter.validate_json)
-        messages += native or to_model_messages(earlier.messages)
-    return messages
 
 
 def _streams_json(output_type: Any) -> bool:
