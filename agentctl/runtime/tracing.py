@@ -16,6 +16,7 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.runs import SpanRecord
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.records.trace_context import RunTrace, TraceContext, derive_span_id
 from agentctl.work.run_scope import CurrentCall, current_call
@@ -97,18 +98,10 @@ class Span:
         self.end("completed")
 
     def record(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "id": self.id,
-            "name": self.name,
-            "parent": self.parent,
+        return {name: getattr(self, name) for name in SpanRecord.__annotations__} | {
             "started_at": format_rfc3339(self.started_at),
             "first_token_at": format_optional_time(self.first_token_at),
             "finished_at": format_optional_time(self.finished_at),
-            "status": self.status,
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "member_run_id": self.member_run_id,
         }
 
 

@@ -32,6 +32,16 @@ _RUN_EVENTS = {
 }
 
 
+_RUN_FIELDS = (
+    "run_id", "session_id", "component_type", "component_id", "version", "user_id", "status",
+    "error_code", "cancel_reason",
+)  # fmt: skip
+_DECISION_FIELDS = (
+    "approval_id", "kind", "policy", "status", "tool_name", "run_id", "root_run_id", "session_id",
+    "component_type", "component_id", "user_id",
+)  # fmt: skip
+
+
 @unit
 def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
     """Store the event and the text of a root run that has ended or paused in this transaction."""
@@ -60,15 +70,7 @@ def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
 
     at = (run.paused_at if run.status == "PAUSED" else run.finished_at) or now()
     data = {
-        "run_id": run.run_id,
-        "session_id": run.session_id,
-        "component_type": run.component_type,
-        "component_id": run.component_id,
-        "version": run.version,
-        "user_id": run.user_id,
-        "status": run.status,
-        "error_code": run.error_code,
-        "cancel_reason": run.cancel_reason,
+        **{name: getattr(run, name) for name in _RUN_FIELDS},
         "created_at": format_rfc3339(run.created_at),
         "finished_at": format_optional_time(run.finished_at),
         "total_tokens": parse_counters(run.metrics).get("total_tokens"),
@@ -93,17 +95,7 @@ def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
         return
     at = row.decided_at or now()
     data = {
-        "approval_id": row.approval_id,
-        "kind": row.kind,
-        "policy": row.policy,
-        "status": row.status,
-        "tool_name": row.tool_name,
-        "run_id": row.run_id,
-        "root_run_id": row.root_run_id,
-        "session_id": row.session_id,
-        "component_type": row.component_type,
-        "component_id": row.component_id,
-        "user_id": row.user_id,
+        **{name: getattr(row, name) for name in _DECISION_FIELDS},
         "created_at": format_rfc3339(row.created_at),
         "decided_at": format_rfc3339(at),
         "decided_by": row.decided_by,

@@ -66,6 +66,23 @@ def build_outcome_question(row: ApprovalRow, question: str, at: int) -> Approval
     )
 
 
+def build_row(spec: RunSpec, root_id: str, at: int, **about_call: Any) -> ApprovalRow:
+    """Build the row of something that a run asks for at a time.
+
+    Args:
+        about_call: the other columns of `ApprovalRow`.
+    """
+    names = ("run_id", "session_id", "component_type", "component_id", "user_id", "request_id")
+    return ApprovalRow(
+        approval_id=new_id(),
+        root_run_id=root_id,
+        started_by=spec.actor,
+        created_at=at,
+        **{name: getattr(spec, name) for name in names},
+        **about_call,
+    )
+
+
 @unit
 def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
     """Ask what happened to the calls of a durable run that had begun, and must not be repeated."""
@@ -73,31 +90,20 @@ def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
     if not doubtful:
         return []
 
-    state = yield from run_reads.get_state(run_id)
     log = yield from load_log(run_id)
-    assert state is not None
     assert log is not None
-    arguments, spec = log.find_arguments(), log.spec
-
-    at = now()
+    arguments, at = log.find_arguments(), now()
     asked = [
-        ApprovalRow(
-            approval_id=new_id(),
+        build_row(
+            log.spec,
+            root_id,
+            # The times differ, so that lists have them in the order of the steps.
+            at + number,
             kind="outcome",
             policy="user",
-            run_id=run_id,
-            root_run_id=root_id,
-            session_id=state.session_id,
-            component_type=state.component_type,
-            component_id=state.component_id,
-            user_id=state.user_id,
-            started_by=spec.actor,
             tool_call_id=step.call_id or "",
             tool_name=step.name or "",
             arguments_hash=step.arguments_hash or "",
-            # The times differ, so that lists have them in the order of the steps.
-            created_at=at + number,
-            request_id=spec.request_id,
             question=OUTCOME_QUESTION,
             arguments=to_json(arguments.get(step.call_id or "", {})),
         )
@@ -163,23 +169,16 @@ def build_question(
         "changes": list(changes),
         "calls": [row.approval_id for row in calls],
     }
-    return ApprovalRow(
-        approval_id=new_id(),
+    return build_row(
+        spec,
+        state.run_id,
+        at,
         kind="approval",
         policy=policy,
-        run_id=state.run_id,
-        root_run_id=state.run_id,
-        session_id=state.session_id,
-        component_type=state.component_type,
-        component_id=state.component_id,
-        user_id=state.user_id,
-        started_by=spec.actor,
         tool_call_id=call_id,
         tool_name=CHANGE_TOOL,
         arguments=to_json(arguments),
         arguments_hash=hash_call(state.run_id, call_id, CHANGE_TOOL, arguments),
-        created_at=at,
-        request_id=spec.request_id,
         question=question,
         # No edit of the arguments is valid.
         schema=to_json({"not": {}}),

@@ -90,22 +90,6 @@ class Budgets:
                 detail = describe_exceeded(budget, period)
                 raise errors.BudgetExceeded(detail, budget=budget.id, seconds=seconds)
 
-    async def check_begin(self, run: ChargedRun) -> None:
-        """Check that the work of a run may begin: that of a member, or of a run that has waited.
-
-        Raises:
-            ExecutionError: a budget is used up, or has no price for a model of the component.
-        """
-        await self._check(run, all_budgets=True)
-
-    async def check_call(self, run: ChargedRun) -> None:
-        """Report what a run has used, and check that it may call a model.
-
-        Raises:
-            ExecutionError: a budget that stops runs is used up, or a price is not known.
-        """
-        await self._check(run, all_budgets=False)
-
     def watch(self, run: ChargedRun) -> None:
         """Do the same for a run of an agent in code, which calls models itself, and stop it."""
         if not self._find(run.component):
@@ -124,7 +108,7 @@ class Budgets:
     async def _watch(self, run: ChargedRun) -> None:
         try:
             while not run.has_ended:
-                await self.check_call(run)
+                await self.check(run)
                 if not self._watched[run.spec.run_id]:
                     return
                 self._watched[run.spec.run_id] = False
@@ -136,7 +120,16 @@ class Budgets:
         finally:
             del self._watched[run.spec.run_id]
 
-    async def _check(self, run: ChargedRun, *, all_budgets: bool) -> None:
+    async def check(self, run: ChargedRun, *, all_budgets: bool = False) -> None:
+        """Report what a run has used, and check that it may call a model.
+
+        Args:
+            all_budgets: True if its work begins: that of a member, or of a run that has waited.
+                Otherwise only budgets that stop runs count.
+
+        Raises:
+            ExecutionError: a budget is used up, or a price is not known.
+        """
         user_id, component = run.spec.user_id, run.component
         budgets = self._find(component)
         if not budgets:

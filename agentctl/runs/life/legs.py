@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Literal, Protocol, cast
 
 import orjson
@@ -17,11 +17,10 @@ import orjson
 from agentctl.config.upkeep import Approvals
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow, hash_call
-from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunPause, RunState, VersionChange
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs.desk.questions import close_question, is_version_question
+from agentctl.runs.desk.questions import build_row, close_question, is_version_question
 from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.continuation import Continuation
@@ -122,24 +121,17 @@ def build_approval(run: LiveRun, asked: Ask, at: int, settings: Approvals) -> Ap
     """Build the row of something that a run asks for."""
     is_of_caller = asked.kind == "external" and asked.tool_name in _list_client_tools(run.spec)
     expires = settings.client_seconds if is_of_caller else settings.expire_seconds
-    return ApprovalRow(
-        approval_id=new_id(),
+    return build_row(
+        run.spec,
+        run.root.run_id,
+        at,
         kind=asked.kind,
         policy=asked.policy,
-        run_id=run.run_id,
-        root_run_id=run.root.run_id,
-        session_id=run.spec.session_id,
-        component_type=run.component.kind,
-        component_id=run.component.id,
-        user_id=run.spec.user_id,
-        started_by=run.spec.actor,
         tool_call_id=asked.tool_call_id,
         tool_name=asked.tool_name,
         idempotent=int(asked.idempotent),
         arguments_hash=hash_call(run.run_id, asked.tool_call_id, asked.tool_name, asked.arguments),
-        created_at=at,
         expires_at=at + expires * 1_000_000 if expires else None,
-        request_id=run.spec.request_id,
         question=asked.question,
         arguments=to_json(asked.arguments),
         schema=None if asked.schema is None else to_json(asked.schema),
@@ -407,23 +399,14 @@ def _pick(earlier: EarlierRun, *, known: bool) -> dict[str, Any]:
 
 def to_decision(row: ApprovalRow) -> Decided:
     """Return a decided approval as the next leg reads it."""
-    arguments = orjson.loads(row.approved_arguments or row.arguments)
-    return Decided(
-        approval_id=row.approval_id,
-        kind=row.kind,
-        status=row.status,
-        tool_call_id=row.tool_call_id,
-        tool_name=row.tool_name,
-        arguments=arguments,
-        is_edited=row.approved_arguments is not None,
-        execution=row.execution,
-        answer=orjson.loads(row.answer) if row.answer is not None else None,
-        note=row.note,
-        result=orjson.loads(row.result) if row.result is not None else None,
-        decided_by=row.decided_by,
-        created_at=row.created_at,
-        decided_at=row.decided_at,
-    )
+    values: dict[str, Any] = {each.name: getattr(row, each.name, None) for each in fields(Decided)}
+    values |= {
+        "arguments": orjson.loads(row.approved_arguments or row.arguments),
+        "is_edited": row.approved_arguments is not None,
+        "answer": orjson.loads(row.answer or "null"),
+        "result": orjson.loads(row.result or "null"),
+    }
+    return Decided(**values)
 
 
 @unit

@@ -301,7 +301,7 @@ class LiveRun:
             self.transcript.causes.add(self._cause_reader.read(error, tool))
 
     async def begin_model_call(self) -> None:
-        await self._budgets.check_call(self)
+        await self._budgets.check(self)
 
     def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
         if not self.has_ended:

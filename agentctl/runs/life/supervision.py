@@ -276,7 +276,7 @@ class Supervision:
             return
         if run.parent is None:
             await self._starts.wait_for_earlier()
-        await self._budgets.check_begin(run)
+        await self._budgets.check(run, all_budgets=True)
         is_first_leg = run.spec.purpose is None and run.leg is None
         # A workflow has no messages; its steps share the state.
         if is_first_leg and run.component.kind != "workflow" and (size := run.state.damaged_bytes):

@@ -28,6 +28,7 @@ import orjson
 from agentctl.interface.requests import StreamEvent
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow
+from agentctl.records.event_records import AskedApproval, DecidedApproval
 from agentctl.records.events import END_KINDS, EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.run_spec import Origin
@@ -288,17 +289,10 @@ def format_continued(
         version: as of `format_started`, with the change before the leg.
     """
     approvals = [
-        {
-            "approval_id": each.approval_id,
-            "kind": each.kind,
-            "status": each.status,
-            "tool_call_id": each.tool_call_id,
-            "tool_name": each.tool_name,
-            "arguments": each.arguments,
-            "created_at": each.created_at and format_rfc3339(each.created_at),
-            "decided_at": each.decided_at and format_rfc3339(each.decided_at),
-            "decided_by": each.decided_by,
-            "note": each.note,
+        {name: getattr(each, name) for name in DecidedApproval.__annotations__}
+        | {
+            "created_at": format_optional_time(each.created_at),
+            "decided_at": format_optional_time(each.decided_at),
         }
         for each in decisions
     ]
@@ -393,16 +387,8 @@ def _format(
 
 def describe(row: ApprovalRow) -> dict[str, Any]:
     """Return the part of the event of a pause about an approval."""
-    return {
-        "approval_id": row.approval_id,
-        "kind": row.kind,
-        "status": row.status,
-        "policy": row.policy,
-        "tool_call_id": row.tool_call_id,
-        "tool_name": row.tool_name,
+    return {name: getattr(row, name) for name in AskedApproval.__annotations__} | {
         "arguments": orjson.loads(row.arguments),
-        "arguments_hash": row.arguments_hash,
-        "question": row.question,
         "schema": None if row.schema is None else orjson.loads(row.schema),
         "expires_at": format_optional_time(row.expires_at),
     }
