@@ -11,6 +11,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.sessions import PageMeta
 from agentctl.records.text import escape_controls
 from agentctl.records.times import Timestamp
+from agentctl.records.validation import check_text
 
 FileOrigin = Literal["upload", "run"]
 
@@ -81,6 +82,7 @@ def check_file_name(name: str) -> str:
     Raises:
         ValidationFailed: it is empty or too long, has a path, or characters that are not shown.
     """
+    check_text("name", name)
     if not name.strip() or len(name) > MAXIMUM_NAME_LENGTH:
         raise ValidationFailed(f"name must be 1 to {MAXIMUM_NAME_LENGTH} characters")
     if name in (".", "..") or "/" in name or "\\" in name:

@@ -23,6 +23,7 @@ from agentctl.interface.requests import (
     SessionPatch,
 )
 from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.interface.requests.files import FileContent, FileFilter, FileUpload
 from agentctl.interface.requests.memories import (
     MemoryDeletion,
     MemoryFilter,
@@ -309,6 +310,57 @@ async def memories_story(operations: Operations) -> list[Outcome]:
     return [first, *[await call_operation(operations, call) for call in calls]]
 
 
+async def files_story(operations: Operations) -> list[Outcome]:
+    """Upload, list, read and delete files, with every error."""
+
+    def adding(name: str, content: bytes, media_type: str = "", **given: Any) -> OperationCall:
+        upload, body = FileUpload(name, **given), FileContent(content)
+        return lambda p: p.upload_file(upload, body, media_type=media_type, size=body.size)
+
+    def reading(file_id: str, byte_range: str | None = None) -> OperationCall:
+        async def read(p: Operations) -> bytes:
+            parts = p.get_file_content(file_id, byte_range=byte_range)
+            return b"".join([part async for part in parts])
+
+        return read
+
+    def listing(**given: Any) -> OperationCall:
+        return lambda p: p.get_files(FileFilter(**given))
+
+    await call_operation(operations, lambda p: p.create_session(NewSession(session_id="s1")))
+    first = await call_operation(operations, adding("naïve.txt", b"0123456789", session_id="s1"))
+    made = str(orjson.loads(first[1])["file_id"]) if first[0] == "answered" else "none"  # type: ignore[arg-type]
+    calls: list[OperationCall] = [
+        adding("naïve.txt", b"other", "text/markdown", session_id="s1"),
+        adding("a.json", b"{}", "application/json"),
+        adding("a.txt", b"x", user_id="somebody"),
+        adding("a/b.txt", b"x"),
+        adding("a\0.txt", b"x"),
+        adding("a.txt", b""),
+        adding("a.txt", b"<svg/>"),
+        adding("a.txt", b"x", "image/png"),
+        adding("a.txt", b"x", session_id="missing"),
+        adding("a.txt", b"x", db_id="missing"),
+        lambda p: p.get_file(made),
+        lambda p: p.get_file("missing"),
+        lambda p: p.get_file(made, db_id="second"),
+        reading(made),
+        reading(made, "bytes=2-4"),
+        reading(made, "bytes=-2"),
+        reading(made, "bytes=99-"),
+        reading("missing"),
+        listing(),
+        listing(session_id="s1", page=Page(limit=1, sort_order="asc")),
+        listing(user_id="stranger"),
+        listing(page=Page(limit=0)),
+        lambda p: p.delete_file(made),
+        lambda p: p.delete_file(made),
+        lambda p: p.delete_session("s1"),
+        listing(),
+    ]
+    return [first, *[await call_operation(operations, call) for call in calls]]
+
+
 async def cancel_story(operations: Operations) -> list[Outcome]:
     """Cancel a hanging run, and send every cancel that stops nothing."""
     task = asyncio.create_task(
@@ -584,6 +636,16 @@ async def test_memory_changes_are_equal(separate: Backends) -> None:
         2, 3, 4, 5, 7, 12, 19, 20, 25, 26, 29, 30, 31, 33,
     ]  # fmt: skip
     assert b'"data":[]' in outcomes[-1][1]  # type: ignore[operator]
+
+
+async def test_file_changes_are_equal(separate: Backends) -> None:
+    scopes = [f"sessions:{action}" for action in ("read", "write", "delete")]
+    outcomes = await _compare_backends(separate, files_story, *scopes)
+    assert [number for number, (kind, _) in enumerate(outcomes) if kind == "failed"] == [
+        3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 17, 18, 22, 24,
+    ]  # fmt: skip
+    assert [outcomes[number][1] for number in (14, 15, 16)] == [b"0123456789", b"234", b"89"]
+    assert outcomes[-1][1].count(b'"file_id"') == 1  # type: ignore[attr-defined]
 
 
 async def test_memory_changes_of_an_administrator_are_equal(separate: Backends) -> None:

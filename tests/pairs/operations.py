@@ -11,6 +11,7 @@ from typing import Any
 from agentctl import errors
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.interface.requests.approvals import Ruling
+from agentctl.interface.requests.files import FileContent, FileUpload
 from agentctl.interface.requests.personal_data import Erasure
 from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.kinds import ComponentKind
@@ -199,6 +200,14 @@ async def erase(place: Place, server: Server) -> None:
     await server.boss.erase_user_data(erasure)
 
 
+async def upload(place: Place, server: Server) -> None:
+    """Store a file in the session, whose row never outlives it."""
+    await place.find_root()
+    file = FileUpload("a.txt", place.session_id)
+    content = FileContent(b"text")
+    await server.user(place.user).upload_file(file, content, size=content.size)
+
+
 async def hold(place: Place, server: Server) -> None:
     await place.find_root()
     await server.boss.hold_session(place.session_id, "a reason")
@@ -316,6 +325,7 @@ OPERATIONS: dict[str, Operation] = {
     "cancel member": cancel_member,
     "delete": delete,
     "erase": erase,
+    "upload": upload,
     "hold": hold,
     "hand over": hand_over,
     "recover": recover,
@@ -402,7 +412,7 @@ SCENES: dict[str, tuple[Callable[[Place], Awaitable[None]], tuple[str, ...]]] = 
     "paused": (
         _paused,
         ("approve", "edit", "reject", "answer", "expire", "cancel", "cancel member", "delete",
-         "erase", "hold", "start"),
+         "erase", "hold", "start", "upload"),
     ),
     "decided": (_decided, ("claim", "cancel", "cancel member", "delete", "erase", "start")),
     "claimed": (
