@@ -153,8 +153,9 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		$(OPENAI_NODE:%=.peers/openai/%/.installed) \
 		.peers/agui/.installed .peers/webhooks/.installed \
 		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
-		.peers/agents/.installed .peers/mcp-clients/.installed
-	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
+		.peers/agents/.installed .peers/mcp-clients/.installed .peers/s3/.installed
+	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers \
+		tests/runs/test_blobs.py
 
 .peers/agentos-%/.installed: tests/peers/requirements-%.txt
 	@echo 'Creating an environment for AgentOS $* in .peers'
@@ -210,6 +211,12 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		.peers/generators/python/bin/python -m pip --disable-pip-version-check --quiet install \
 		-r tests/server/generated_clients/requirements.txt; then touch $@; \
 		else echo 'npm or pip cannot install generators: the tests of clients are skipped'; fi
+
+.peers/s3/.installed:
+	@echo 'Creating an environment with a server of the interface of S3 in .peers'
+	@$(PYTHON) -m venv .peers/s3
+	@.peers/s3/bin/python -m pip --disable-pip-version-check --quiet install 'moto[server]==5.2.5'
+	@touch $@
 
 .peers/installers/.installed:
 	@echo 'Creating an environment with pipx and uv in .peers'

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
@@ -26,6 +25,7 @@ PIECE_BYTES = 262_144
 
 _S3_PARTS_AT_ONCE = 2
 _S3_SECONDS = "30s"
+_PROBE = "probe"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +40,10 @@ class BlobStore(Protocol):
     """
 
     incoming: Path
+
+    async def check(self) -> None:
+        """Check that bytes can be stored."""
+        ...
 
     async def keep(self, received: Path, key: str) -> None:
         """Store the bytes of a file of `incoming`, durably; the file may be moved.
@@ -85,6 +89,12 @@ class FolderStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.incoming = folder / ".incoming"
+
+    async def check(self) -> None:
+        places = (self.incoming, self._folder, self._folder.parent)
+        place = next((each for each in places if each.exists()), self._folder)
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise _build_unavailable(f"{place} cannot be written")
 
     async def keep(self, received: Path, key: str) -> None:
         await call_on_files(self._keep, received, key)
@@ -165,12 +175,23 @@ class BucketStore:
             },
         )
 
-    async def keep(self, received: Path, key: str) -> None:
+    async def check(self) -> None:
         import obstore
 
-        await _translate(
-            obstore.put_async(self._store, key, received, max_concurrency=_S3_PARTS_AT_ONCE)
-        )
+        await self._put(_PROBE, b"probe")
+        await _translate(obstore.delete_async(self._store, _PROBE))
+
+    async def keep(self, received: Path, key: str) -> None:
+        await self._put(key, received)
+
+    async def _put(self, key: str, source: Path | bytes) -> None:
+        import obstore
+
+        put = obstore.put_async(self._store, key, source, max_concurrency=_S3_PARTS_AT_ONCE)
+        try:
+            await _translate(put)
+        except FileNotFoundError:
+            raise _build_unavailable("there is no such bucket") from None
 
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
         import obstore
@@ -178,7 +199,10 @@ class BucketStore:
         while start < end:
             until = min(start + PIECE_BYTES, end)
             got = obstore.get_range_async(self._store, key, start=start, end=until)
-            piece = bytes(await _translate(got))
+            try:
+                piece = bytes(await _translate(got))
+            except FileNotFoundError:
+                piece = b""
             if not piece:
                 raise _build_missing()
             start += len(piece)
@@ -200,22 +224,20 @@ class BucketStore:
         import obstore
 
         try:
-            found = await obstore.head_async(self._store, key)
+            found = await _translate(obstore.head_async(self._store, key))
         except FileNotFoundError:
             return None
-        except obstore.exceptions.BaseError as error:
-            raise _build_unavailable(type(error).__name__) from None
-        return _to_microseconds(found["last_modified"])
+        return round(found["last_modified"].timestamp() * 1_000_000)
 
 
 async def _translate(awaitable: Awaitable[T]) -> T:
-    """Wait for obstore; raise the errors of this project."""
+    """Wait for obstore; raise the errors of this project, and FileNotFoundError as it is."""
     from obstore.exceptions import BaseError
 
     try:
         return await awaitable
     except FileNotFoundError:
-        raise _build_missing() from None
+        raise
     except (BaseError, OSError, ValueError) as error:
         raise _build_unavailable(type(error).__name__) from None
 
@@ -240,7 +262,3 @@ def _build_unavailable(reason: str) -> errors.Unavailable:
     return errors.Unavailable(
         "The store of files does not work", cause=reason, hint="check the table [files]"
     )
-
-
-def _to_microseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * 1_000_000)

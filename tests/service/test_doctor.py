@@ -15,9 +15,10 @@ import pytest
 
 from agentctl.admin.doctor import configuration, databases
 from agentctl.admin.doctor.checks import DoctorStep, list_steps, run_step
-from agentctl.admin.doctor.files import check_permissions, check_private
+from agentctl.admin.doctor.files import check_permissions, check_private, check_store
 from agentctl.auth.keys import files, signing
 from agentctl.auth.keys.rotation import open_rotation
+from agentctl.auth.principal import local_principal
 from agentctl.config.settings import (
     Agent,
     Authorization,
@@ -30,13 +31,16 @@ from agentctl.config.settings import (
     Team,
 )
 from agentctl.errors import InvalidConfiguration
+from agentctl.interface.requests.files import FileContent, FileUpload
 from agentctl.records.findings import Finding
 from agentctl.records.hosts import is_loopback_host
 from agentctl.records.times import now
 from agentctl.service import checks
+from agentctl.service.service import Service
 from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.inspect import detect_filesystem
+from tests.deployment import Deployment
 from tests.loops import wait_until
 
 DAY = 86_400_000_000
@@ -563,3 +567,26 @@ def test_failed_step_is_a_finding() -> None:
         run_step(next(list_steps(InvalidConfiguration("no", cause="c", hint="h"))))
     )
     assert broken == [Finding("configuration", "wrong", "no: c", "h")]
+
+
+async def test_doctor_finds_missing_bytes_and_a_store_that_cannot_be_written(
+    deployment: Deployment,
+) -> None:
+    settings = deployment.settings
+    async with Service.open(settings, create=True) as service:
+        await service.hosting.databases.open_all()
+        operations = service.operations_for(local_principal("boss"))
+        stored = [
+            (await operations.upload_file(FileUpload(name), FileContent(name.encode()))).value
+            for name in ("a.txt", "b.txt")
+        ]
+    findings = await check_store(settings)
+    assert [each.verdict for each in findings] == ["ok"]
+    (path,) = settings.files.folder.glob(f"*/{stored[0]['sha256']}")
+    path.unlink()
+    assert "1 of the newest 2 files of database main have no bytes" in texts_of(
+        await check_store(settings), "wrong"
+    )
+    missing = replace(settings.files, folder=deployment.folder / "absent" / "files")
+    (finding,) = await check_store(replace(settings, files=missing))
+    assert (finding.verdict, "cannot be written" in finding.what) == ("wrong", True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentctl.admin.databases import check_index
 from agentctl.admin.doctor import configuration, databases, runs
+from agentctl.admin.doctor.files import check_store
 from agentctl.admin.doctor.production import check_production
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
@@ -66,6 +67,7 @@ def list_steps(
     if settings.backup.every:
         scheduled = settings
         yield _sync_step("backups", lambda: databases.check_backups(scheduled))
+    yield DoctorStep("files", partial(_check_store, settings))
     yield DoctorStep("runs", partial(_check_runs, settings))
     if settings.budgets:
         yield DoctorStep("budgets", partial(runs.check_budgets, settings))
@@ -83,6 +85,10 @@ async def _check_database(entry: Database, processes: int) -> list[Finding]:
 async def _check_index(entry: Database, tokenizer: Tokenizer) -> list[Finding]:
     exists = await databases.database_exists(entry)
     return [await check_index(entry, tokenizer)] if exists else []
+
+
+async def _check_store(settings: Settings) -> list[Finding]:
+    return await check_store(settings) if await _are_created(settings) else []
 
 
 async def _check_runs(settings: Settings) -> list[Finding]:

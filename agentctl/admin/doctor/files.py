@@ -1,7 +1,4 @@
-"""Checks of files: permissions, and the filesystem of a database.
-
-SQLite needs the locks and the shared memory of a local filesystem.
-"""
+"""Checks of files: permissions of those of the configuration, and the store of uploaded ones."""
 
 from __future__ import annotations
 
@@ -11,7 +8,17 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentctl.records.findings import Finding, note, wrong
+from agentctl.config.settings import Settings
+from agentctl.errors import AgentctlError
+from agentctl.records.findings import Finding, from_failure, note, ok, wrong
+from agentctl.store.blobs import open_blob_store
+from agentctl.store.databases import open_database
+from agentctl.store.repositories.files import list_newest
+
+NEWEST_FILES = 200
+"""Files of a database whose bytes are looked for."""
+
+_STORE = "files"
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -59,3 +66,25 @@ def suggest_write_access(folder: Path, mode: str) -> str:
 
 def _format_chmod(mode: str, path: Path) -> str:
     return f"chmod {mode} {shlex.quote(str(path))}"
+
+
+async def check_store(settings: Settings) -> list[Finding]:
+    """Check that the store of files can be written, and has the bytes of the newest files."""
+    try:
+        store = open_blob_store(settings.files)
+        await store.check()
+        found = [ok(_STORE, "the store of files can be written")]
+        for entry in settings.databases:
+            database = open_database(entry, create=False)
+            try:
+                rows = await database.read(list_newest(NEWEST_FILES))
+            finally:
+                await database.close()
+            missing = [row.file_id for row in rows if not await store.has(row.blob)]
+            if missing:
+                text = f"{len(missing)} of the newest {len(rows)} files of database {entry.id}"
+                text += f" have no bytes in the store, such as {missing[0]}"
+                found.append(wrong(_STORE, text, "restore the bytes, or delete these files"))
+    except AgentctlError as failure:
+        return [from_failure(_STORE, failure)]
+    return found

@@ -1,0 +1,114 @@
+"""The bytes of files in a folder, and in a bucket of a local server with the interface of S3."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from agentctl import errors
+from agentctl.config.upkeep import Files
+from agentctl.records.times import HOUR, now
+from agentctl.store.blobs import BlobStore, build_key, open_blob_store
+from tests.conditions import wait_for
+from tests.ports import find_free_port
+
+MOTO = Path(__file__).parents[2] / ".peers/s3/bin/moto_server"
+
+KEY = build_key("ann", "ab" * 32)
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """Yield the address of a server with a bucket `files`."""
+    if not MOTO.exists():
+        pytest.skip("needs a server with the interface of S3: make .peers/s3/.installed")
+    port = find_free_port()
+    process = subprocess.Popen(
+        [MOTO, "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL
+    )
+    url = f"http://127.0.0.1:{port}"
+
+    def is_ready() -> bool:
+        try:
+            return httpx2.put(f"{url}/files").status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    try:
+        wait_for(is_ready)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> BlobStore:
+    if request.param == "folder":
+        return open_blob_store(Files(folder=tmp_path / "files"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    url = request.getfixturevalue("endpoint")
+    region, prefix = "eu-central-1", tmp_path.name
+    settings = Files("s3", tmp_path / "files", "files", prefix, url, region)
+    return open_blob_store(settings)
+
+
+async def put(store: BlobStore, key: str, content: bytes) -> None:
+    store.incoming.mkdir(parents=True, exist_ok=True)
+    received = store.incoming / "received"
+    received.write_bytes(content)
+    await store.keep(received, key)
+
+
+async def read(store: BlobStore, key: str, start: int, end: int) -> bytes:
+    return b"".join([piece async for piece in store.read(key, start, end)])
+
+
+async def test_bytes_are_kept_read_in_ranges_and_removed(store: BlobStore) -> None:
+    content = os.urandom(11_000_000)  # several parts of an upload to S3
+    await put(store, KEY, content)
+    assert await store.has(KEY)
+    size = len(content)
+    for start, end in ((0, size), (0, 1), (262_143, 262_145), (size - 3, size), (5, 5)):
+        assert await read(store, KEY, start, end) == content[start:end]
+    assert not await store.remove(KEY, now() - HOUR)
+    await put(store, KEY, b"again")
+    assert await read(store, KEY, 0, 5) == b"again"
+    assert await store.remove(KEY, now() + HOUR)
+    assert not await store.has(KEY)
+    assert await store.remove(KEY, now() + HOUR)
+    with pytest.raises(errors.Unavailable, match="The bytes of the file are missing"):
+        await read(store, KEY, 0, 5)
+
+
+async def test_bytes_that_are_shorter_than_their_row_are_missing(store: BlobStore) -> None:
+    await put(store, KEY, b"cut")
+    with pytest.raises(errors.Unavailable):
+        await read(store, KEY, 0, 10)
+
+
+async def test_store_that_works_passes_its_check(store: BlobStore, tmp_path: Path) -> None:
+    await store.check()
+    assert not (tmp_path / "files").exists()
+
+
+async def test_bucket_that_does_not_exist_fails_without_details(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "secret-4471")
+    absent = open_blob_store(Files("s3", tmp_path, "absent", "", endpoint, "eu-central-1"))
+    for work in (absent.check, partial(put, absent, KEY, b"x")):
+        with pytest.raises(errors.Unavailable) as failed:
+            await work()
+        assert failed.value.detail == "The store of files does not work"
+        assert "secret" not in f"{failed.value.cause}"
