@@ -195,6 +195,17 @@ async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
     return build_document({"data": found, "meta": {**meta, **known}})
 
 
+def note_unindexed(target: Target, document: Document[Any], noun: str) -> None:
+    """Note that a search without a result finds no texts that are not indexed."""
+    if not document.value["data"]:
+        # Only `doctor` counts sessions that are not indexed: the count is slow.
+        place = "" if target.local is not None else " on the server"
+        note(
+            f"no {noun} matches; runs that ended before search was enabled are found after"
+            f" `agentctl db index`{place}"
+        )
+
+
 class ListWriter:
     """Writes a list in parts.
 

@@ -16,7 +16,7 @@ from agentctl.records.document import derive
 from agentctl.records.files import RunFileRecord
 from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.run_spec import OriginKind, RunSpec
-from agentctl.records.sessions import PageMeta, SessionDetail
+from agentctl.records.sessions import PageMeta, SearchMatch, SessionDetail
 from agentctl.records.times import Timestamp
 
 FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
@@ -129,7 +129,8 @@ class RunRecord(TypedDict):
     request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
     that run (steps of a workflow) that it began with. `damaged` names the fields whose stored
-    values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero.
+    values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero. `match` is
+    in the results of a search only.
     """
 
     run_id: str
@@ -177,6 +178,7 @@ class RunRecord(TypedDict):
     spans: list[SpanRecord]
     member_runs: list[str]
     damaged: NotRequired[list[str]]
+    match: NotRequired[SearchMatch]
 
 
 class ToolCallRecord(TypedDict):

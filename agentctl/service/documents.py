@@ -28,10 +28,12 @@ from agentctl.runs.states import is_final, is_settled
 from agentctl.runtime.transcript.history import parse_messages
 from agentctl.service.json_texts import RecordWriter, dump_holding, embed_stored, join_array
 from agentctl.service.paging import encode_cursor
-from agentctl.store.database import Steps, unit
+from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import approvals, queue, run_reads, sessions
+from agentctl.store.repositories.search_pages import Search
 from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
+from agentctl.store.threads import call_in_thread
 from agentctl.store.visibility import EVERYONE
 
 INPUT_LENGTH = 200
@@ -91,6 +93,24 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
     if rows.searched_until is not None:
         meta["searched_until"] = format_rfc3339(rows.searched_until)
     return b'{"data":%b,"meta":%b}' % (join_array(items), orjson.dumps(meta))
+
+
+async def add_matches(items: list[bytes], rows: RowPage[Any], search: Search | None) -> list[bytes]:
+    """Add to each document the part of its text around the words; none without a search."""
+    if search is None:
+        return items
+    words = search.words
+
+    def add() -> list[bytes]:
+        documents = list[bytes]()
+        for item, match in zip(items, rows.matches, strict=True):
+            snippet, highlights = words.cut(match.text)
+            found = {"run_id": match.run_id, "snippet": snippet, "highlights": highlights}
+            documents.append(b'%b,"match":%b}' % (item[:-1], orjson.dumps(found)))
+        return documents
+
+    # Long texts take milliseconds each: not on the event loop.
+    return await call_in_thread(add)
 
 
 class RelatedFacts(NamedTuple):
@@ -227,6 +247,15 @@ def cut_entries(entries: Iterable[Any], field: str, cut: int | None) -> None:
         if cut is not None and isinstance(text, str) and len(text) > cut:
             entry[field] = text[:cut]
             entry["truncated"] = {"characters": len(text)}
+
+
+@unit
+def read_run_page(
+    rows: Work[RowPage[RunRow]], view: RunView, find_spans: FindSpans, find_metrics: FindMetrics
+) -> Steps[tuple[RowPage[RunRow], list[bytes]]]:
+    """Read a page of runs with their documents; the arguments are those of `read_run_documents`."""
+    page = yield from rows
+    return page, (yield from read_run_documents(page.rows, view, find_spans, find_metrics))
 
 
 @unit

@@ -21,7 +21,10 @@ from agentctl.interface.requests.lists import check_text_filters
 from agentctl.records.audit import CursorMeta
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_text, check_texts
+from agentctl.store.database import Database
 from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, Slice, Total
+from agentctl.store.repositories.search_pages import Search
+from agentctl.store.search import parse_search
 
 T = TypeVar("T")
 
@@ -69,8 +72,23 @@ def check_session_filter(filter: SessionFilter) -> None:
         component_id=filter.component_id,
         user_id=filter.where.user_id,
     )
+    if filter.search is not None and filter.page.sort_by != "created_at":
+        raise errors.ValidationFailed("sort_by must be created_at with search")
     check_id_prefix(filter.id_prefix)
     check_text_filters(filter.metadata, filter.tag, filter.error)
+
+
+def build_search(database: Database, text: str | None) -> Search | None:
+    """Return the search for the words of a filter; None without words.
+
+    Raises:
+        BadRequest: search is not enabled.
+        ValidationFailed: the words are not allowed.
+    """
+    if text is None:
+        return None
+    words = parse_search(text, database.outbox.tokenizer)
+    return Search(words, is_sqlite=database.load().kind == "sqlite")
 
 
 def build_slice(noun: str, page: Page) -> Slice:

@@ -41,10 +41,9 @@ from agentctl.runtime.transcript.history import complete_history, parse_messages
 from agentctl.service import documents, paging
 from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.service.family import OperationFamily
-from agentctl.store.database import Database, Steps, unit
-from agentctl.store.listing import Slice
+from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.listing import RowPage
 from agentctl.store.repositories import idempotency, lists, run_reads
-from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_CAUSES = 100
@@ -122,8 +121,11 @@ class RunPartOperations(OperationFamily):
             database = self.lookups.database(filter.db_id)
             failed = replace(filter, status="ERROR", form=SUMMARY_VIEW)
             paging.check_run_filter(failed)
-            part = paging.build_slice("failures", filter.page)
-            work = read_failures(failed, self.lookups.visibility, part, database.totals)
+            search = paging.build_search(database, filter.search)
+            noun = "failures" if search is None else "found_failures"
+            part, visibility = paging.build_slice(noun, filter.page), self.lookups.visibility
+            rows = lists.list_runs(failed, visibility, part, database.totals, search)
+            work = read_failures(noun, filter.page, rows)
             return Document(await database.read(work, size="large"))
 
     async def get_run_model_calls(
@@ -226,11 +228,13 @@ def read_run_causes(run_id: str, visibility: Visibility) -> Steps[bytes]:
 
 
 @unit
-def read_failures(
-    filter: RunFilter, visibility: Visibility, part: Slice, totals: ListTotals
-) -> Steps[bytes]:
-    """Build a page of failed runs, each with the cause that ended it."""
-    page = yield from lists.list_runs(filter, visibility, part, totals)
+def read_failures(noun: str, part: Page, rows: Work[RowPage[RunRow]]) -> Steps[bytes]:
+    """Build a page of failed runs, each with the cause that ended it.
+
+    Args:
+        noun: as in `build_page_document`.
+    """
+    page = yield from rows
     coded = [row.run_id for row in page.rows if row.error_code in _FAILURES_OF_CODE]
     causes = dict[str, Any]()
     roots = dict(zip(coded, coded, strict=True))
@@ -255,7 +259,7 @@ def read_failures(
         })
         for row in page.rows
     ]  # fmt: skip
-    return documents.build_page_document("failures", items, filter.page, page)
+    return documents.build_page_document(noun, items, part, page)
 
 
 def _build_causes(

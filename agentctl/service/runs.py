@@ -49,10 +49,8 @@ from agentctl.service.run_input import (
 )
 from agentctl.service.run_parts import check_event_number
 from agentctl.service.usage import check_start
-from agentctl.store.database import Database, Steps, unit
-from agentctl.store.listing import Slice
+from agentctl.store.database import Database
 from agentctl.store.repositories import lists, run_reads
-from agentctl.store.totals import ListTotals
 from agentctl.work.event_loop import read_after_change, retry_while_unavailable
 
 
@@ -396,18 +394,14 @@ class RunOperations(OperationFamily):
 
     async def _page(self, database: Database, filter: RunFilter) -> Document[RunPage]:
         paging.check_run_filter(filter)
-        part = paging.build_slice("runs", filter.page)
-        work = self._read_page(filter, part, database.totals)
-        return Document(await database.read(work, size="large"))
-
-    @unit
-    def _read_page(self, filter: RunFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
-        page = yield from lists.list_runs(filter, self.lookups.visibility, part, totals)
-        engine = self.hosting.engine
-        items = yield from documents.read_run_documents(
-            page.rows, filter.form, engine.find_spans, engine.find_metrics
-        )
-        return documents.build_page_document("runs", items, filter.page, page)
+        search = paging.build_search(database, filter.search)
+        noun = "runs" if search is None else "found_runs"
+        part, engine = paging.build_slice(noun, filter.page), self.hosting.engine
+        rows = lists.list_runs(filter, self.lookups.visibility, part, database.totals, search)
+        read = documents.read_run_page(rows, filter.form, engine.find_spans, engine.find_metrics)
+        page, items = await database.read(read, size="large")
+        items = await documents.add_matches(items, page, search)
+        return Document(documents.build_page_document(noun, items, filter.page, page))
 
     async def get_run(
         self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,8 +42,6 @@ from agentctl.service.json_texts import (
 from agentctl.store.database import Database, ReadSize, Steps, unit
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.repositories.lists import ListedSession
-from agentctl.store.repositories.search_pages import MatchedSession
-from agentctl.store.search import SearchWords
 
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
 _COLUMNS = {
@@ -93,23 +91,6 @@ def build_session_version(row: SessionRow) -> str:
 def build_session_summaries(rows: Iterable[ListedSession]) -> list[bytes]:
     """Build the sessions of a list, each with its last run."""
     return [orjson.dumps(_summarize_session(row, row.last_run)) for row in rows]
-
-
-def build_matched_sessions(
-    matched: Sequence[MatchedSession], newest: Mapping[str, LastRunState], search: SearchWords
-) -> list[bytes]:
-    """Build the sessions that a search has found, each with the text around the words.
-
-    Args:
-        newest: the last run of each session by id.
-    """
-    documents = []
-    for row, match in matched:
-        snippet, highlights = search.cut(match.text)
-        found = {"run_id": match.run_id, "snippet": snippet, "highlights": highlights}
-        summary = _summarize_session(row, newest.get(row.session_id))
-        documents.append(orjson.dumps({**summary, "match": found}))
-    return documents
 
 
 @unit

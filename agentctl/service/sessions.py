@@ -32,7 +32,7 @@ from agentctl.interface.requests import (
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
-from agentctl.records.runs import FoundTurn, LastRunState, RunRecord, RunState
+from agentctl.records.runs import FoundTurn, RunRecord, RunState
 from agentctl.records.sessions import (
     SessionDetail,
     SessionPage,
@@ -48,14 +48,10 @@ from agentctl.service import documents, json_texts, paging, session_documents
 from agentctl.service.family import OperationFamily
 from agentctl.service.session_documents import JOIN_BYTES
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.listing import RowPage, Slice
-from agentctl.store.repositories import lists, run_reads, search_pages, sessions
+from agentctl.store.repositories import lists, run_reads, sessions
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories.quotas import check_added
-from agentctl.store.repositories.search_pages import MatchedSession
-from agentctl.store.search import SearchWords, parse_search
-from agentctl.store.threads import call_in_thread
-from agentctl.store.visibility import EVERYONE, Visibility
+from agentctl.store.visibility import EVERYONE
 
 Row = TypeVar("Row", bound=SummaryRow)
 
@@ -70,47 +66,13 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_sessions"):
             database = self.lookups.session_database(filter.where)
             paging.check_session_filter(filter)
-            part = paging.build_slice("sessions", filter.page)
-            if filter.search is not None:
-                return await self._search(database, filter, filter.search, part)
-            work = lists.list_sessions(filter, self.lookups.visibility, part, database.totals)
-            page = await database.read(work, size="unknown")
+            search = paging.build_search(database, filter.search)
+            part, visibility = paging.build_slice("sessions", filter.page), self.lookups.visibility
+            work = lists.list_sessions(filter, visibility, part, database.totals, search)
+            page = await database.read(work, size="unknown" if search is None else "large")
             items = session_documents.build_session_summaries(map(self._show_hold, page.rows))
+            items = await documents.add_matches(items, page, search)
             return Document(documents.build_page_document("sessions", items, filter.page, page))
-
-    async def _search(
-        self, database: Database, filter: SessionFilter, text: str, part: Slice
-    ) -> Document[SessionPage]:
-        tokenizer = database.outbox.tokenizer
-        if tokenizer is None:
-            raise errors.BadRequest(
-                "Search is not enabled: it needs enabled = true in [search]",
-                hint="run `agentctl db index` once when search is enabled",
-            )
-        if part.sort != "created_at":
-            raise errors.ValidationFailed("sort_by must be created_at with search")
-        search = parse_search(text, tokenizer)
-        find = self._find_sessions(filter, search, part, database.load().kind)
-        page, newest = await database.read(find, size="large")
-        rows = [found._replace(row=self._show_hold(found.row)) for found in page.rows]
-        # Long texts take milliseconds each: not on the event loop.
-        items = await call_in_thread(session_documents.build_matched_sessions, rows, newest, search)
-        return Document(documents.build_page_document("sessions", items, filter.page, page))
-
-    @unit
-    def _find_sessions(
-        self, filter: SessionFilter, search: SearchWords, part: Slice, kind: str
-    ) -> Steps[tuple[RowPage[MatchedSession], dict[str, LastRunState]]]:
-        visibility, user_id = self.lookups.visibility, filter.where.user_id
-        page = yield from search_pages.list_page(
-            search,
-            visibility if user_id is None else Visibility(everyone=False, user_id=user_id),
-            lists.match_sessions(filter, visibility),
-            part,
-            is_sqlite=kind == "sqlite",
-        )
-        ids = [found.row.session_id for found in page.rows if found.row.run_count]
-        return page, (yield from run_reads.list_newest(ids))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         async with self.audit("create_session") as call:

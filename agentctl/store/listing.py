@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.search import Match
 from agentctl.store.totals import ListTotals
 
 MAXIMUM_TOTAL = 10_000
@@ -78,6 +79,7 @@ class RowPage(Generic[R]):
         next: the cursor of the next page; None on the last page.
         keeps_total: True if the next pages have the same total, from the cursor.
         searched_until: the time of the last row that was compared, if the page ends there.
+        matches: a text of each row that a search has found; empty without one.
     """
 
     rows: list[R]
@@ -86,6 +88,7 @@ class RowPage(Generic[R]):
     next: Cursor | None
     keeps_total: bool = False
     searched_until: int | None = None
+    matches: Sequence[Match] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +274,17 @@ class Listing:
             Sql(f"WITH searched AS MATERIALIZED ({searched}) {sql}"), bind_page(conditions, page)
         )
         return self._build_page([row[:-1] for row in rows], page, make, rows[0][-1] if rows else 0)
+
+    @unit
+    def read_some(
+        self, ids: Sequence[Value], conditions: Conditions, make: Callable[..., R]
+    ) -> Steps[list[R]]:
+        """Read the rows with some ids that match, in any order."""
+        sql = f"SELECT {self.columns} FROM {self.table}"
+        sql += _where((f"{self.id} IN ({ID_GROUP})", *conditions.texts))
+        if (joined := self.joined) is not None:
+            sql = f"SELECT page.*, {joined.columns} FROM ({sql}) AS page {joined.join}"
+        return (yield from read_by_ids(Sql(sql), ids, make, **conditions.values))
 
     def _build_page(
         self, found: Sequence[Row], page: Slice, make: Callable[..., R], total: int

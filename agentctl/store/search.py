@@ -59,6 +59,15 @@ class Snippet(NamedTuple):
     highlights: list[tuple[int, int]]
 
 
+class Match(NamedTuple):
+    """A text that was found. `run_id` None: the name of its session."""
+
+    place: int
+    session_id: str
+    run_id: str | None
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class SearchWords:
     """The words of a search for the index of one tokenizer."""
@@ -122,15 +131,22 @@ class SearchWords:
         return Snippet(line, [hit.span() for hit in words.finditer(_fold(line))])
 
 
-def parse_search(text: str, tokenizer: Tokenizer) -> SearchWords:
+def parse_search(text: str, tokenizer: Tokenizer | None) -> SearchWords:
     """Return the words of a search.
 
     Args:
         text: words, separated by white space; `refu*` finds words that begin with `refu`.
+        tokenizer: the tokenizer of the index; None if there is none.
 
     Raises:
+        BadRequest: there is no index.
         ValidationFailed: there is no word, there are too many, or one is too short or too long.
     """
+    if tokenizer is None:
+        raise errors.BadRequest(
+            "Search is not enabled: it needs enabled = true in [search]",
+            hint="run `agentctl db index` once when search is enabled",
+        )
     check_text("search", text)
     if len(text) > MAXIMUM_SEARCH_LENGTH:
         raise errors.ValidationFailed(f"search must be at most {MAXIMUM_SEARCH_LENGTH} characters")

@@ -30,6 +30,10 @@ class Visibility:
         """Return True if the data of `user_id` is visible."""
         return self.everyone or self.user_id == user_id
 
+    def narrow(self, user_id: str | None) -> Visibility:
+        """Return the data of one user, also if the caller does not see it; None: no change."""
+        return self if user_id is None else Visibility(everyone=False, user_id=user_id)
+
     def parameters(self) -> dict[str, Value]:
         """Return the parameters of the condition `IS_VISIBLE`."""
         return {"everyone": int(self.everyone), "viewer": self.user_id}

@@ -3280,6 +3280,7 @@ export interface components {
             } | null;
             items: (components["schemas"]["TextItem"] | components["schemas"]["ToolCallItem"] | components["schemas"]["RunItem"])[];
             late_result: "dropped" | null;
+            match?: components["schemas"]["SearchMatch"];
             member_count: number;
             member_runs: string[];
             metadata: {
@@ -3344,6 +3345,7 @@ export interface components {
             holding: string[] | null;
             input: string;
             late_result: "dropped" | null;
+            match?: components["schemas"]["SearchMatch"];
             member_count: number;
             metrics: {
                 [key: string]: unknown;
@@ -3394,7 +3396,8 @@ export interface components {
          *     request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
          *     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
          *     that run (steps of a workflow) that it began with. `damaged` names the fields whose stored
-         *     values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero.
+         *     values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero. `match` is
+         *     in the results of a search only.
          */
         RunRecord: {
             agent_id?: string;
@@ -3415,6 +3418,7 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             late_result: "dropped" | null;
+            match?: components["schemas"]["SearchMatch"];
             member_runs: string[];
             messages: {
                 [key: string]: unknown;
@@ -3477,6 +3481,7 @@ export interface components {
             holding: string[] | null;
             input: string;
             late_result: "dropped" | null;
+            match?: components["schemas"]["SearchMatch"];
             member_count: number;
             metrics: {
                 [key: string]: unknown;
@@ -4523,6 +4528,8 @@ export interface operations {
                 tag?: string[];
                 /** @description Only those that failed with this text in the code or the detail of the error */
                 error?: string | null;
+                /** @description Only ended runs with all these words in message and answer; sorted by session */
+                search?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
                 /** @description Page number; after row 10,000 use `cursor` */
@@ -5177,6 +5184,8 @@ export interface operations {
                 tag?: string[];
                 /** @description Only those that failed with this text in the code or the detail of the error */
                 error?: string | null;
+                /** @description Only ended runs with all these words in message and answer; sorted by session */
+                search?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
                 /** @description Page number; after row 10,000 use `cursor` */
@@ -5721,6 +5730,8 @@ export interface operations {
                 tag?: string[];
                 /** @description Only those that failed with this text in the code or the detail of the error */
                 error?: string | null;
+                /** @description Only ended runs with all these words in message and answer; sorted by session */
+                search?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
                 /** @description Page number; after row 10,000 use `cursor` */
@@ -6581,6 +6592,8 @@ export interface operations {
                 tag?: string[];
                 /** @description Only those that failed with this text in the code or the detail of the error */
                 error?: string | null;
+                /** @description Only ended runs with all these words in message and answer; sorted by session */
+                search?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
                 /** @description Page number; after row 10,000 use `cursor` */
@@ -7431,6 +7444,8 @@ export interface operations {
                 tag?: string[];
                 /** @description Only those that failed with this text in the code or the detail of the error */
                 error?: string | null;
+                /** @description Only ended runs with all these words in message and answer; sorted by session */
+                search?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
                 /** @description Page number; after row 10,000 use `cursor` */

@@ -11,7 +11,7 @@ from dataclasses import fields
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from agentctl.interface.requests import SessionFilter, SessionLocator
+from agentctl.interface.requests import SUMMARY_VIEW, RunFilter, SessionFilter
 from agentctl.interface.requests.accounts import AccountFilter
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.audit import AuditFilter
@@ -32,12 +32,12 @@ from agentctl.store.repositories import (
     quotas,
     retention,
     run_reads,
-    search_pages,
     usage,
     webhooks,
     workers,
 )
 from agentctl.store.repositories.retention import IdleSessions
+from agentctl.store.repositories.search_pages import Search
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.search import parse_search
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -234,12 +234,22 @@ def _build_search(owner: Visibility, name: str, is_sqlite: bool) -> Iterator[Rea
     for words in ("invoices", "incident", "absent", "migrated 1", "quest* invoices"):
         for after in (None, MIDDLE):
             part = Slice("created_at", "desc", 20, after=after)
-            matched = lists.match_sessions(SessionFilter(SessionLocator()), owner)
+            search = Search(parse_search(words, "words"), is_sqlite)
             yield Read(
                 "search",
                 f"{words} {name} {'later' * bool(after)}",
-                lambda words=words, part=part, matched=matched: search_pages.list_page(
-                    parse_search(words, "words"), owner, matched, part, is_sqlite=is_sqlite
+                lambda search=search, part=part: lists.list_sessions(
+                    SessionFilter(), owner, part, search=search
+                ),
+            )
+    for words in ("invoices", "absent"):
+        search = Search(parse_search(words, "words"), is_sqlite)
+        for chosen in (RunFilter(), RunFilter(component_id="absent", form=SUMMARY_VIEW)):
+            yield Read(
+                "search",
+                f"runs {words} {name} {chosen.component_id}",
+                lambda search=search, chosen=chosen: lists.list_runs(
+                    chosen, owner, Slice(), search=search
                 ),
             )
 

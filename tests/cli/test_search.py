@@ -52,6 +52,11 @@ def test_earlier_texts_are_found_once_they_are_indexed(agentctl: Agentctl, home:
     assert session["match"]["snippet"].startswith("please refund order 17")
     shown = agentctl("sessions", "list", "--search", "refund", *place)
     assert ("please refund" in shown.stdout, "db index" in shown.stderr) == (True, False)
+    runs = agentctl("runs", "list", "--search", "order refu*", *place)
+    header, row = (line.split("\t") for line in runs.lines)
+    assert dict(zip(header, row, strict=True))["match_snippet"].startswith("please refund order 17")
+    missing = agentctl("runs", "list", "--search", "nothing", *place)
+    assert "no run matches; runs that ended before" in missing.stderr
     assert agentctl("sessions", "list", "--search", "nothing", "-o", "name", *place).stdout == ""
     exported = agentctl("sessions", "export", "--all", "--format", "jsonl", *place).raw
     other = home / "other" / "agentctl.toml"

@@ -15,7 +15,15 @@ import pytest
 
 from agentctl import errors
 from agentctl.admin.databases import count_unindexed, index_texts
-from agentctl.interface.requests import NewSession, Page, RunRequest, SessionFilter, SessionLocator
+from agentctl.interface.requests import (
+    NewSession,
+    Page,
+    RunFilter,
+    RunRequest,
+    RunView,
+    SessionFilter,
+    SessionLocator,
+)
 from agentctl.records.times import now
 from agentctl.service.paging import pack_cursor
 from agentctl.service.service import Service, ServiceOperations
@@ -337,6 +345,94 @@ async def test_beginnings_of_few_and_of_many_words_find_the_same(searched: Deplo
         assert await find(me, "count0*") == ["many"]
         await me.delete_session("many")
         assert await find(me, "count0*") == []
+
+
+async def find_runs(
+    operations: ServiceOperations, text: str, order: str = "desc", limit: int = 20, **fields: Any
+) -> tuple[list[str], int]:
+    """Return the ids of the found runs of all pages, and the number of pages."""
+    found, cursor, pages = list[str](), None, 0
+    while cursor is not None or not pages:
+        page = Page(limit=limit, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
+        shown = (await operations.get_runs(RunFilter(search=text, page=page, **fields))).value
+        found += [row["run_id"] for row in shown["data"]]
+        pages, cursor = pages + 1, shown["meta"]["next_cursor"]
+        assert ("searched_until" in shown["meta"]) <= (cursor is not None)
+    return found, pages
+
+
+async def test_each_run_with_the_words_is_found(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me, other = user(service), user(service, "other")
+        runs = [await say(me, "one", f"the cake {number}") for number in range(3)]
+        runs.append(await say(me, "two", "a cake, and Tea"))
+        await me.create_session(NewSession(session_id="named", session_name="cake"))
+        theirs = await say(other, "three", "another cake")
+        assert (await find_runs(me, "cake"))[0] == runs[::-1]
+        assert (await find_runs(me, "CAKE tea"))[0] == [runs[3]]
+        assert (await find_runs(me, "the cake*", session_id="one"))[0] == runs[2::-1]
+        assert (await find_runs(me, "cake", status="ERROR"))[0] == []
+        assert (await find_runs(me, "cake", component_id="echo", order="asc"))[0] == runs
+        assert (await find_runs(me, "cake", user_id="other"))[0] == []
+        assert (await find_runs(admin(service), "cake", user_id="other"))[0] == [theirs]
+        assert (await find_runs(admin(service), "cake"))[0] == [theirs, *runs[::-1]]
+        for view in ("full", "summary", "phase", "items"):
+            form = RunView(view)  # type: ignore[arg-type]
+            page = (await me.get_runs(RunFilter(search="tea", form=form))).value
+            (row,) = page["data"]
+            (start, end), *_ = row["match"]["highlights"]
+            assert row["match"]["snippet"][start:end] == "Tea"
+            assert (row["run_id"], row["match"]["run_id"]) == (runs[3], runs[3])
+            assert (page["meta"]["total_count"], page["meta"]["total_is_capped"]) == (1, False)
+
+
+async def test_failures_are_found_by_words(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me = user(service)
+        for word in ("cake", "tea"):
+            with contextlib.suppress(errors.AgentctlError):
+                await me.create_run("agent", "http-500", RunRequest(f"{word} please", "one"))
+        page = (await admin(service).get_failures(RunFilter(search="cake"))).value
+        (run_id,) = (await find_runs(me, "cake"))[0]
+        assert [row["run_id"] for row in page["data"]] == [run_id]
+
+
+@pytest.mark.parametrize("few", [0, search_pages.FEW])
+async def test_runs_of_one_session_are_read_in_parts(
+    searched: Deployment, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    async with opened(searched) as service:
+        for name, value in {**SMALL_READS, "FEW": few}.items():
+            monkeypatch.setattr(search_pages, name, value)
+        me, other = user(service), user(service, "other")
+        runs = list[str]()
+        for session_id in ("one", "two"):
+            for _ in range(8):
+                runs.append(await say(me, session_id, "frequent word"))
+                await say(other, f"x{session_id}", "frequent word")
+        for order, expected in (("asc", runs), ("desc", runs[::-1])):
+            assert (await find_runs(me, "freq*", order, 3))[0] == expected
+            assert len((await find_runs(admin(service), "frequent", order, 3))[0]) == 32
+            found, pages = await find_runs(me, "frequent", order, 1, id_prefix=runs[5])
+            assert found == [runs[5]]
+            assert pages >= 4
+        wanted = RunFilter(search="frequent", status="ERROR", page=Page(limit=1))
+        first = (await me.get_runs(wanted)).value
+        assert (first["data"], first["meta"]["total_is_capped"]) == ([], True)
+        newest = (await me.get_run(runs[8])).value["created_at"]
+        assert first["meta"]["searched_until"][:16] == newest[:16]
+
+
+async def test_cursor_of_a_search_is_not_one_of_the_list(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me = user(service)
+        for number in range(2):
+            await say(me, "one", f"the cake {number}")
+        for text, another in ((None, "cake"), ("cake", None)):
+            page = (await me.get_runs(RunFilter(search=text, page=Page(1)))).value
+            following = Page(1, cursor=page["meta"]["next_cursor"])
+            with pytest.raises(errors.ValidationFailed, match="another list"):
+                await me.get_runs(RunFilter(search=another, page=following))
 
 
 REFUSED = {

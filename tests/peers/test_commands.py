@@ -345,7 +345,7 @@ def test_sessions_and_memories_are_exported(agentctl: Agentctl, tmp_path: Path) 
         "webhooks test w", "webhooks deliveries", "webhooks redeliver d", "webhooks enable w",
         "runs retry r", "runs fork r --at 1", "usage --by day", "usage --plot",
         "budgets list", "workers list", "sessions list --status error",
-        "sessions list --tag a --all",
+        "sessions list --tag a --all", "runs list --session s --search cake",
         "sessions list --idle 1d", "sessions list --metadata a=b", "sessions list --error x",
         "sessions hold s --reason x", "sessions release s",
         "sessions prune --idle 90d --yes", "users export u --out u.zip",

@@ -111,6 +111,31 @@ def _summary_text(session: Record) -> str | None:
     return str(summary.get("summary")) if isinstance(summary, dict) else None
 
 
+def _get_of_match(record: Record, name: str) -> object:
+    return (record.get("match") or {}).get(name)
+
+
+def _add_match(columns: Columns) -> Columns:
+    """Return the columns of a list with the text that a search has found."""
+    names = ("run_id", "snippet")
+    return Columns(
+        tsv=[
+            *columns.tsv,
+            *(Column(f"match_{name}", partial(_get_of_match, name=name)) for name in names),
+        ],
+        table=[
+            *columns.table[:2],
+            Column(
+                "match_snippet",
+                lambda row: _get_of_match(row, "snippet") or "",
+                heading="found",
+                look="text",
+            ),
+            *columns.table[2:],
+        ],
+    )
+
+
 SESSIONS = Columns(
     tsv=[
         *plain_columns("session_id", "session_name", "session_type"),
@@ -141,23 +166,7 @@ SESSIONS = Columns(
         Column("session_type", heading="type"),
     ],
 )
-FOUND_SESSIONS = Columns(
-    tsv=[
-        *SESSIONS.tsv,
-        Column("match_run_id", lambda row: (row.get("match") or {}).get("run_id")),
-        Column("match_snippet", lambda row: (row.get("match") or {}).get("snippet")),
-    ],
-    table=[
-        *SESSIONS.table[:2],
-        Column(
-            "match_snippet",
-            lambda row: (row.get("match") or {}).get("snippet") or "",
-            heading="found",
-            look="text",
-        ),
-        *SESSIONS.table[2:],
-    ],
-)
+FOUND_SESSIONS = _add_match(SESSIONS)
 SESSION = [
     *plain_columns("session_id", "session_name"),
     Column("component", component_id_of),
@@ -213,6 +222,7 @@ RUNS = Columns(
         *_RUNS_OF_SESSION[6:],
     ],
 )
+FOUND_RUNS = _add_match(RUNS)
 _CAUSE_FIELDS = ("component_id", "run_id", "tool_name", "type", "message", "place")
 
 

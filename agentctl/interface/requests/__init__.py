@@ -265,6 +265,11 @@ class RunFilter:
     metadata: MetadataFilter = ()
     tag: TagFilter = ()
     error: ErrorFilter = None
+    search: Annotated[
+        str | None,
+        Query("Only ended runs with all these words in message and answer; sorted by session"),
+        Option("--search", "WORDS", "Find runs by words of their messages and answers"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

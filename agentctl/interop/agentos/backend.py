@@ -15,6 +15,7 @@ from agentctl.interface.requests import (
     Page,
     RunFilter,
     RunView,
+    SessionFilter,
     SessionLocator,
     SessionRunsQuery,
 )
@@ -74,6 +75,11 @@ class AgentOSBackend(PartialOperations):
         "get_idle_sessions": ("a list of idle sessions", _DELETE),
         "prune_sessions": ("a removal of idle sessions", _DELETE),
     }
+
+    def refuse_search(self, filter: SessionFilter | RunFilter) -> None:
+        """Raise Unsupported for a filter with words: AgentOS has no index of texts."""
+        if filter.search is not None:
+            raise self.build_missing_error("a search in the texts of sessions")
 
     def export_session(
         self,

@@ -31,6 +31,8 @@ from agentctl.store.repositories.run_reads import (
     SUMMARY_COLUMNS,
     select_newest,
 )
+from agentctl.store.repositories.search import FARTHEST, LATEST, SHARE
+from agentctl.store.repositories.search_pages import FoundList, Search, list_page
 from agentctl.store.states import IS_AT_WORK, IS_LIVE
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import Visibility
@@ -84,20 +86,24 @@ _RUN_LEADS = (
 
 
 def list_runs(
-    filter: RunFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
+    filter: RunFilter,
+    visibility: Visibility,
+    page: Slice,
+    totals: ListTotals | None = None,
+    search: Search | None = None,
 ) -> Work[RunRowPage]:
     """Read a page of the visible runs that match a filter, and their total.
 
     Args:
-        page: the page, in the order of `created_at`.
+        page: the page, in the order of `created_at`; of a search in that of the sessions.
+        search: the words of the filter, if it has some.
     """
     listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else _RUNS
-    failed = filter.error_code is not None or filter.error is not None
-    few = Conditions()
-    if filter.live or filter.status in ("PENDING", "RUNNING"):
-        few = few.with_condition(IS_LIVE)
-    if filter.at_work:
-        few = few.with_condition(IS_AT_WORK)
+    if search is not None:
+        # The places of a session's texts are next to each other: each run has a group of its own.
+        matched = FoundList(listing, RunRow, "t.place", 1, 1, FARTHEST)
+        searched = visibility.narrow(filter.user_id)
+        return list_page(matched, search, searched, _match_runs(filter, visibility), page)
     ranges = find_by_prefix("run_id", filter.id_prefix)
     if (after := filter.finished_after) is not None:
         found = Conditions().with_condition("finished_at >= :finished_after", finished_after=after)
@@ -112,15 +118,8 @@ def list_runs(
         listing,
         _RUN_LEADS,
         visibility,
-        {
-            "session_id": filter.session_id,
-            "user_id": filter.user_id,
-            "component_id": filter.component_id,
-            # There is an index for the failed runs, which are few.
-            "status": filter.status or ("ERROR" if failed else None),
-            "component_type": filter.component_type,
-        },
-        few,
+        _get_run_columns(filter),
+        _match_few_runs(filter),
         _compare_run(filter),
         ranges,
         # No run ends before its beginning.
@@ -128,6 +127,36 @@ def list_runs(
         totals,
     )
     return filtered.list_page(page, RunRow)
+
+
+def _match_runs(filter: RunFilter, visibility: Visibility) -> Conditions:
+    """Return the conditions of all filters on the columns of `runs`, for rows found by id."""
+    conditions = visibility.conditions().with_equal(**_get_run_columns(filter))
+    conditions = conditions.with_prefix("run_id", filter.id_prefix)
+    conditions = conditions.with_times(filter.created_after, filter.created_before)
+    conditions = conditions.with_present(
+        "finished_at >= :finished_after", finished_after=filter.finished_after
+    )
+    return conditions.with_all(_match_few_runs(filter)).with_all(_compare_run(filter))
+
+
+def _get_run_columns(filter: RunFilter) -> dict[str, Value]:
+    failed = filter.error_code is not None or filter.error is not None
+    return {
+        "session_id": filter.session_id,
+        "user_id": filter.user_id,
+        "component_id": filter.component_id,
+        # There is an index for the failed runs, which are few.
+        "status": filter.status or ("ERROR" if failed else None),
+        "component_type": filter.component_type,
+    }
+
+
+def _match_few_runs(filter: RunFilter) -> Conditions:
+    few = Conditions()
+    if filter.live or filter.status in ("PENDING", "RUNNING"):
+        few = few.with_condition(IS_LIVE)
+    return few.with_condition(IS_AT_WORK) if filter.at_work else few
 
 
 def _compare_run(filter: RunFilter) -> Conditions:
@@ -213,9 +242,21 @@ SESSION_LEADS = {
 
 
 def list_sessions(
-    filter: SessionFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
+    filter: SessionFilter,
+    visibility: Visibility,
+    page: Slice,
+    totals: ListTotals | None = None,
+    search: Search | None = None,
 ) -> Work[SessionRowPage]:
-    """Read a page of the visible sessions that match a filter, and their total."""
+    """Read a page of the visible sessions that match a filter, and their total.
+
+    Args:
+        search: the words of the filter, if it has some.
+    """
+    if search is not None:
+        matched = FoundList(SESSIONS, _build_row, "created_at", 1_000, SHARE, LATEST)
+        searched = visibility.narrow(filter.where.user_id)
+        return list_page(matched, search, searched, _match_sessions(filter, visibility), page)
     times, compared = _match_times(filter, page)
     compared = compared.with_all(_match_texts(filter))
     equal, leads = _get_columns(filter), SESSION_LEADS[page.sort]
@@ -254,7 +295,7 @@ def _build_row(*values: Any) -> ListedSession:
     return ListedSession(*[*own, last_run])
 
 
-def match_sessions(filter: SessionFilter, visibility: Visibility) -> Conditions:
+def _match_sessions(filter: SessionFilter, visibility: Visibility) -> Conditions:
     """Return the conditions of all filters on the columns of `sessions`, for rows found by id."""
     times, compared = _match_times(filter, Slice())
     conditions = visibility.conditions().with_equal(**_get_columns(filter))

@@ -1,4 +1,4 @@
-"""Pages of a search: the sessions whose texts contain all words.
+"""Pages of a search: the sessions, or the runs, whose texts contain all words.
 
 A page reads a bounded number of texts, as the lists of `Filtered` do. The statements that find
 texts differ between the engines (docs/decisions/0114).
@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from agentctl.records.sessions import SummaryRow
+from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
 from agentctl.store.listing import (
     ID_GROUP,
     Conditions,
     Cursor,
+    Listing,
     RowPage,
     Slice,
-    as_columns,
     prefix_end,
     read_by_ids,
 )
-from agentctl.store.repositories.lists import SESSIONS
-from agentctl.store.repositories.search import FARTHEST, LATEST, SHARE
-from agentctl.store.search import MAXIMUM_TERMS, SearchWords, Word, build_owner_key
+from agentctl.store.repositories.search import FARTHEST, SHARE
+from agentctl.store.search import MAXIMUM_TERMS, Match, SearchWords, Word, build_owner_key
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_READ = 1_000
-"""Texts with all words that are read for a page, so that filters of sessions compare no more."""
+"""Texts with all words that are read for a page, so that filters compare no more."""
 
 CHUNK = 64
 """Texts of the first read in the order of time; each following one is twice as long."""
@@ -50,31 +49,47 @@ _TEXTS = Sql(
 )
 
 
+R = TypeVar("R")
+
+
 class Found(NamedTuple):
     """A text that was found.
 
     Attributes:
-        created_at: that of its session; None if the session does not match the filters, of which
-            its owner is one.
+        row_id: the id of its session or run; None for a name, which no run has.
+        key: the place of that row in the order of its list; None if the row does not match the
+            filters, of which its owner is one.
     """
 
     place: int
-    session_id: str
-    created_at: int | None
+    row_id: str | None
+    key: int | None
 
 
-class Match(NamedTuple):
-    """The text of a session on a page. `run_id` None: its name."""
+class Search(NamedTuple):
+    """The words of a search, and the engine of the database."""
 
-    run_id: str | None
-    text: str
+    words: SearchWords
+    is_sqlite: bool
 
 
-class MatchedSession(NamedTuple):
-    """A session on a page of a search, with the newest of its texts that were found."""
+@dataclass(frozen=True, slots=True)
+class FoundList(Generic[R]):
+    """A list of rows that a search fills, in the order of the places of their texts.
 
-    row: SummaryRow
-    match: Match
+    Attributes:
+        key: the expression of a key, which is in the same order as the places.
+        span: difference of the keys of one group of places.
+        share: places of a group: the order of the texts in it is not that of the rows.
+        last: the last key with an own group.
+    """
+
+    listing: Listing
+    make: Callable[..., R]
+    key: str
+    span: int
+    share: int
+    last: int
 
 
 class _Part(NamedTuple):
@@ -94,6 +109,7 @@ class _Reader:
 
     def __init__(
         self,
+        listed: FoundList[Any],
         search: SearchWords,
         visibility: Visibility,
         conditions: Conditions,
@@ -104,8 +120,10 @@ class _Reader:
         self._from, self._order = ("<=", "DESC") if self.newest_first else (">=", "ASC")
         self.page = page
         self._owner = None if visibility.everyone else build_owner_key(visibility.user_id)
-        where = " AND ".join(("sessions.session_id = t.session_id", *conditions.texts))
-        self._columns = f"t.place, t.session_id, (SELECT created_at FROM sessions WHERE {where})"
+        self.listed, table, self._id = listed, listed.listing.table, listed.listing.id
+        where = " AND ".join((f"{table}.{self._id} = t.{self._id}", *conditions.texts))
+        value = f"(SELECT {listed.key} FROM {table} WHERE {where})"
+        self._columns = f"t.place, t.{self._id}, {value}"
         self._values = dict(conditions.values)
         plain, prefixes = search.format_tsquery()
         self._table = "search_words" if search.tokenizer == "words" else "search_trigrams"
@@ -115,23 +133,31 @@ class _Reader:
             self._lexemes |= {"search_lexeme": f"'{self._owner}'"}
         self.first = FARTHEST if self.newest_first else 0
         if page.after is not None:
-            self.first = self.begin_group(min(max(page.after[0], 0), LATEST) // 1000 * SHARE)
+            key = min(max(page.after[0], 0), listed.last)
+            self.first = self.begin_group(key // listed.span * listed.share)
 
     def begin_group(self, place: int) -> int:
-        """Return the first place, in the order, of the millisecond of a place."""
-        return place // SHARE * SHARE + (SHARE - 1 if self.newest_first else 0)
+        """Return the first place, in the order, of the group of a place."""
+        share = self.listed.share
+        return place // share * share + (share - 1 if self.newest_first else 0)
+
+    def pass_group(self, place: int) -> int:
+        """Return the first place, in the order, after the group of a place."""
+        share = self.listed.share
+        return place // share * share + (-1 if self.newest_first else share)
 
     def is_before(self, place: int, other: int) -> bool:
         return place > other if self.newest_first else place < other
 
     def build_cursor(self, place: int) -> Cursor:
-        """Return the cursor of the sessions from the millisecond of a place on."""
-        start = place // SHARE * 1000
-        return (start + 999, _LAST_ID) if self.newest_first else (start, "")
+        """Return the cursor of the rows from the group of a place on."""
+        span = self.listed.span
+        start = place // self.listed.share * span
+        return (start + span - 1, _LAST_ID) if self.newest_first else (start, "")
 
     def has_enough(self, found: Iterable[Found]) -> bool:
-        """Return True if the sessions fill the page and show that another one follows."""
-        return len(_select_sessions(found, self.page)) > self.page.offset + self.page.limit
+        """Return True if the rows fill the page and show that another one follows."""
+        return len(_select_rows(found, self.page)) > self.page.offset + self.page.limit
 
     def sqlite(self, start: int, limit: int) -> Statement:
         """Return the statement of SQLite for texts in order, from a place on."""
@@ -161,7 +187,7 @@ class _Reader:
         # OFFSET keeps the words out of the inner statement, for which the planner would choose
         # their index by an estimate.
         sql = Sql(
-            f"SELECT {self._columns} FROM (SELECT place, session_id, words FROM search_texts"
+            f"SELECT {self._columns} FROM (SELECT place, {self._id}, words FROM search_texts"
             f" WHERE {self._range} OFFSET 0) AS t WHERE {self._matches} LIMIT :search_limit"
         )
         bounds = {**self._bind_range(start, end), "search_limit": limit}
@@ -234,45 +260,47 @@ _ONLY_INDEXES = Sql(
 
 @unit
 def list_page(
-    search: SearchWords,
+    listed: FoundList[R],
+    search: Search,
     visibility: Visibility,
     conditions: Conditions,
     page: Slice,
-    *,
-    is_sqlite: bool,
-) -> Steps[RowPage[MatchedSession]]:
-    """Read a page of the sessions with a text that contains all words.
+) -> Steps[RowPage[R]]:
+    """Read a page of the rows with a text that contains all words.
 
-    The sessions are in the order of their creation. A page can have fewer rows than its limit, or
-    none, and a next page, which begins after the texts that were read. The total is that of the
-    texts that the first page reads, and capped if more may follow.
+    Sessions are in the order of their creation, runs in the order of their sessions, and those of
+    a session in the order of their ends. A page can have fewer rows than its limit, or none, and a
+    next page, which begins after the texts that were read. The total is that of the texts that the
+    first page reads, and capped if more may follow.
 
     Args:
-        visibility: the data that the caller sees; `conditions` has its condition.
-        conditions: conditions on the columns of `sessions`.
+        visibility: the data that is searched; `conditions` has the condition of the caller.
+        conditions: conditions on the columns of the table of `listed`.
         page: the page, by `created_at`.
     """
     terms: dict[Word, list[str]] = {}
-    if is_sqlite:
-        for word in search.list_expanded():
+    if search.is_sqlite:
+        for word in search.words.list_expanded():
             values: dict[str, Value] = {"first": word.text.lower()}
             values |= {"last": prefix_end(word.text.lower()), "maximum": MAXIMUM_TERMS + 1}
             found = [row[0] for row in (yield Statement(Sql(_TERMS), values))]
             if 0 < len(found) <= MAXIMUM_TERMS:
                 terms[word] = found
-    reader = _Reader(search, visibility, conditions, page, terms)
-    if is_sqlite:
+    reader = _Reader(listed, search.words, visibility, conditions, page, terms)
+    if search.is_sqlite:
         part = yield from _read_in_order(reader, reader.sqlite, _Part([], reader.first), None)
     else:
         part = yield from _read_postgres(reader)
-    sessions = _select_sessions(part.found, page)
-    shown = sessions[page.offset : page.offset + page.limit]
-    following = None if part.end is None else reader.build_cursor(part.end)
-    if len(sessions) > page.offset + page.limit:
-        following = cast(int, shown[-1].created_at), shown[-1].session_id
-    total = page.total or (len(sessions), part.end is not None or page.after is not None)
-    rows = yield from _read_rows(shown, visibility)
-    return RowPage(rows, *total, following, keeps_total=True)
+    selected = _select_rows(part.found, page)
+    shown = selected[page.offset : page.offset + page.limit]
+    until, following = None, None
+    if len(selected) > page.offset + page.limit:
+        following = cast(Cursor, (shown[-1].key, shown[-1].row_id))
+    elif part.end is not None:
+        until, following = part.end // SHARE * 1_000, reader.build_cursor(part.end)
+    total = page.total or (len(selected), part.end is not None or page.after is not None)
+    rows, matches = yield from _read_rows(listed, shown, conditions)
+    return RowPage(rows, *total, following, True, until, matches)
 
 
 @unit
@@ -294,7 +322,7 @@ def _compare(reader: _Reader, part: _Part, size: int, *, extends: bool = False) 
     """Compare the texts that follow a part with the words.
 
     Args:
-        extends: True to compare more texts if all of them are of sessions of one millisecond.
+        extends: True to compare more texts if all of them are of one group.
     """
     start, end = part.end, None
     assert start is not None
@@ -304,8 +332,7 @@ def _compare(reader: _Reader, part: _Part, size: int, *, extends: bool = False) 
         if not reader.is_before(start, end):
             if not extends:
                 return part
-            # The first place, in the order, after the millisecond.
-            end = end // SHARE * SHARE + (-1 if reader.newest_first else SHARE)
+            end = reader.pass_group(end)
             end = end if (yield reader.last_compared(end, 1)) else None
 
     def read(place: int, limit: int) -> Statement:
@@ -331,7 +358,7 @@ def _read_in_order(
         rows = [Found(*row) for row in (yield read(start, limit))]
         if len(rows) < limit:
             return _Part(found + rows, end)
-        # Some texts of the last millisecond may not be read.
+        # Some texts of the last group may not be read.
         start = reader.begin_group(rows[-1].place)
         found += [text for text in rows if reader.is_before(text.place, start)]
         if reader.has_enough(found) or (found and len(found) >= maximum):
@@ -340,14 +367,14 @@ def _read_in_order(
     return _Part(found, start)
 
 
-def _select_sessions(found: Iterable[Found], page: Slice) -> list[Found]:
-    """Return the newest text of each session after the cursor, in the order of the list."""
+def _select_rows(found: Iterable[Found], page: Slice) -> list[Found]:
+    """Return the newest text of each row after the cursor, in the order of the list."""
     best = dict[tuple[int, str], Found]()
     backwards = page.order == "desc"
     for text in found:
-        if text.created_at is None:
+        if text.key is None or text.row_id is None:
             continue
-        key = text.created_at, text.session_id
+        key = text.key, text.row_id
         if page.after is not None and (key >= page.after if backwards else key <= page.after):
             continue
         if key not in best or text.place > best[key].place:
@@ -356,19 +383,13 @@ def _select_sessions(found: Iterable[Found], page: Slice) -> list[Found]:
 
 
 @unit
-def _read_rows(shown: Sequence[Found], visibility: Visibility) -> Steps[list[MatchedSession]]:
-    matches = dict[tuple[int, str], Match]()
-    seen = visibility.conditions()
-    texts = yield from read_by_ids(_TEXTS, [found.place for found in shown], as_columns)
-    for place, session_id, run_id, text in texts:
-        matches[place, session_id] = Match(run_id, text)
-    where = " AND ".join((f"session_id IN ({ID_GROUP})", *seen.texts))
-    rows_sql = Sql(f"SELECT {SESSIONS.columns} FROM sessions WHERE {where}")
-    ids = [found.session_id for found in shown]
-    found_rows = yield from read_by_ids(rows_sql, ids, SummaryRow, **seen.values)
-    rows = {row.session_id: row for row in found_rows}
-    return [
-        MatchedSession(rows[found.session_id], matches[found.place, found.session_id])
-        for found in shown
-        if found.session_id in rows and (found.place, found.session_id) in matches
-    ]
+def _read_rows(
+    listed: FoundList[R], shown: Sequence[Found], conditions: Conditions
+) -> Steps[tuple[list[R], list[Match]]]:
+    listing, ids = listed.listing, [found.row_id for found in shown]
+    texts = yield from read_by_ids(_TEXTS, [found.place for found in shown], Match)
+    matches = {(text.place, getattr(text, listing.id)): text for text in texts}
+    read = yield from listing.read_some(ids, conditions, listed.make)
+    rows = {getattr(row, listing.id): row for row in read}
+    found = [each for each in shown if each.row_id in rows and each[:2] in matches]
+    return [rows[each.row_id] for each in found], [matches[each[:2]] for each in found]

@@ -33,8 +33,9 @@ from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import open_database
 from agentctl.store.listing import RowPage, Slice
-from agentctl.store.repositories import lists, search_pages, sessions
+from agentctl.store.repositories import lists, sessions
 from agentctl.store.repositories.search import add_session
+from agentctl.store.repositories.search_pages import Search
 from agentctl.store.search import build_owner_key, parse_search
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.postgres import running_postgres
@@ -190,9 +191,8 @@ def build_search(
     engine: str, text: str, seen: Visibility, filter: SessionFilter | None = None
 ) -> Work[RowPage[Any]]:
     """Build the read of the first page of a search."""
-    conditions = lists.match_sessions(filter or SessionFilter(), seen)
-    search, is_sqlite = parse_search(text, "words"), engine == "sqlite"
-    return search_pages.list_page(search, seen, conditions, Slice(), is_sqlite=is_sqlite)
+    search = Search(parse_search(text, "words"), is_sqlite=engine == "sqlite")
+    return lists.list_sessions(filter or SessionFilter(), seen, Slice(), search=search)
 
 
 @unit

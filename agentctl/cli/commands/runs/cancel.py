@@ -60,6 +60,7 @@ Run = dict[str, Any]
 @with_target(
     without=(
         "status", "session_id", "page", "live", "form", "at_work", "error_code", "model", "error",
+        "search",
     ),
     order=(
         "run_ids", "all", "agent", "team", "workflow", "component_type", "component_id", "session",

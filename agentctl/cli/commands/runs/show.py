@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
 from agentctl.cli.follow import WatchedRun, is_settled
 from agentctl.cli.ids import ShortId
-from agentctl.cli.lists import NO_AGES, AgeOptions, ListOutput, WatchedOutput
+from agentctl.cli.lists import NO_AGES, AgeOptions, ListOutput, WatchedOutput, note_unindexed
 from agentctl.cli.options import (
     NO_CHOICE,
     ComponentChoice,
@@ -61,7 +62,7 @@ _STATES = {
     without=("sort_by",),
     order=(
         "status", "live", "agent", "team", "workflow", "component_type", "component_id",
-        "session_id", "user_id", "older_than", "newer_than", "metadata", "tag", "error",
+        "session_id", "user_id", "search", "older_than", "newer_than", "metadata", "tag", "error",
         "error_code", "limit", "page", "cursor", "sort_order", "all_pages", "db_id", ...,
     ),
 )  # fmt: skip
@@ -72,22 +73,30 @@ async def list_runs(
     choice: ComponentChoice = NO_CHOICE,
     ages: AgeOptions = NO_AGES,
 ) -> None:
-    """List runs across sessions, newest first."""
+    """List runs across sessions, newest first.
+
+    With --search those whose messages or answers have all words, in the order of their sessions;
+    `refu*` finds words that begin with refu.
+    """
     out.check()
     if filter.live and filter.status is not None:
         raise UsageError("--live and --status exclude each other")
     # The record of a run can be large, and tables have none of its texts.
     matching = select_component(replace(filter, form=out.run_view), choice.resolve())
     read = ages.limit_each(target.operations.get_runs)
-    await out.show(target, read, matching, columns.RUNS, "run_id")
+    if filter.search is None:
+        await out.show(target, read, matching, columns.RUNS, "run_id")
+        return
+    note_rest = partial(note_unindexed, target, noun="run")
+    await out.show(target, read, matching, columns.FOUND_RUNS, "run_id", note_rest=note_rest)
 
 
 @with_target(
     without=("sort_by", "status", "live", "at_work"),
     order=(
         "agent", "team", "workflow", "component_type", "component_id", "session_id", "user_id",
-        "older_than", "newer_than", "metadata", "tag", "error", "error_code", "limit", "page",
-        "cursor", "sort_order", "all_pages", "db_id", ...,
+        "search", "older_than", "newer_than", "metadata", "tag", "error", "error_code", "limit",
+        "page", "cursor", "sort_order", "all_pages", "db_id", ...,
     ),
 )  # fmt: skip
 async def list_failures(

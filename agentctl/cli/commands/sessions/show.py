@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
 from agentctl.cli.follow import Retries, WatchedRun
-from agentctl.cli.lists import AgeOptions, ListOutput, ListWriter, WatchedOutput, build_age_option
+from agentctl.cli.lists import (
+    AgeOptions,
+    ListOutput,
+    ListWriter,
+    WatchedOutput,
+    build_age_option,
+    note_unindexed,
+)
 from agentctl.cli.options import OptionalSessionIds, SessionId, ToFile
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show import columns
@@ -110,13 +117,8 @@ async def list_sessions(
         if meta.get("searched") == "page" and meta["total_pages"] > 1:
             pages = f"page {meta['page']} of {meta['total_pages']}"
             note(f"only {pages} was searched for the name; --all searches every page")
-        if filter.search is not None and not document.value["data"]:
-            # Only `doctor` counts sessions that are not indexed: the count is slow.
-            place = "" if target.local is not None else " on the server"
-            note(
-                "no session matches; runs that ended before search was enabled are found after"
-                f" `agentctl db index`{place}"
-            )
+        if filter.search is not None:
+            note_unindexed(target, document, "session")
         if target.product is not None:
             for session in document.value["data"]:
                 if session.get("problem"):

@@ -91,8 +91,7 @@ class AgentOSDatabase(AgentOSBackend):
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
         page = filter.page
-        if filter.search is not None:
-            raise self.build_missing_error("a search in the texts of sessions")
+        self.refuse_search(filter)
         check_text_filters(filter.metadata, filter.tag, filter.error)
         if filter.session_name or any(getattr(filter, name) for name in SESSION_FILTERS):
             matching, offset = list[Record](), 0
@@ -187,6 +186,7 @@ class AgentOSDatabase(AgentOSBackend):
 
         A page has all matching runs of its sessions. A session without one is not a page.
         """
+        self.refuse_search(filter)
         if filter.session_id is not None:
             session = await self._require_session(filter.session_id, DEFAULT_LOCATOR)
             return build_runs_page(await self._list_runs_of_user(session, filter), filter)

@@ -234,6 +234,7 @@ class AgentOSRuns(AgentOSSessions):
 
     async def get_runs(self, filter: RunFilter) -> Document[Any]:
         """Return the runs of a session; the server has no list of runs across sessions."""
+        self.refuse_search(filter)
         if filter.session_id is None:
             raise self.build_missing_error(
                 "a list of runs across sessions",
@@ -245,6 +246,7 @@ class AgentOSRuns(AgentOSSessions):
     async def list_component_runs(
         self, kind: ComponentKind, component_id: str, filter: RunFilter
     ) -> Document[Any]:
+        self.refuse_search(filter)
         if filter.session_id is None:
             raise self.build_missing_error("a list of runs across sessions")
         path = _component_path(operation_ids(kind).list_runs, kind, component_id)

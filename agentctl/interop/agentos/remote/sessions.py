@@ -126,8 +126,7 @@ class AgentOSSessions(AgentOSBackend):
         return rows, built if rows else built | {"next_cursor": None}
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
-        if filter.search is not None:
-            raise self.build_missing_error("a search in the texts of sessions")
+        self.refuse_search(filter)
         if given := [name for name in SESSION_FILTERS if getattr(filter, name)]:
             raise self.build_missing_error(
                 f"a filter of sessions by {given[0]}",
