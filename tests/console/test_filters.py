@@ -78,13 +78,41 @@ def test_wrong_words_name_the_right_ones(server: ThreadedServer, browser: Browse
             "stauts:failed": "There is no filter stauts. Filters of this list: status, component",
             "status:wrong": "status cannot be wrong: running, queued, paused, completed, failed",
             "user:": "user needs a value: the user of the run.",
-            "cake": "This list has no search for words: write a filter and its value",
         }.items():
             shown.filter(words)
             expect(message).to_contain_text(text)
             expect(field).to_have_value(words)
         assert shown.evaluate("location.hash") == "#/runs?all=1"
         check_accessibility(shown)
+
+
+def test_list_without_a_search_says_so(server: ThreadedServer, browser: Browser) -> None:
+    admin = server.deployment.token("boss", ADMIN)
+    with open_console(browser, server.url, "#/audit", token=admin) as shown:
+        shown.filter("cake")
+        text = "This list has no search for words: write a filter and its value"
+        expect(shown.page.get_by_role("alert")).to_contain_text(text)
+
+
+def test_words_find_runs(server: ThreadedServer, browser: Browser) -> None:
+    for agent in ("echo", "http-500"):
+        start(server, f"agents/{agent}", "filtered-3", "A marble cake " + "and more " * 40)
+    with open_console(browser, server.url, "#/runs", token=token(server)) as shown:
+        rows = shown.page.locator("tbody tr")
+        shown.filter('status:failed "MARBLE cake"')
+        expect(rows).to_have_count(1)
+        expect(rows.locator("mark").first).to_have_text("marble")
+        place = "#/runs?all=1&status=ERROR&search=MARBLE+cake"
+        assert shown.evaluate("location.hash") == place
+        for width in (390, 1280):
+            shown.page.set_viewport_size({"width": width, "height": 800})
+            expect(rows.locator("mark:visible").first).to_have_text("marble")
+            check_layout(shown)
+        check_accessibility(shown)
+        shown.page.click("[aria-label='Remove the filter status:failed']")
+        expect(rows).to_have_count(2)
+        shown.filter('"no such words"')
+        expect(shown.page.locator(".empty")).to_contain_text("agentctl db index")
 
 
 def test_views_are_saved_in_the_browser(server: ThreadedServer, browser: Browser) -> None:

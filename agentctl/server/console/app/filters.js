@@ -47,7 +47,7 @@ function readFilters(text, keys, words) {
   if (found.length && !words) {
     return { message: `This list has no search for words: write a filter and its value, such as ${keys[0].key}:${keys[0].values?.[0][0] ?? "…"}.` };
   }
-  return { changes: found.length ? { ...changes, [words]: found.join(" ") } : changes };
+  return { changes: found.length ? { ...changes, ...words.more, [words.name]: found.join(" ") } : changes };
 }
 
 /** Return the completions of the last word of a text. */
@@ -65,7 +65,7 @@ function complete(text, keys) {
     .map((word) => ({ text: `${before}${key}:${quote(word)}`, label: `${key}:${quote(word)}`, about: "", whole: true }));
 }
 
-/** The filters of a list in one field, with chips and views. `words` is the parameter of words without a key. */
+/** The filters of a list in one field, with chips and views. `words` is the filter of words without a key. */
 export function Filters({ page, keys, words, query, children }) {
   const [text, setText] = useState("");
   const [message, say] = useState("");
@@ -80,7 +80,7 @@ export function Filters({ page, keys, words, query, children }) {
     const word = each.values?.find((pair) => pair[1] === value)?.[0] ?? value;
     return { name: nameOf(each), text: `${each.key}:${quote(word)}` };
   });
-  if (words && query[words]) given.push({ name: words, text: `"${query[words]}"` });
+  if (words && isActive(words, query)) given.push({ name: words.name, text: `"${query[words.name]}"` });
 
   const type = (value, stays = true) => {
     setText(value);

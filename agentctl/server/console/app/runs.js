@@ -3,7 +3,7 @@
 import { call, can, componentOf, isFinal, kindOf, tokensOf, withQuery } from "./api.js";
 import {
   cut, formatAge, formatNumber, formatShort, formatSpan, formatTotal, html, phaseOf, printable,
-  shortId, Space, Status, toHash, tookMilliseconds, twoLines, useEffect, useNames, useNow, useRef,
+  shortId, Snippet, Space, Status, toHash, tookMilliseconds, twoLines, useEffect, useNames, useNow, useRef,
   useReturn, useState, useWindow,
 } from "./ui.js";
 
@@ -87,8 +87,8 @@ function Row({ run, at, now, db, names, marked, onMark, onCancel, cause, alone }
   const href = toHash(["sessions", run.session_id], { run: run.parent_run_id ? "" : run.run_id, db });
   const live = !isFinal(run);
   const allowed = can(`${kind}s`, "run", componentOf(run));
-  const color = phase.warning || phase.name === "paused" ? "yellow" : phase.name === "failed" ? "red" : "dim";
-  const detail = cut(cause ? describeCause(cause) : phase.sentence || run.input, 140);
+  const color = run.match ? "dim" : phase.warning || phase.name === "paused" ? "yellow" : phase.name === "failed" ? "red" : "dim";
+  const detail = run.match ? html`<${Snippet} match=${run.match} />` : cut(cause ? describeCause(cause) : phase.sentence || run.input, 140);
   return html`<tr aria-rowindex=${at + 2} data-run=${run.run_id} class=${run.depth ? "member" : ""}>
     ${onMark ? html`<td class="mid">${live ? html`<input type="checkbox" checked=${marked} disabled=${!allowed}
       aria-label=${`Mark run ${shortId(run.run_id)}`} onChange=${() => onMark(run.run_id)} />` : null}</td>` : null}

@@ -290,6 +290,23 @@ export function LoadMore({ more }) {
   </div>`;
 }
 
+/** Characters before the first found word: a narrow row shows the word, too. */
+const BEFORE_HIT = 14;
+
+/** The text that a search found. It is never parsed as HTML. */
+export function Snippet({ match }) {
+  // The highlights are in characters, not in the units of UTF-16.
+  const letters = Array.from(match.snippet);
+  let end = Math.max(0, (match.highlights[0]?.[0] ?? 0) - BEFORE_HIT);
+  const parts = end ? ["…"] : [];
+  for (const [from, to] of match.highlights) {
+    parts.push(printable(letters.slice(end, from).join("")));
+    parts.push(html`<mark>${printable(letters.slice(from, to).join(""))}</mark>`);
+    end = to;
+  }
+  return html`${parts}${printable(letters.slice(end).join(""))}`;
+}
+
 /** Return the components that the caller can read, with their names by `kind:id`. */
 export function useComponents() {
   const { generation } = useCaller();
@@ -375,8 +392,9 @@ export function Skeleton({ rows = 8 }) {
 export function Empty({ children, filters = [], query, none }) {
   const given = filters.filter((name) => query[name]);
   const clear = () => given.forEach((name) => setQuery({ [name]: "" }));
+  const hint = query?.search ? html` Runs that ended before search was enabled are found after <code>agentctl db index</code>.` : null;
   return html`<div class="empty">${given.length
-    ? html`${none}<button type="button" onClick=${clear}>Clear filters</button>` : children}</div>`;
+    ? html`${none}${hint}<button type="button" onClick=${clear}>Clear filters</button>` : children}</div>`;
 }
 
 export function Copy({ text, label = "Copy", small = true }) {

@@ -15,7 +15,7 @@ const EVERY_ENDED = 12_000;
 const AGES = [["1min", "60"], ["10min", "600"], ["1h", "3600"], ["1d", "86400"]];
 const ENDED_ONLY = { all: "1" };
 /** Filters that only the list of all runs has: the names of these parameters in requests. */
-const OF_ALL = { since: "finished_after", before: "finished_before", type: "component_type", model: "model", version: "version", error: "error_code", parent: "parent" };
+const OF_ALL = { since: "finished_after", before: "finished_before", type: "component_type", model: "model", version: "version", error: "error_code", parent: "parent", search: "search" };
 const KEYS = [
   { key: "status", about: "how it ended, or where it is", values: Object.entries(STATUSES).map(([value, word]) => [word, value]), more: ENDED_ONLY },
   { key: "component", about: "id of an agent, team or workflow" },
@@ -31,6 +31,8 @@ const KEYS = [
   { key: "ended-since", name: "since", about: "a time in RFC 3339", more: ENDED_ONLY },
   { key: "ended-before", name: "before", about: "a time in RFC 3339", more: ENDED_ONLY },
 ];
+
+const WORDS = { name: "search", more: ENDED_ONLY };
 
 export default function Runs({ query }) {
   const all = query.all === "1";
@@ -82,7 +84,7 @@ export default function Runs({ query }) {
   const meta = resource.data?.meta;
   const aside = meta && (all || paused ? formatTotal(meta, paused ? "paused run" : "run") : describeLive(rows, meta));
   return html`<${Page} title="Runs" wide=${true} aside=${html`<span role="status">${aside}</span>`}>
-    <${Filters} page="runs" keys=${KEYS} query=${query}>
+    <${Filters} page="runs" keys=${KEYS} words=${WORDS} query=${query}>
       <div class="segment">
         ${[["", "Live"], ["paused", "Paused"], ["1", "All"]].map(([value, label]) => html`<button key=${label} type="button"
           aria-pressed=${!grouped && (query.all || "") === value} onClick=${() => setQuery({ all: value, group: "" })}>${label}</button>`)}
@@ -94,7 +96,7 @@ export default function Runs({ query }) {
           ${grouped && rows.length ? html`<${FailureGroups} rows=${found.rows} causes=${causes} meta=${meta} more=${more} db=${query.db} />`
             : rows.length || more.available
             ? html`<${RunTable} rows=${rows} db=${query.db} causes=${causes} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
-            : html`<${Empty} filters=${KEYS.map((each) => each.name ?? each.key)} query=${query} none="No runs match.">
+            : html`<${Empty} filters=${[...KEYS, WORDS].map((each) => each.name ?? each.key)} query=${query} none="No runs match.">
                 ${paused ? "No run waits for a decision." : all ? "No runs yet." : "Nothing is running."}
                 <a href="#/agents">Start a run</a><//>`}
           ${grouped ? null : html`<${LoadMore} more=${more} />`}`}

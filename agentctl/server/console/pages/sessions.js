@@ -4,7 +4,7 @@ import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
 import { Filters } from "../app/filters.js";
 import {
   cut, describeHold, Dialog, Empty, formatAge, formatNumber, formatShort, formatTotal, html, Loaded,
-  LoadMore, Page, printable, Space, Status, STATUSES, toHash, twoLines, useAction,
+  LoadMore, Page, printable, Snippet, Space, Status, STATUSES, toHash, twoLines, useAction,
   useEffect, useNow, usePages, useRef, useReturn, useState, useWindow,
 } from "../app/ui.js";
 
@@ -44,8 +44,7 @@ export default function Sessions({ query }) {
   };
   const meta = resource.data?.meta;
   return html`<${Page} title="Sessions" aside=${meta && formatTotal(meta, "session")}>
-    <${Filters} page="sessions" keys=${KEYS}
-      words="search" query=${query} />
+    <${Filters} page="sessions" keys=${KEYS} words=${{ name: "search" }} query=${query} />
     <${Loaded} resource=${resource} place="/sessions">
       ${() => {
         if (!rows.length && !more.available) return html`<${Nothing} query=${query} />`;
@@ -72,8 +71,7 @@ export default function Sessions({ query }) {
 }
 
 function Nothing({ query }) {
-  const none = html`No sessions match.${query.search && html` Runs that ended before search was enabled are found after <code>agentctl db index</code>.`}`;
-  return html`<${Empty} filters=${FILTERS} query=${query} none=${none}>No sessions yet. <a href="#/agents">Start a run</a><//>`;
+  return html`<${Empty} filters=${FILTERS} query=${query} none="No sessions match.">No sessions yet. <a href="#/agents">Start a run</a><//>`;
 }
 
 function Table({ rows, query, marked, onMark }) {
@@ -131,22 +129,6 @@ function Row({ row, at, now, db, marked, onMark }) {
     <td class="full" dir="auto">${twoLines(printable(row.user_id ?? "–"))}</td>
     <td class="mid" title=${row.updated_at}>${formatAge(row.updated_at, now)}</td>
   </tr>`;
-}
-
-/** Characters before the first found word: a narrow row shows the word, too. */
-const BEFORE = 14;
-
-// The highlights are in characters, not in the units of UTF-16. The text is never parsed as HTML.
-function Snippet({ match }) {
-  const letters = Array.from(match.snippet);
-  let end = Math.max(0, (match.highlights[0]?.[0] ?? 0) - BEFORE);
-  const parts = end ? ["…"] : [];
-  for (const [from, to] of match.highlights) {
-    parts.push(printable(letters.slice(end, from).join("")));
-    parts.push(html`<mark>${printable(letters.slice(from, to).join(""))}</mark>`);
-    end = to;
-  }
-  return html`${parts}${printable(letters.slice(end).join(""))}`;
 }
 
 function DeleteDialog({ sessions, db, onDone, onClose }) {
