@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
+from functools import partial
 from itertools import islice, takewhile
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import orjson
 
@@ -44,6 +53,8 @@ from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import idempotency, lists, run_reads
+from agentctl.store.repositories.sessions import parse_counters
+from agentctl.store.repositories.usage import NANODOLLARS, CostOf
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_CAUSES = 100
@@ -56,6 +67,10 @@ A run that ended for another reason may have causes, too: of calls of tools that
 """
 
 _OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
+
+_CACHED = ("cache_read_tokens", "cache_write_tokens")
+
+T = TypeVar("T")
 
 Place = tuple[int, int]
 """The source of a message, and its index there."""
@@ -140,7 +155,8 @@ class RunPartOperations(OperationFamily):
             database = self.lookups.database(db_id)
             paging.check_limit(limit)
             row = await self._read_ended(database, run_id)
-            calls = (await database.read(read_model_calls(row), size="run")).list_records()
+            stored = await self._price(lambda cost_of: read_model_calls(row, cost_of), database)
+            calls = stored.list_records()
             ids = [call["id"] for call in calls]
             if after is not None and after not in ids:
                 raise errors.NotFound("Model call not found")
@@ -155,11 +171,16 @@ class RunPartOperations(OperationFamily):
             database = self.lookups.database(db_id)
             paging.check_run_view(RunView(cut=cut))
             row = await self._read_ended(database, run_id)
-            call = await database.read(read_model_call(row, call_id), size="large")
+            call = await self._price(
+                lambda cost_of: read_model_call(row, call_id, cost_of), database
+            )
             if call is None:
                 raise errors.NotFound("Model call not found")
             documents.cut_entries(call["messages"], "content", cut)
             return build_document(call)
+
+    async def _price(self, read: Callable[[CostOf], Work[T]], database: Database) -> T:
+        return await self.hosting.prices.run(read, partial(database.read, size="large"))
 
     async def _read_ended(self, database: Database, run_id: str) -> RunRow:
         row = await database.read(run_reads.get(run_id, self.lookups.visibility), size="run")
@@ -279,6 +300,8 @@ class StoredCalls:
         spans: the spans of the run, as its record has them.
         own: its messages.
         requests: the record of its requests, empty if there is none.
+        counters: its tokens.
+        cost_of: the prices.
     """
 
     def __init__(
@@ -286,6 +309,8 @@ class StoredCalls:
         spans: Sequence[Mapping[str, Any]],
         own: Sequence[Mapping[str, Any]],
         requests: Mapping[str, Any],
+        counters: Mapping[str, int],
+        cost_of: CostOf,
     ) -> None:
         self._own = own
         self._system = (OWN, 0) if own and own[0]["role"] == "system" else None
@@ -295,6 +320,7 @@ class StoredCalls:
         self._calls = {f"{CALL_PREFIX}{number}": call for number, call in calls.items()}
         self._words: Sequence[Mapping[str, Any]] = requests.get("words", ())
         self.runs: Sequence[int] = requests.get("runs", ())
+        self._costs = dict(self._price(cost_of, counters))
         self._empty = {at for at, word in enumerate(self._words) if _is_empty(word)}
 
     def list_records(self) -> list[ModelCallRecord]:
@@ -308,6 +334,28 @@ class StoredCalls:
             sent[call_id] = {**now, "count": len(places) - empty, "places": _group(places)}
         ids = sorted(self._spans.keys() | self._calls.keys(), key=_get_number)
         return [self._build(each, sent.get(each, {})) for each in ids]
+
+    def _price(self, cost_of: CostOf, counters: Mapping[str, int]) -> Iterator[tuple[str, float]]:
+        """Yield the cost of each call in US dollars, if its tokens and their price are known.
+
+        A span has no tokens of a cache. They are those of the answer with the same tokens; without
+        one the run must not have used a cache.
+        """
+        answers = [each["metrics"] for each in self._own if isinstance(each.get("metrics"), dict)]
+        is_cached = any(counters[name] for name in _CACHED)
+        for call_id, span in self._spans.items():
+            used = {name: span.get(name) for name in ("input_tokens", "output_tokens")}
+            same = (each for each in answers if used == {name: each.get(name) for name in used})
+            if None in used.values():
+                continue
+            if (answer := next(same, None)) is not None:
+                answers.remove(answer)
+                used |= {name: answer.get(name) for name in _CACHED}
+            elif is_cached:
+                continue
+            whole = {name: n if isinstance(n := used.get(name), int) else 0 for name in counters}
+            if (cost := cost_of(span.get("name") or "", whole)) is not None:
+                yield call_id, cost / NANODOLLARS
 
     def rebuild(
         self, call_id: str, history: Sequence[Mapping[str, Any]]
@@ -345,6 +393,7 @@ class StoredCalls:
             "finished_at": span.get("finished_at"),
             "input_tokens": span.get("input_tokens"),
             "output_tokens": span.get("output_tokens"),
+            "cost": self._costs.get(call_id),
             "message_count": sent.get("count"),
             "characters": call.get("size"),
             "tools": sent.get("tools"),
@@ -401,7 +450,7 @@ def _build_message(sources: Sequence[Sequence[Mapping[str, Any]]], source: int, 
 
 
 @unit
-def read_model_calls(row: RunRow) -> Steps[StoredCalls]:
+def read_model_calls(row: RunRow, cost_of: CostOf) -> Steps[StoredCalls]:
     """Read the model calls of a run that has ended or is paused."""
     stored = yield from run_reads.get_requests(row.run_id)
     # Of damaged data the rest is shown.
@@ -409,13 +458,15 @@ def read_model_calls(row: RunRow) -> Steps[StoredCalls]:
         parse_records(row.spans or "[]") or [],
         parse_messages(row.messages or "[]") or [],
         parse_stored(stored or "{}", dict) or {},
+        parse_counters(row.metrics),
+        cost_of,
     )
 
 
 @unit
-def read_model_call(row: RunRow, call_id: str) -> Steps[ModelCallDetail | None]:
+def read_model_call(row: RunRow, call_id: str, cost_of: CostOf) -> Steps[ModelCallDetail | None]:
     """Read a model call with its messages; None if the run has none with the id."""
-    calls = yield from read_model_calls(row)
+    calls = yield from read_model_calls(row, cost_of)
     record = next((each for each in calls.list_records() if each["id"] == call_id), None)
     if record is None:
         return None

@@ -2600,6 +2600,7 @@ export interface components {
         ModelCallDetail: {
             attempt: number;
             characters: number | null;
+            cost: number | null;
             error_code: string | null;
             finish_reason: string | null;
             finished_at: string | null;
@@ -2633,6 +2634,7 @@ export interface components {
          *     a library reports. `response_model` and `response_id` are what the provider has reported about
          *     its answer. `attempt` counts the attempts at this call with this model from 1. `message_count`
          *     and `characters` are the size of the request. `tools` is a hash of the tools with their schemas.
+         *     `cost` is in US dollars, and null if the price or the use of a cache is not known.
          *     `omissions` are the parts of the conversation that are left out. `references` are the messages
          *     of the request in their order, as ranges of the numbers of stored messages: those of the earlier
          *     runs together (`history`), of the run, and of texts that nothing else stores (`added`). Unknown
@@ -2641,6 +2643,7 @@ export interface components {
         ModelCallRecord: {
             attempt: number;
             characters: number | null;
+            cost: number | null;
             error_code: string | null;
             finish_reason: string | null;
             finished_at: string | null;

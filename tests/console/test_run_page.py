@@ -29,6 +29,7 @@ def test_calls_and_the_chosen_one_are_one_page(server: ThreadedServer, browser: 
         expect(shown.page.locator("[data-span=run]")).to_have_attribute("aria-current", "true")
         shown.page.click("[data-span=model] >> nth=0")
         expect(chosen).to_contain_text("answered by")
+        expect(chosen.locator("dt:text-is('cost') + dd")).to_have_text("not known")
         expect(chosen).to_contain_text("Delegate.")
         assert "call=" in shown.evaluate("location.hash")
         check_accessibility(shown)

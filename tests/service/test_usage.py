@@ -195,14 +195,21 @@ async def check_sums(service: Service, records: list[dict[str, Any]]) -> None:
     of_models = await read_usage(operations, by=("model",))
     found = {row["model"]: row["total_tokens"] for row in of_models["data"]}
     assert {name: tokens for name, tokens in found.items() if tokens} == sum_models(records)
+    calls = [
+        call
+        for run in records
+        for call in (await operations.get_run_model_calls(run["run_id"])).value["model_calls"]
+    ]
     for row in of_models["data"]:
+        costs = [call["cost"] for call in calls if call["model"] == row["model"]]
         if row["model"] == "priced":
             plain = row["input_tokens"] - row["cache_read_tokens"]
             dollars = 2 * plain + 10 * row["output_tokens"] + 0.5 * row["cache_read_tokens"]
-            assert row["cost"] == pytest.approx(dollars / 1_000_000)
+            assert row["cost"] == pytest.approx(dollars / 1_000_000) == pytest.approx(sum(costs))
             assert row["unpriced_tokens"] == 0
         elif row["total_tokens"]:
             assert (row["cost"], row["unpriced_tokens"]) == (None, row["total_tokens"])
+            assert set(costs) <= {None}
 
 
 async def test_sums_of_several_services_equal_the_records(world: Deployment) -> None:

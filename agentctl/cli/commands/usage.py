@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 from agentctl.cli.io import current_io
 from agentctl.cli.options import NO_CHOICE, ComponentChoice, select_component
 from agentctl.cli.parameters import flag, option
-from agentctl.cli.show.columns import format_distance
+from agentctl.cli.show.columns import format_cost, format_distance
 from agentctl.cli.show.output import (
     FieldsOption,
     FieldsOutput,
@@ -207,7 +207,7 @@ def _format_cost(row: Mapping[str, Any]) -> str:
         return "?"
     if not row["total_tokens"]:
         return ""
-    cost = f"{row['cost']:,.2f}" if row["cost"] >= 1 else f"{row['cost']:.4f}"
+    cost = format_cost(row["cost"])
     return f"> {cost}" if row["unpriced_tokens"] else cost
 
 

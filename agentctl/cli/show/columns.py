@@ -69,6 +69,11 @@ def _format_call_tokens(call: Record) -> str | None:
     return f"{call['input_tokens']:,} in, {call['output_tokens'] or 0:,} out"
 
 
+def format_cost(cost: float | None) -> str:
+    """Return US dollars as a text; `?` if they are not known."""
+    return "?" if cost is None else f"{cost:,.2f}" if cost >= 1 else f"{cost:.4f}"
+
+
 def _describe_wait(run: Record) -> str | None:
     return describe_wait(run.get("approvals") or ()) if run.get("status") == "PAUSED" else None
 
@@ -117,23 +122,10 @@ def _get_of_match(record: Record, name: str) -> object:
 
 def _add_match(columns: Columns) -> Columns:
     """Return the columns of a list with the text that a search has found."""
-    names = ("run_id", "snippet")
-    return Columns(
-        tsv=[
-            *columns.tsv,
-            *(Column(f"match_{name}", partial(_get_of_match, name=name)) for name in names),
-        ],
-        table=[
-            *columns.table[:2],
-            Column(
-                "match_snippet",
-                lambda row: _get_of_match(row, "snippet") or "",
-                heading="found",
-                look="text",
-            ),
-            *columns.table[2:],
-        ],
-    )
+    run_id, snippet = (partial(_get_of_match, name=name) for name in ("run_id", "snippet"))
+    tsv = [Column("match_run_id", run_id), Column("match_snippet", snippet)]
+    found = Column("match_snippet", snippet, heading="found", look="text")
+    return Columns([*columns.tsv, *tsv], [*columns.table[:2], found, *columns.table[2:]])
 
 
 SESSIONS = Columns(
@@ -277,7 +269,8 @@ MODEL_CALLS = Columns(
         *plain_columns("id", "model", "provider", "requested_model", "response_model"),
         *plain_columns("response_id", "attempt", "is_fallback", "status", "error_code"),
         *plain_columns("finish_reason", "started_at", "first_token_at", "finished_at"),
-        *plain_columns("input_tokens", "output_tokens", "message_count", "characters", "tools"),
+        *plain_columns("input_tokens", "output_tokens", "cost", "message_count"),
+        *plain_columns("characters", "tools"),
     ],
     table=[
         Column("id", heading="CALL"),
@@ -286,6 +279,7 @@ MODEL_CALLS = Columns(
         Column("status", _describe_call_end, heading="STATUS"),
         Column("duration", _format_duration, right=True),
         Column("tokens", _format_call_tokens, right=True),
+        Column("cost", lambda call: format_cost(call["cost"]), right=True),
         Column("message_count", heading="MESSAGES", right=True),
         Column(
             "left out",

@@ -100,7 +100,7 @@ def list_runs(
     """
     listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else _RUNS
     if search is not None:
-        # The places of a session's texts are next to each other: each run has a group of its own.
+        # The places of a session's texts are next to each other: each run is a group.
         matched = FoundList(listing, RunRow, "t.place", 1, 1, FARTHEST)
         searched = visibility.narrow(filter.user_id)
         return list_page(matched, search, searched, _match_runs(filter, visibility), page)

@@ -2,7 +2,7 @@
 
 import { call, componentOf, isAtRest, isFinal, kindOf, path, withQuery } from "./api.js";
 import {
-  formatNumber, html, Loaded, printable, useEffect, useRef, useResource, useState,
+  formatCost, formatNumber, html, Loaded, printable, useEffect, useRef, useResource, useState,
 } from "./ui.js";
 import { addPauses } from "./waits.js";
 
@@ -126,6 +126,7 @@ export function Sent({ run, id, db }) {
     const first = Math.max(0, found.messages.length - SENT);
     return html`<dl class="facts">
         <dt>answered by</dt><dd>${printable(found.response_model ?? found.requested_model ?? "not known")}</dd>
+        ${found.input_tokens === null ? null : html`<dt>cost</dt><dd>${found.cost === null ? "not known" : formatCost(found.cost)}</dd>`}
         ${left ? html`<dt>left out</dt><dd>${printable(left)}</dd>` : null}
       </dl>
       <h3 class="caption">Sent ${STATES[found.state]}</h3>

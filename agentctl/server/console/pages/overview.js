@@ -4,7 +4,7 @@ import { can, canList, withQuery } from "../app/api.js";
 import { describeSpan, endOf, Figure, Patterns, UNITS, useBrush } from "../app/chart.js";
 import { Filters } from "../app/filters.js";
 import {
-  cut, Empty, Filter, formatAge, formatDuration, formatNumber, formatShort, html, Loaded, Page, printable, setQuery, Skeleton,
+  cut, Empty, Filter, formatAge, formatCost, formatDuration, formatNumber, formatShort, html, Loaded, Page, printable, setQuery, Skeleton,
   toHash, useCaller, useComponents, useEffect, useMemo, useNow, useResource, useState,
 } from "../app/ui.js";
 
@@ -25,8 +25,6 @@ const ENDS = [["completed", "COMPLETED", "solid"], ["failed", "ERROR", "hatched"
 const PERCENTILES = [["p50", "circle"], ["p95", "triangle"], ["p99", "square"]];
 const NOTHING = { points: [], data: [], groups: 0, total: null, waiting: null };
 
-const dollars = new Intl.NumberFormat("en", { style: "currency", currency: "USD", maximumFractionDigits: 6 });
-const formatCost = (cost) => dollars.format(cost);
 const formatTime = (seconds) => formatDuration(seconds * 1000);
 /** Return a power of ten of seconds in one unit: an axis has no room for two. */
 const formatTick = (seconds) => (seconds < 1 ? formatTime(seconds) : `${formatNumber(seconds)} s`);
