@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from agentctl.agents import (
         Decision,
+        File,
         Memories,
         Memory,
         Output,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INTERFACE_VERSION",
     "Decision",
+    "File",
     "Memories",
     "Memory",
     "Output",

@@ -15,6 +15,7 @@ from agno.models.response import ModelResponse
 from agno.utils.models.schema_utils import get_response_schema_for_provider
 
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.files import LoadedFile, build_inline
 from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
     Answered,
@@ -159,8 +160,7 @@ def _calling(model: Model, answer: Message) -> Iterator[None]:
 def _convert_messages(messages: Sequence[Message]) -> NeutralMessages:
     converted = NeutralMessages()
     for message in messages:
-        if message.images or message.audio or message.videos or message.files:
-            raise ModelProviderError("agentctl.agno.Model takes text only", status_code=400)
+        files = _read_files(message)
         text = message.get_content_string() if message.content is not None else ""
         if message.role in ("system", "developer"):
             converted.add_system(text)
@@ -173,8 +173,23 @@ def _convert_messages(messages: Sequence[Message]) -> NeutralMessages:
         elif message.role == "tool":
             converted.add_result(message.tool_call_id or "", text, message.tool_name or "")
         else:
-            converted.add_user(text)
+            converted.add_user(text, files)
     return converted
+
+
+def _read_files(message: Message) -> list[LoadedFile]:
+    given = [*(message.images or ()), *(message.audio or ()), *(message.files or ())]
+    for each in given:
+        if not isinstance(each.content, bytes) or not each.mime_type:
+            raise ModelProviderError(
+                "agentctl.agno.Model takes files with content and mime_type", status_code=400
+            )
+    if message.videos:
+        raise ModelProviderError("agentctl.agno.Model takes no videos", status_code=400)
+    return [
+        build_inline(each.content, each.mime_type, getattr(each, "filename", None))
+        for each in given
+    ]
 
 
 def _build_response(piece: Delta | Answered) -> ModelResponse:

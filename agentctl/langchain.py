@@ -29,6 +29,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from pydantic import BaseModel, ConfigDict
 
+from agentctl.runtime.files import LoadedFile, build_inline
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import check_model, is_known_call
 from agentctl.runtime.models.answering import (
@@ -270,7 +271,7 @@ def _convert_messages(messages: Sequence[BaseMessage]) -> NeutralMessages:
         elif role == "assistant":
             converted.add_answer(text, (), None)
         elif isinstance(message, HumanMessage | ChatMessage):
-            converted.add_user(text)
+            converted.add_user(text, _read_files(message))
         else:
             raise ValueError(f"agentctl.langchain.ChatModel takes no {type(message).__name__}")
     return converted
@@ -287,11 +288,24 @@ def _read_text(message: BaseMessage) -> str:
             texts.append(block["text"])
         elif isinstance(message, ToolMessage):
             texts.append(orjson.dumps(block).decode())
-        elif not isinstance(message, AIMessage):
-            raise ValueError(
-                f"agentctl.langchain.ChatModel takes text, and no content of type {block['type']!r}"
-            )
     return "".join(texts)
+
+
+def _read_files(message: BaseMessage) -> list[LoadedFile]:
+    if isinstance(message.content, str):
+        return []
+    blocks: list[Any] = [each for each in message.content_blocks if each["type"] != "text"]
+    for block in blocks:
+        if not block.keys() >= {"base64", "mime_type"}:
+            kind = block.get("value", block).get("type")
+            raise ValueError(
+                f"agentctl.langchain.ChatModel takes text, bytes, and no content of type {kind!r}"
+            )
+    names = [(block.get("extras") or block).get("filename") for block in blocks]
+    return [
+        build_inline(block["base64"], block["mime_type"], name)
+        for block, name in zip(blocks, names, strict=True)
+    ]
 
 
 def _build_chunk(piece: Delta | Answered) -> ChatGenerationChunk:

@@ -27,6 +27,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
+from agentctl.runtime.files import LoadedFile, build_inline, read_data_url
 from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
     Answered,
@@ -40,6 +41,8 @@ from agentctl.runtime.models.answering import (
 )
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages
+
+_FILE_PARTS = ("input_image", "input_file", "input_audio")
 
 
 class Model(BaseModel):  # type: ignore[misc]
@@ -184,7 +187,7 @@ def _convert_items(instructions: str, items: str | Sequence[Mapping[str, Any]]) 
         elif kind == "message" and role in ("system", "developer"):
             converted.add_system(_read_text(item["content"]))
         elif kind == "message":
-            converted.add_user(_read_text(item["content"]))
+            converted.add_user(_read_text(item["content"]), _read_files(item["content"]))
         elif kind == "function_call":
             call = item["call_id"], item["name"], parse_arguments(item["arguments"])
             converted.extend_answer(calls=[call], kept=item)
@@ -201,12 +204,28 @@ def _read_text(content: str | Iterable[Mapping[str, Any]]) -> str:
     texts: list[str] = []
     for part in content:
         text = part.get("text", part.get("refusal"))
+        if text is None and part["type"] in _FILE_PARTS:
+            continue
         if text is None:
             raise UserError(
                 f"agentctl.openai_agents.Model takes text, and no part of the type {part['type']!r}"
             )
         texts.append(text)
     return "".join(texts)
+
+
+def _read_files(content: str | Iterable[Mapping[str, Any]]) -> list[LoadedFile]:
+    files: list[LoadedFile] = []
+    for part in () if isinstance(content, str) else content:
+        if part["type"] == "input_audio":
+            sound = part["input_audio"]
+            files.append(build_inline(sound["data"], f"audio/{sound['format']}"))
+        elif part["type"] in _FILE_PARTS:
+            url = part.get("image_url") or part.get("file_data") or ""
+            if (file := read_data_url(url, part.get("filename"))) is None:
+                raise UserError("agentctl.openai_agents.Model takes files as data URLs")
+            files.append(file)
+    return files
 
 
 def _build_items(answered: Answered) -> list[ResponseOutputItem]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelMessage,
     ModelRequest,
     ModelResponse,
@@ -34,6 +35,7 @@ from pydantic_ai.usage import RequestUsage
 from agentctl.records.components import ToolRecord
 from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.files import LoadedFile, build_inline
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
@@ -262,7 +264,7 @@ def _convert_messages(messages: Sequence[ModelMessage]) -> NeutralMessages:
             if isinstance(part, SystemPromptPart):
                 converted.add_system(part.content)
             elif isinstance(part, UserPromptPart):
-                converted.add_user(_read_text(part))
+                converted.add_user(*_read_prompt(part))
             elif isinstance(part, ToolReturnPart):
                 converted.add_result(part.tool_call_id, part.model_response_str(), part.tool_name)
             elif isinstance(part, RetryPromptPart) and part.tool_name is not None:
@@ -274,14 +276,20 @@ def _convert_messages(messages: Sequence[ModelMessage]) -> NeutralMessages:
     return converted
 
 
-def _read_text(part: UserPromptPart) -> str:
+def _read_prompt(part: UserPromptPart) -> tuple[str, list[LoadedFile]]:
     if isinstance(part.content, str):
-        return part.content
-    texts = [item.content if isinstance(item, TextContent) else item for item in part.content]
-    for text in texts:
-        if not isinstance(text, str):
-            raise UserError(f"agentctl.pydantic_ai.Model takes text, and no {type(text).__name__}")
-    return "\n\n".join(cast("list[str]", texts))
+        return part.content, []
+    texts, files = list[str](), list[LoadedFile]()
+    for item in part.content:
+        if isinstance(item, BinaryContent):
+            files.append(build_inline(item.data, item.media_type))
+        elif isinstance(item, str | TextContent):
+            texts.append(item if isinstance(item, str) else item.content)
+        else:
+            raise UserError(
+                f"agentctl.pydantic_ai.Model takes text and bytes, and no {type(item).__name__}"
+            )
+    return "\n\n".join(texts), files
 
 
 def _write_arguments(call: Mapping[str, Any]) -> Any:

@@ -9,14 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar, get_args, overload
 
-from agentctl.agents.waiting import ContextHost, Decision, Rejected, StepFailed, WaitingContext
+from agentctl.agents.waiting import (
+    ContextHost,
+    Decision,
+    File,
+    Rejected,
+    StepFailed,
+    WaitingContext,
+)
 
 __all__ = [
     "Decision",
     "Event",
+    "File",
     "Memories",
     "Memory",
     "Output",
@@ -149,6 +158,7 @@ class RunContext(WaitingContext):
         history: the messages of earlier runs of the session that the component receives, oldest
             first: objects with `role` and `content`.
         memories: the memories of the user; None for a run without a user.
+        files: the files of the message.
         replies: for a test of your own: the results of `approve` (a `Decision` or a bool) and of
             `ask` (an answer, or an exception to raise), in their order.
         host: set by the server.
@@ -159,6 +169,7 @@ class RunContext(WaitingContext):
         "claims",
         "component_id",
         "dependencies",
+        "files",
         "history",
         "input",
         "memories",
@@ -184,6 +195,7 @@ class RunContext(WaitingContext):
         state: dict[str, Any] | None = None,
         history: Sequence[Mapping[str, Any]] = (),
         memories: Memories | None = None,
+        files: Sequence[File] = (),
         replies: Iterable[Any] = (),
         host: ContextHost | None = None,
     ) -> None:
@@ -199,6 +211,7 @@ class RunContext(WaitingContext):
         self.state: dict[str, Any] = {} if state is None else state
         self.history = history
         self.memories = memories
+        self.files = files
         self._call_id = call_id
 
     def __repr__(self) -> str:
@@ -293,6 +306,35 @@ class RunContext(WaitingContext):
         if page is None:
             raise LookupError(f"There is no result {id}")
         return page
+
+    async def file_path(self, file: File) -> Path:
+        """Return the path of a copy of a file for code that reads paths; it ends with the run.
+
+        Raises:
+            agentctl.errors.NotFound: the file was deleted.
+            RuntimeError: there is no server.
+        """
+        return await self._require_host("file_path").find_path(file)
+
+    async def save_file(self, name: str, data: bytes) -> File:
+        """Store a file of the session that the record of the run names, and return it.
+
+        A name that the session has already gets the next version. The same bytes again, as when a
+        function runs again after a wait, are the same file.
+
+        Raises:
+            agentctl.errors.AgentctlError: the name, the type of the bytes or their size is refused,
+                or they cannot be stored.
+            RuntimeError: there is no server.
+        """
+        if not isinstance(name, str) or not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError("the name must be a text, and the data bytes")
+        return await self._require_host("save_file").save_file(name, bytes(data))
+
+    def _require_host(self, method: str) -> ContextHost:
+        if self._host is None:
+            raise RuntimeError(f"context.{method} needs a server")
+        return self._host
 
     @property
     def call_id(self) -> str | None:

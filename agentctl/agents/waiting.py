@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 
@@ -87,6 +88,30 @@ class Replayer(Protocol):
     ) -> Awaitable[Any]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a run: its name, its type by its bytes, such as `image/png`, and its size in bytes.
+
+    Attributes:
+        load: returns the bytes. A test of your own gives a function.
+    """
+
+    name: str
+    media_type: str
+    load: Callable[[], Awaitable[bytes]] = field(repr=False, compare=False)
+    size: int = 0
+    sha256: str = ""
+    file_id: str = ""
+
+    async def read(self) -> bytes:
+        """Return the bytes.
+
+        Raises:
+            agentctl.errors.NotFound: the file was deleted.
+        """
+        return await self.load()
+
+
 class ContextHost(Protocol):
     """The server side of a `RunContext`. Its methods may be called in any thread."""
 
@@ -104,6 +129,14 @@ class ContextHost(Protocol):
 
     def read_tool_result(self, call_id: str, offset: int) -> str | None:
         """Return a page of a result of a tool; None if the run has none of this call."""
+
+    async def find_path(self, file: File) -> Path:
+        """Return the path of a copy of a file."""
+        ...
+
+    async def save_file(self, name: str, data: bytes) -> File:
+        """Store a file that the run makes."""
+        ...
 
     def find_replayer(self, method: str) -> Replayer:
         """Return the executor of a method that waits.

@@ -11,6 +11,7 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from agentctl.records.approvals import ApprovalKind, ApprovalPolicy, ApprovalStatus
+from agentctl.records.files import RunFileRecord
 from agentctl.records.items import Item, OmissionRecord
 from agentctl.records.run_spec import OriginKind
 from agentctl.records.runs import RunErrorRecord, ToolCallRecord, VersionChange
@@ -107,6 +108,13 @@ class CompactedEvent(EventFields):
     estimated_tokens: int | None
     window: int | None
     summary: NotRequired[str | None]
+
+
+class FileSavedEvent(EventFields):
+    """The code of the run has saved a file."""
+
+    event: Literal["FileSaved", "TeamFileSaved"]
+    file: RunFileRecord
 
 
 class StepStartedEvent(EventFields):
@@ -209,6 +217,7 @@ RunEventRecord = (
     | ToolCallStartedEvent
     | ToolCallCompletedEvent
     | CompactedEvent
+    | FileSavedEvent
     | StepStartedEvent
     | StepCompletedEvent
     | PausedEvent

@@ -7,7 +7,7 @@ is the prefix of the component and the kind: `RunContent`, `TeamRunContent`, `Te
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ class EventKind(Enum):
     PAUSED = "Paused"
     CONTINUED = "Continued"
     COMPACTED = "ContextCompacted"
+    FILE_SAVED = "FileSaved"
     STEP_STARTED = "StepStarted"
     STEP_COMPLETED = "StepCompleted"
 
@@ -49,13 +50,6 @@ END_KINDS = {status: kind for kind, status in END_STATUSES.items()}
 
 TEXT_KINDS = frozenset({EventKind.CONTENT, EventKind.THINKING})
 """The kinds with a new part of a text, most events of a stream."""
-
-_DESCRIPTIONS = {
-    EventKind.STARTED: "started",
-    EventKind.CONTINUED: "continued",
-    EventKind.COMPLETED: "completed",
-    EventKind.CANCELLED: "was cancelled",
-}
 
 _RUN_KINDS = frozenset(
     {
@@ -136,6 +130,26 @@ def describe_compacted(compacted: Mapping[str, Any]) -> str:
     return f"not shown whole to the model: {', '.join(parts)}"
 
 
+def describe_file(file: Mapping[str, Any]) -> str:
+    """Return one line about a file that a run has saved."""
+    name, version = file.get("name"), file.get("version")
+    return f"saved {name} ({file.get('media_type')}, {file.get('size')} bytes), version {version}"
+
+
+_DESCRIPTIONS: dict[EventKind, Callable[[Mapping[str, Any]], str]] = {
+    EventKind.QUEUED: lambda data: f"queued: place {data.get('queue_position')} in its session",
+    EventKind.STARTED: lambda _: "started",
+    EventKind.CONTINUED: lambda _: "continued",
+    EventKind.COMPLETED: lambda _: "completed",
+    EventKind.CANCELLED: lambda _: "was cancelled",
+    EventKind.COMPACTED: describe_compacted,
+    EventKind.FILE_SAVED: lambda data: describe_file(data.get("file") or {}),
+    EventKind.STEP_STARTED: lambda data: f"step {data.get('step_name')}",
+    EventKind.STEP_COMPLETED: lambda data: f"step {data.get('step_name')} completed",
+}
+"""Descriptions of the events for which their members alone are enough."""
+
+
 def find_event_kind(name: str) -> EventKind | None:
     """Return the kind of an event by its name; None for an event of another product."""
     return _KINDS.get(name)
@@ -214,21 +228,14 @@ class Event:
                 percent = f"{fraction:.0%}" if isinstance(fraction, int | float) else None
                 parts = (percent, self.data.get("text"))
                 return "progress: " + " ".join(str(part) for part in parts if part)
-            case EventKind.COMPACTED:
-                return describe_compacted(self.data)
-            case EventKind.STEP_STARTED:
-                return f"step {self.data.get('step_name')}"
-            case EventKind.STEP_COMPLETED:
-                return f"step {self.data.get('step_name')} completed"
-            case EventKind.QUEUED:
-                return f"queued: place {self.data.get('queue_position')} in its session"
             case EventKind.PAUSED:
                 asked = self.data.get("approvals")
                 return f"paused: waits for {describe_wait(asked) if asked else 'a member'}"
             case EventKind.FAILED:
                 error = self.data.get("error") or {}
                 return f"ended as ERROR, {error.get('code')}: {error.get('detail')}"
-        return None if self.kind is None else _DESCRIPTIONS.get(self.kind)
+        describe = None if self.kind is None else _DESCRIPTIONS.get(self.kind)
+        return None if describe is None else describe(self.data)
 
 
 def parse_event(name: str, data: bytes | str, seq: int = 0) -> Event:

@@ -65,15 +65,15 @@ class FileReference:
 
 
 class RunFileRecord(TypedDict):
-    """A file of a run: one of its message, or one that it has made (`origin`)."""
+    """A file of a run: one of its message, or one that it has saved, with `created_at`."""
 
     file_id: str
     name: str
     media_type: str
     size: int
     sha256: str
-    origin: NotRequired[FileOrigin]
     version: NotRequired[int]
+    created_at: NotRequired[Timestamp]
 
 
 def check_file_name(name: str) -> str:

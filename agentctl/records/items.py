@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, cast
 from typing_extensions import TypedDict
 
 from agentctl.records.approvals import ApprovalSummary
-from agentctl.records.events import OmissionKind, describe_compacted
+from agentctl.records.events import OmissionKind, describe_compacted, describe_file
 from agentctl.records.files import RunFileRecord
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
@@ -53,13 +53,14 @@ class TextItem(TypedDict):
 
     `role` is that of a message: `system` or `user`. `compacted` is a line about the messages that
     do not fit into the context window of the model, `omissions` names them. A
-    `notice` is a fact about the run.
+    `notice` is a fact about the run, such as that it has saved `file`.
     """
 
     type: Literal["text", "thinking", "prompt", "compacted", "notice"]
     text: str
     role: NotRequired[str]
     omissions: NotRequired[list[OmissionRecord]]
+    file: NotRequired[RunFileRecord]
     truncated: NotRequired[dict[Literal["characters"], int]]
 
 
@@ -155,6 +156,9 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
     items = [*first, *placed, *rest[len(first) :]]
     for change in run.get("version_changes") or ():
         items.insert(_find_place(items, change["at"]), build_notice(change))
+    for file in reversed(run.get("files") or ()):
+        if "created_at" in file:
+            items.insert(_find_place(items, file["created_at"]), build_saved(file))
     if damaged := run.get("damaged"):
         names = ", ".join(map(str, damaged))
         items.insert(0, {"type": "notice", "text": f"damaged in the database: {names}"})
@@ -171,6 +175,12 @@ def build_notice(change: VersionChange) -> TextItem:
     """Build the item of a change of the version of the component."""
     text = f"The component changed from version {change['before']} to {change['after']}"
     return {"type": "notice", "text": text}
+
+
+def build_saved(file: Record) -> TextItem:
+    """Build the item of a file that the run has saved."""
+    saved = cast(RunFileRecord, dict(file))
+    return {"type": "notice", "text": describe_file(file), "file": saved}
 
 
 def _find_place(items: Sequence[Item], at: str) -> int:

@@ -20,6 +20,7 @@ from agentctl.records.items import (
     build_compacted,
     build_notice,
     build_question,
+    build_saved,
 )
 from agentctl.records.kinds import KINDS, Record, find_component
 from agentctl.records.phase import describe_run
@@ -131,6 +132,8 @@ class RunReader:
                 changes.append(run.add_text("thinking", event.text))
             case EventKind.COMPACTED:
                 changes.append(_add_compacted(run, event))
+            case EventKind.FILE_SAVED:
+                changes.append(run.add(build_saved(event.data.get("file") or {})))
             case EventKind.TOOL_CALL_STARTED:
                 changes.append(_start_call(run, event))
             case EventKind.TOOL_CALL_COMPLETED:

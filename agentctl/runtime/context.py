@@ -6,13 +6,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
-from agentctl.agents import RunContext
+from agentctl.agents import File, RunContext
 from agentctl.light_dataclass import dataclass
+from agentctl.records.files import FileReference
 from agentctl.records.text import replace_unstorable
+from agentctl.runtime.files import FileAccess, load_references
 from agentctl.runtime.pauses import CallOutcome, Decided, to_text
 from agentctl.runtime.transcript.context_window import PAGE_CHARACTERS, Omission, read_page
 from agentctl.runtime.transcript.events import Compacted, ProgressReported
@@ -33,6 +47,8 @@ if TYPE_CHECKING:
     from agentctl.runtime.transcript.events import RunEvent
     from agentctl.runtime.transcript.session_state import SessionState
     from agentctl.runtime.transcript.transcript import Transcript
+
+T = TypeVar("T")
 
 MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED", "PAUSED", "PARKED"]
 
@@ -372,6 +388,32 @@ class RunHost:
         found = find_tool_result(self._environment, call_id)
         return None if found is None else read_page(found[0], offset, found[1])
 
+    async def find_path(self, file: File) -> Path:
+        return await self._await(self._get_files().path(_get_reference(file)))
+
+    async def save_file(self, name: str, data: bytes) -> File:
+        self._environment.checkpoint()
+        return self.build_file(await self._await(self._get_files().save(name, data)))
+
+    def build_file(self, reference: FileReference) -> File:
+        """Return a file of the run for its code."""
+
+        async def load() -> bytes:
+            return await self._await(self._get_files().read(reference))
+
+        return File(load=load, **asdict(reference))
+
+    def _get_files(self) -> FileAccess:
+        if self._environment.files is None:
+            raise ContextMisuse("this run has no store of files")
+        return self._environment.files
+
+    async def _await(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for work in the loop of the server, also in the loop of a thread of the run."""
+        if self._is_in_loop():
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
     def find_replayer(self, method: str) -> Replayer:
         if self.replayer is None:
             raise ContextMisuse(f"context.{method} is for async functions that are agents")
@@ -407,6 +449,10 @@ class RunHost:
             return
 
 
+def _get_reference(file: File) -> FileReference:
+    return FileReference(file.file_id, file.name, file.media_type, file.size, file.sha256)
+
+
 def format_call_id(run_id: str, tool_call_id: str) -> str:
     """Return an id that no call of another run has: models repeat theirs."""
     return f"{run_id}:{tool_call_id}"
@@ -430,6 +476,7 @@ def build_run_context(environment: RunEnvironment, host: RunHost | None = None) 
     The state is shared by all functions of the run and of its members.
     """
     spec, call = environment.spec, current_call.get()
+    host = host or RunHost(environment)
     return RunContext(
         user_id=spec.user_id,
         session_id=spec.session_id,
@@ -443,5 +490,6 @@ def build_run_context(environment: RunEnvironment, host: RunHost | None = None) 
         state=environment.state.values,
         history=tuple(dict(message) for message in environment.history),
         memories=environment.memories,
-        host=host or RunHost(environment),
+        files=tuple(map(host.build_file, load_references(spec.files))) if spec.files else (),
+        host=host,
     )

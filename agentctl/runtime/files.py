@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson
@@ -59,6 +60,18 @@ class FileAccess(Protocol):
         """Yield the bytes of a file in parts."""
         ...
 
+    async def path(self, file: FileReference) -> Path:
+        """Return the path of a copy that only the run uses, and that ends with it."""
+        ...
+
+    async def save(self, name: str, data: bytes) -> FileReference:
+        """Store a file that the run makes.
+
+        Raises:
+            ValidationFailed, TooLarge: the name, the type of the bytes or their size is refused.
+        """
+        ...
+
     async def find(self, file_ids: Iterable[str]) -> dict[str, FileReference]:
         """Return those files of the session that exist, by their ids."""
         ...
@@ -69,6 +82,15 @@ class LoadedFile(NamedTuple):
 
     reference: FileReference
     data: bytes
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.data).decode()
+
+    @property
+    def url(self) -> str:
+        """The bytes as a `data` URL."""
+        return f"data:{self.reference.media_type};base64,{self.base64}"
 
 
 MessageFile = FileReference | Mapping[str, Any] | LoadedFile
@@ -89,8 +111,9 @@ def find_format(file: FileReference) -> str:
     return _AUDIO_FORMATS.get(subtype, subtype)
 
 
-def build_inline(data: bytes, media_type: str, name: str | None = None) -> LoadedFile:
-    """Return the bytes in a message of a library as a file."""
+def build_inline(data: bytes | str, media_type: str, name: str | None = None) -> LoadedFile:
+    """Return the bytes in a message of a library, or their base64 form, as a file."""
+    data = base64.b64decode(data) if isinstance(data, str) else data
     digest = hashlib.sha256(data).hexdigest()
     return LoadedFile(FileReference("", name or "file", media_type, len(data), digest), data)
 
@@ -100,7 +123,7 @@ def read_data_url(url: str, name: str | None = None) -> LoadedFile | None:
     head, comma, data = url.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         return None
-    return build_inline(base64.b64decode(data), head[5:-7].partition(";")[0], name)
+    return build_inline(data, head[5:-7].partition(";")[0], name)
 
 
 def load_references(stored: str | None) -> list[FileReference]:
@@ -146,8 +169,8 @@ async def show_files(
 ) -> Sequence[Message]:
     """Return messages as a model gets them, with `files` as references or loaded files it takes.
 
-    The text of a text file is part of the content. A line stands for a file that the model does not
-    take, or that was deleted. Messages without files are returned as they are.
+    The text of a text file is part of the content. A line replaces a file that the model does not
+    take, or that was deleted. Messages without files are returned unchanged.
     """
     listed = [file for message in messages for file in message.get("files", ())]
     if not listed:
@@ -224,7 +247,7 @@ async def stream_bytes(
 
 
 def format_note(file: FileReference, fact: str) -> str:
-    """Return the line that stands for a file in a message."""
+    """Return the line that replaces a file in a message."""
     return f"[The file {file.name} ({file.media_type}) {fact}.]"
 
 

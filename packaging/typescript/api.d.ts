@@ -2375,6 +2375,27 @@ export interface components {
             user_id: string | null;
             version: number;
         };
+        /** @description The code of the run has saved a file. */
+        FileSavedEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "FileSaved" | "TeamFileSaved";
+            file: components["schemas"]["RunFileRecord"];
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
+        };
         /** @description A finding of `agentctl doctor`: `note` may be intended, `wrong` has to be fixed. */
         FindingRecord: {
             check: string;
@@ -3198,14 +3219,14 @@ export interface components {
             code: string;
             detail: string;
         };
-        RunEvent: components["schemas"]["QueuedEvent"] | components["schemas"]["StartedEvent"] | components["schemas"]["ContentEvent"] | components["schemas"]["ThinkingEvent"] | components["schemas"]["ProgressEvent"] | components["schemas"]["ToolCallStartedEvent"] | components["schemas"]["ToolCallCompletedEvent"] | components["schemas"]["CompactedEvent"] | components["schemas"]["StepStartedEvent"] | components["schemas"]["StepCompletedEvent"] | components["schemas"]["PausedEvent"] | components["schemas"]["ContinuedEvent"] | components["schemas"]["CompletedEvent"] | components["schemas"]["CancelledEvent"] | components["schemas"]["FailedEvent"];
-        /** @description A file of a run: one of its message, or one that it has made (`origin`). */
+        RunEvent: components["schemas"]["QueuedEvent"] | components["schemas"]["StartedEvent"] | components["schemas"]["ContentEvent"] | components["schemas"]["ThinkingEvent"] | components["schemas"]["ProgressEvent"] | components["schemas"]["ToolCallStartedEvent"] | components["schemas"]["ToolCallCompletedEvent"] | components["schemas"]["CompactedEvent"] | components["schemas"]["FileSavedEvent"] | components["schemas"]["StepStartedEvent"] | components["schemas"]["StepCompletedEvent"] | components["schemas"]["PausedEvent"] | components["schemas"]["ContinuedEvent"] | components["schemas"]["CompletedEvent"] | components["schemas"]["CancelledEvent"] | components["schemas"]["FailedEvent"];
+        /** @description A file of a run: one of its message, or one that it has saved, with `created_at`. */
         RunFileRecord: {
+            /** Format: date-time */
+            created_at?: string;
             file_id: string;
             media_type: string;
             name: string;
-            /** @enum {string} */
-            origin?: "upload" | "run";
             sha256: string;
             size: number;
             version?: number;
@@ -3839,9 +3860,10 @@ export interface components {
          *
          *     `role` is that of a message: `system` or `user`. `compacted` is a line about the messages that
          *     do not fit into the context window of the model, `omissions` names them. A
-         *     `notice` is a fact about the run.
+         *     `notice` is a fact about the run, such as that it has saved `file`.
          */
         TextItem: {
+            file?: components["schemas"]["RunFileRecord"];
             omissions?: components["schemas"]["OmissionRecord"][];
             role?: string;
             text: string;
@@ -4233,6 +4255,7 @@ export type FailurePage = components['schemas']['FailurePage'];
 export type FailureRecord = components['schemas']['FailureRecord'];
 export type FilePage = components['schemas']['FilePage'];
 export type FileRecord = components['schemas']['FileRecord'];
+export type FileSavedEvent = components['schemas']['FileSavedEvent'];
 export type FindingRecord = components['schemas']['FindingRecord'];
 export type ForbiddenBody = components['schemas']['ForbiddenBody'];
 export type ForkBody = components['schemas']['ForkBody'];

@@ -79,7 +79,8 @@ USES: dict[str, tuple[str, ...]] = {
     "the end of an archive by one call of zipfile": ("store.media_types",),
     "a process that loads code of users, and ends": ("server.processes.broken",),
     "bytes in JSON as base64": (
-        "cli.show.tokens", "runtime.files", "runtime.runners.langgraph_journal", "service.paging",
+        "cli.show.tokens", "runtime.files", "runtime.runners.hidden_files",
+        "runtime.runners.langgraph_journal", "service.paging",
     ),
     "the names and texts of a standard in messages, explanations and fields": (
         "auth.explain.checks", "config.settings", "errors", "interop.agui.face",

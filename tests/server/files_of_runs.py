@@ -1,16 +1,18 @@
-"""Files for the tests of runs: their bytes, and rows in the database of a server."""
+"""Files for the tests of runs, and a server with agents that look at them."""
 
 from __future__ import annotations
 
-import hashlib
-import sqlite3
 import struct
-import time
 import zlib
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
 
-from agentctl.store.blobs import build_key
+import httpx2
+
+from tests.endpoint import ModelEndpoint
+from tests.server.agents_in_code import run_agent
+
+PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
 
 
 def build_png(shade: int = 0) -> bytes:
@@ -25,22 +27,28 @@ def build_png(shade: int = 0) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixel) + chunk(b"IEND", b"")
 
 
-PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
+def upload(client: httpx2.Client, name: str, data: bytes, **query: str) -> str:
+    """Upload a file; return its id."""
+    response = client.post("/files", params={"name": name, **query}, content=data)
+    assert response.status_code == 201, response.text
+    return str(response.json()["file_id"])
 
 
-def put_file(folder: Path, user_id: str | None, name: str, media_type: str, data: bytes) -> str:
-    """Store a file without a session in the deployment in a folder; return its id."""
-    file_id, digest = str(uuid4()), hashlib.sha256(data).hexdigest()
-    blob = build_key(user_id, digest)
-    path = folder / "files" / blob
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    names = "file_id, user_id, name, media_type, size, sha256, blob, origin, version, created_at"
-    values = (file_id, user_id, name, media_type, len(data), digest, blob, "upload", 1)
-    with sqlite3.connect(folder / "main.db", timeout=30) as database:
-        database.execute(
-            f"INSERT INTO files ({names}) VALUES (?,?,?,?,?,?,?,?,?,?)",
-            (*values, time.time_ns() // 1_000),
-        )
-    database.close()
-    return file_id
+class Site:
+    """A server with its client, its folder and the endpoint of its models."""
+
+    def __init__(self, client: httpx2.Client, folder: Path, endpoint: ModelEndpoint) -> None:
+        self.client, self.folder, self.endpoint = client, folder, endpoint
+
+    def put(self, name: str, data: bytes) -> str:
+        return upload(self.client, name, data)
+
+    def run(self, agent: str, message: str, *files: str, **body: Any) -> dict[str, Any]:
+        record = run_agent(self.client, agent, message, files=files, **body)
+        assert record.get("status") == "COMPLETED", record
+        return record
+
+    def sent(self, model: str = "history") -> list[dict[str, Any]]:
+        """Return the messages of the newest request for a model that is no summary."""
+        sent = (body["messages"] for body in reversed(self.endpoint.requests(model)))
+        return next(messages for messages in sent if "summarize" not in str(messages[0]))

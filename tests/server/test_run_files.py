@@ -1,19 +1,17 @@
-"""Files in runs: what models get, what records show, and what is refused."""
+"""Files in runs: the requests of models, the records, and the errors."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.endpoint import ModelEndpoint, vendor_endpoint
-from tests.server.agents_in_code import run_agent, serve_agents
-from tests.server.files_of_runs import PDF, build_png, put_file
+from tests.server.agents_in_code import serve_agents
+from tests.server.files_of_runs import PDF, Site, build_png, upload
 
 __all__ = ["vendor_endpoint"]
 
@@ -82,30 +80,10 @@ steps = [{{ name = "one", agent = "seeing" }}, {{ name = "two", agent = "blind" 
 """
 
 
-class Site:
-    """A server with its client, its folder and the endpoint of its models."""
-
-    def __init__(self, client: httpx2.Client, folder: Path, endpoint: ModelEndpoint) -> None:
-        self.client, self.folder, self.endpoint = client, folder, endpoint
-        self.user_id = run_agent(client, "seeing", "who")["user_id"]
-
-    def put(self, name: str, media_type: str, data: bytes) -> str:
-        return put_file(self.folder, self.user_id, name, media_type, data)
-
-    def run(self, agent: str, message: str, *files: str, **body: Any) -> dict[str, Any]:
-        record = run_agent(self.client, agent, message, files=files, **body)
-        assert record.get("status") == "COMPLETED", record
-        return record
-
-    def refuse(self, path: str, files: list[Any], **body: Any) -> tuple[int, str]:
-        form = {"message": "look", "stream": False, "files": files, **body}
-        response = self.client.post(path, json=form)
-        return response.status_code, response.text
-
-    def sent(self, model: str = "history") -> list[dict[str, Any]]:
-        """Return the messages of the newest request for a model that is no summary."""
-        sent = (body["messages"] for body in reversed(self.endpoint.requests(model)))
-        return next(messages for messages in sent if "summarize" not in str(messages[0]))
+def refuse(site: Site, path: str, files: list[Any]) -> tuple[int, str]:
+    form = {"message": "look", "stream": False, "files": files}
+    response = site.client.post(path, json=form)
+    return response.status_code, response.text
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +107,10 @@ def as_url(data: bytes, media_type: str) -> str:
 def test_model_gets_each_file_in_its_own_part(site: Site) -> None:
     picture, sound, table = build_png(), b"RIFF\x04\x00\x00\x00WAVE", b"a,b\n1,2\n"
     files = [
-        site.put("dot.png", "image/png", picture),
-        site.put("paper.pdf", "application/pdf", PDF),
-        site.put("bell.wav", "audio/wav", sound),
-        site.put("table.csv", "text/csv", table),
+        site.put("dot.png", picture),
+        site.put("paper.pdf", PDF),
+        site.put("bell.wav", sound),
+        site.put("table.csv", table),
     ]
     record = site.run("seeing", "look", *files)
 
@@ -161,7 +139,7 @@ def test_model_gets_each_file_in_its_own_part(site: Site) -> None:
 
 def test_later_message_shows_earlier_files_again(site: Site) -> None:
     picture, other = build_png(1), build_png(2)
-    first = site.run("seeing", "first", site.put("one.png", "image/png", picture))
+    first = site.run("seeing", "first", site.put("one.png", picture))
     session_id = first["session_id"]
     site.run("seeing", "second", session_id=session_id)
     urls = [part["image_url"]["url"] for part in site.sent()[0]["content"][1:]]
@@ -169,9 +147,7 @@ def test_later_message_shows_earlier_files_again(site: Site) -> None:
 
     # A file of the session can be given again, and one that was deleted is a line.
     again = first["files"][0]["file_id"]
-    site.run(
-        "seeing", "third", again, site.put("two.png", "image/png", other), session_id=session_id
-    )
+    site.run("seeing", "third", again, site.put("two.png", other), session_id=session_id)
     assert len(site.sent()[-1]["content"]) == 3
 
 
@@ -180,7 +156,7 @@ def test_vendor_gets_the_bytes_of_a_document(
     site: Site, vendor_endpoint: ModelEndpoint, vendor: str
 ) -> None:
     vendor_endpoint.forget()
-    site.run(vendor, "look", site.put("paper.pdf", "application/pdf", PDF))
+    site.run(vendor, "look", site.put("paper.pdf", PDF))
     # Google's client writes base64 for URLs.
     sent = json.dumps(vendor_endpoint.requests()[-1]).replace("-", "+").replace("_", "/")
     assert base64.b64encode(PDF).decode() in sent
@@ -190,7 +166,7 @@ def test_vendor_gets_the_bytes_of_a_document(
 def test_member_gets_the_files_of_its_team(site: Site) -> None:
     picture = build_png(3)
     form = {"message": "seeing", "stream": False,
-            "files": [site.put("dot.png", "image/png", picture)]}  # fmt: skip
+            "files": [site.put("dot.png", picture)]}  # fmt: skip
     record = site.client.post("/teams/mixed/runs", json=form).json()
     assert record["status"] == "COMPLETED", record
     note = "[The file dot.png (image/png) is not shown: this model takes no image.]"
@@ -200,14 +176,14 @@ def test_member_gets_the_files_of_its_team(site: Site) -> None:
 
 def test_first_step_of_a_workflow_gets_the_files(site: Site) -> None:
     form = {"message": "go", "stream": False,
-            "files": [site.put("dot.png", "image/png", build_png(4))]}  # fmt: skip
+            "files": [site.put("dot.png", build_png(4))]}  # fmt: skip
     record = site.client.post("/workflows/two/runs", json=form).json()
     first, second = (site.client.get(f"/runs/{each}").json() for each in record["member_runs"])
     assert (len(record["files"]), len(first["files"]), second["files"]) == (1, 1, [])
 
 
 def test_form_and_json_name_files(site: Site) -> None:
-    ids = [site.put(f"{at}.png", "image/png", build_png(at)) for at in (5, 6)]
+    ids = [site.put(f"{at}.png", build_png(at)) for at in (5, 6)]
     form = {"message": "look", "stream": "false", "files": ",".join(ids)}
     record = site.client.post("/agents/seeing/runs", data=form).json()
     assert record.get("status") == "COMPLETED", record
@@ -215,26 +191,26 @@ def test_form_and_json_name_files(site: Site) -> None:
 
 
 def test_files_that_cannot_be_given_are_refused_before_the_run(site: Site) -> None:
-    picture = site.put("dot.png", "image/png", build_png(7))
-    of_other = put_file(site.folder, "someone", "dot.png", "image/png", build_png(8))
-    bound = site.run("seeing", "bind", site.put("b.png", "image/png", build_png(9)))["files"][0]
+    picture = site.put("dot.png", build_png(7))
+    of_other = upload(site.client, "dot.png", build_png(8), user_id="someone")
+    bound = site.run("seeing", "bind", site.put("b.png", build_png(9)))["files"][0]
     path, before = "/agents/{}/runs", site.client.get("/runs").json()["meta"]["total_count"]
 
-    status, text = site.refuse(path.format("blind"), [picture])
+    status, text = refuse(site, path.format("blind"), [picture])
     assert status == 422
     assert "the model blind of the agent blind does not take dot.png, a file of the kind" in text
     for file_id in ("unknown", of_other, bound["file_id"]):
-        status, text = site.refuse(path.format("seeing"), [file_id])
+        status, text = refuse(site, path.format("seeing"), [file_id])
         assert (status, json.loads(text)["detail"]) == (404, "File not found")
-    assert site.refuse(path.format("seeing"), [picture, picture])[0] == 422
-    assert site.refuse(path.format("seeing"), [str(at) for at in range(17)])[0] == 422
-    assert site.refuse(path.format("seeing"), [1])[0] == 422
-    assert site.refuse("/teams/world-team/runs", [picture])[0] in (404, 422)
+    assert refuse(site, path.format("seeing"), [picture, picture])[0] == 422
+    assert refuse(site, path.format("seeing"), [str(at) for at in range(17)])[0] == 422
+    assert refuse(site, path.format("seeing"), [1])[0] == 422
+    assert refuse(site, "/teams/world-team/runs", [picture])[0] in (404, 422)
     assert site.client.get("/runs").json()["meta"]["total_count"] == before
 
 
 def test_key_covers_the_files(site: Site) -> None:
-    one, two = (site.put(f"{at}.png", "image/png", build_png(at)) for at in (10, 11))
+    one, two = (site.put(f"{at}.png", build_png(at)) for at in (10, 11))
     headers = {"Idempotency-Key": "with-files"}
     form = {"message": "look", "stream": False, "files": [one]}
     first = site.client.post("/agents/seeing/runs", json=form, headers=headers).json()
@@ -246,7 +222,7 @@ def test_key_covers_the_files(site: Site) -> None:
 
 def test_fork_has_copies_of_the_files(site: Site) -> None:
     picture = build_png(12)
-    first = site.run("seeing", "look", site.put("dot.png", "image/png", picture))
+    first = site.run("seeing", "look", site.put("dot.png", picture))
     at = len(first["messages"])
     form = {"at": at, "message": "and now", "stream": False}
     path = f"/agents/seeing/runs/{first['run_id']}"
@@ -262,7 +238,7 @@ def test_fork_has_copies_of_the_files(site: Site) -> None:
 
 
 def test_retry_has_the_files_of_its_origin(site: Site) -> None:
-    first = site.run("seeing", "look", site.put("dot.png", "image/png", build_png(13)))
+    first = site.run("seeing", "look", site.put("dot.png", build_png(13)))
     path = f"/agents/seeing/runs/{first['run_id']}/retry"
     retried = site.client.post(path, json={"stream": False}).json()
     assert retried["files"] == first["files"]
@@ -270,9 +246,9 @@ def test_retry_has_the_files_of_its_origin(site: Site) -> None:
 
 
 def test_files_of_earlier_messages_are_left_out_first(site: Site) -> None:
-    picture = site.put("one.png", "image/png", build_png(14))
+    picture = site.put("one.png", build_png(14))
     first = site.run("narrow", "first " + "x" * 500, picture)
-    second = site.put("two.png", "image/png", build_png(15))
+    second = site.put("two.png", build_png(15))
     record = site.run("narrow", "second " + "y" * 500, second, session_id=first["session_id"])
     (omission,) = record["messages"][-1]["compacted"]["omissions"]
     assert (omission["kind"], omission["count"], omission["first"]) == ("files", 1, picture)

@@ -24,6 +24,7 @@ NOTES = {
     EventKind.PROGRESS: ("progress", ("text", "fraction")),
     EventKind.QUEUED: ("queued", ("queue_position",)),
     EventKind.COMPACTED: ("compacted", ("omissions", "estimated_tokens", "window")),
+    EventKind.FILE_SAVED: ("file", ("file",)),
 }
 """Events that are no part of the protocols: name and members."""
 
@@ -206,8 +207,8 @@ class PageStream:
                 yield from self._add_text(part, event.kind, event.text, seq)
             case EventKind.TOOL_CALL_STARTED | EventKind.TOOL_CALL_COMPLETED:
                 yield from self._add_call(part, event)
-            case EventKind.PROGRESS | EventKind.QUEUED | EventKind.COMPACTED:
-                name, members = NOTES[event.kind]
+            case kind if kind in NOTES:
+                name, members = NOTES[kind]
                 yield self._build_note(name, {each: event.data.get(each) for each in members})
             case EventKind.STEP_STARTED | EventKind.STEP_COMPLETED:
                 yield from self._change_step(part, event)

@@ -48,9 +48,9 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import find_version
 from agentctl.runtime.failures import CauseReader
-from agentctl.store.blobs import open_blob_store
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
+from agentctl.store.uploads import Uploads
 from agentctl.work.event_loop import Tasks, retry_while_unavailable
 
 CLOSE_SECONDS = 5.0
@@ -125,7 +125,6 @@ class Engine:
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
-        blobs = open_blob_store(settings.files)
         self._members = Members(self, self._run_tasks, catalog)
         self.shared: dict[str, Any] = {
             "databases": databases,
@@ -133,7 +132,7 @@ class Engine:
             "members": self._members,
             "cause_reader": CauseReader(settings),
             "budgets": budgets,
-            "files": partial(RunFiles, blobs=blobs, settings=settings.files),
+            "files": partial(RunFiles, uploads=Uploads(settings.files)),
         }
         self._supervision = Supervision(
             catalog, self._run_tasks, self.counters, self._starts, budgets, tracer

@@ -67,7 +67,7 @@ class StoredOrigin:
     @property
     def files(self) -> list[dict[str, Any]]:
         """The references of the files of its message, without those that it has made."""
-        return [each for each in _load(self.row.files) if each.get("origin") != "run"]
+        return [each for each in _load(self.row.files) if "created_at" not in each]
 
     @property
     def was_lost(self) -> bool:
@@ -106,8 +106,8 @@ def copy_files(
 ) -> tuple[Origin, list[dict[str, Any]], dict[str, str]]:
     """Return what a run of another session begins with, its files, and the ids of their copies.
 
-    Files are deleted with their session, so that of the new run has rows of its own for all that
-    its messages name.
+    Files are deleted with their session, so the session of the new run gets separate rows for
+    all files that its messages name.
     """
     listed = [*files, *(file for each in origin.messages for file in each.get("files", ()))]
     copies = {file["file_id"]: new_id() for file in listed}

@@ -40,6 +40,7 @@ from agentctl.runtime.transcript.context_window import measure_message
 from agentctl.runtime.transcript.history import is_acceptable, parse_messages, shorten_run
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.store.threads import call_in_thread
 from agentctl.work.event_loop import Tasks, retry_while_unavailable, wait_until_done
 
 GRACE_SECONDS = 0.1
@@ -168,6 +169,8 @@ class Supervision:
             # After the commit: a status that a follower has seen cannot be lost.
             _publish_end(run, stored)
             run.ended.set_result(stored or ending)
+            if (folder := run.files.folder) is not None:
+                self._run_tasks.start(call_in_thread(folder.cleanup))
             for member in run.reported:
                 # Also after an unexpected error: it waits for this without a limit.
                 member.end_report()

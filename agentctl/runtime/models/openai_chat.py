@@ -108,7 +108,7 @@ class OpenAIConnection(ModelConnection):
         self.takes = model.takes
         self._run_bytes = run_bytes
         self._media_http: IsolatedClient | None = None
-        # Stands for the bytes of a file in a body until it is sent; no one else knows it.
+        # Takes the place of the bytes of a file until a body is sent; no one else knows it.
         self._mark = secrets.token_hex(16)
         self._model = model.model
         self._dialect = DIALECTS[model.provider]

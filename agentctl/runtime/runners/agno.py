@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
+from agno.media import Audio, File, Image
 from agno.models.message import Message
 from agno.run import RunContext as AgnoRunContext
 from agno.run.agent import RunOutput
@@ -16,8 +17,9 @@ from agno.run.team import TeamRunOutput
 from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.files import find_format, find_kind
 from agentctl.runtime.models.access import current_access
-from agentctl.runtime.pauses import Paused
+from agentctl.runtime.pauses import InputSchema, Paused
 from agentctl.runtime.runners.agno_pauses import (
     CallId,
     apply_decisions,
@@ -73,7 +75,7 @@ class AgnoRunner(AgnoBase):
 
         A tool that ignores its cancellation keeps this call from returning; the engine limits that.
         """
-        context, leg, target = run.context, run.environment.leg, self._copy(run)
+        context, leg, target = run.context, run.environment.leg, await self._copy(run)
         calls, given = DecidedCalls(run), build_options(target, run)
         names = {
             "run_id": context.run_id,
@@ -91,10 +93,12 @@ class AgnoRunner(AgnoBase):
                 access.seen_runs = ChainMap({context.run_id: ""}, inputs)
             report = AgnoReport(run, failed, inputs)
             if leg is None:
-                asked = await run.read_input(self.input_schema)
+                asked, media = await read_prompt(run, self.input_schema)
+                given |= media
                 events = target.arun(asked, session_state=state, **names, **given, **stream)
             else:
-                output = self._output_type.from_dict(leg.state["output"])
+                stored = await run.restore_files(leg.state["output"])
+                output = self._output_type.from_dict(stored)
                 apply_decisions(output, leg, calls)
                 await report.restore(leg.state.get("members", ()))
                 report.settle(output, calls)
@@ -116,9 +120,10 @@ class AgnoRunner(AgnoBase):
         if report.root.is_paused:
             _pause(report, output, target)
 
-    def _copy(self, run: HostedRun) -> Any:
+    async def _copy(self, run: HostedRun) -> Any:
         history = run.request_history if self._has_history else run.environment.history
-        earlier = [*map(_to_agno_message, complete_history(history))]
+        loaded = await run.load_messages(history)
+        earlier = [*map(_to_agno_message, complete_history(loaded))]
         if not earlier:
             return self._target.deep_copy()
         configured = self._target.additional_input or []
@@ -136,6 +141,32 @@ def build_options(target: Any, run: HostedRun) -> dict[str, Any]:
         },
         "metadata": {**(target.metadata or {}), **context.metadata},
     }
+
+
+async def read_prompt(run: HostedRun, schema: InputSchema | None) -> tuple[Any, dict[str, Any]]:
+    """Return the message of a run or its object, and its files as arguments of a run of agno."""
+    asked = await run.read_input(schema)
+    prompt = await run.load_prompt(asked if isinstance(asked, str) else "")
+    return prompt["content"] if isinstance(asked, str) else asked, build_media(prompt)
+
+
+def build_media(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loaded files of a message as arguments of a run and of a message of agno."""
+    names, media = {"image": "images", "audio": "audio"}, dict[str, list[Any]]()
+    for file in message.get("files", ()):
+        reference, kind = file.reference, find_kind(file.reference.media_type)
+        form = {"content": file.data, "mime_type": reference.media_type}
+        if kind == "pdf":
+            built: Any = File(**form, filename=reference.name)
+        else:
+            subtype = reference.media_type.partition("/")[2]
+            built = (
+                Image(**form, format=subtype)
+                if kind == "image"
+                else Audio(**form, format=find_format(reference))
+            )
+        media.setdefault(names.get(kind, "files"), []).append(built)
+    return media
 
 
 async def add_event(
@@ -187,4 +218,4 @@ def _to_agno_message(message: Mapping[str, Any]) -> Message:
         }
         for call in message.get("tool_calls", ())
     ]
-    return Message(role=role, content=content, tool_calls=calls or None)
+    return Message(role=role, content=content, tool_calls=calls or None, **build_media(message))

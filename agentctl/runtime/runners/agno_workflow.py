@@ -19,7 +19,7 @@ from agno.workflow import Workflow
 from agentctl.records.times import now, whole_seconds
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
-from agentctl.runtime.runners.agno import AgnoBase, add_event, build_options
+from agentctl.runtime.runners.agno import AgnoBase, add_event, build_options, read_prompt
 from agentctl.runtime.runners.agno_pauses import StepPause, decide_step, find_step_pause
 from agentctl.runtime.runners.agno_report import AgnoReport, keep_failures, watch_inputs
 from agentctl.runtime.runners.hosted_run import HostedRun
@@ -64,17 +64,20 @@ class AgnoWorkflowRunner(AgnoBase):
             report = WorkflowReport(run, failed, workflow, inputs)
 
             if leg is None:
+                asked, media = await read_prompt(run, self.input_schema)
                 events: Any = workflow.arun(
-                    await run.read_input(self.input_schema),
+                    asked,
                     run_id=context.run_id,
                     session_id=context.session_id,
                     user_id=context.user_id,
                     session_state=dict(context.state),
                     **given,
+                    **media,
                     **stream,
                 )
             else:
-                output = WorkflowRunOutput.from_dict(leg.state["output"])
+                stored = await run.restore_files(leg.state["output"])
+                output = WorkflowRunOutput.from_dict(stored)
                 pause = find_step_pause(output, walk_executors(workflow.steps))
                 if pause is None:
                     raise ExecutionError("INTERRUPTED")

@@ -17,12 +17,14 @@ from agentctl.records.text import replace_unstorable
 from agentctl.runtime.bounds import STEP_BYTES, Turns
 from agentctl.runtime.context import RunHost, build_run_context, leave_out
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.files import LoadedFile, Message, build_files, leave_out_files, load_files
 from agentctl.runtime.json_values import (
     NotSerializable,
     ValueTooLarge,
     convert_in_steps,
     to_json_value,
 )
+from agentctl.runtime.runners.hidden_files import HiddenFiles
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.transcript.events import (
     Compacted,
@@ -54,6 +56,9 @@ ARGUMENT_CHARACTERS = STEP_BYTES
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers in the content."""
 
+_HIDDEN = "hidden_files"
+"""The member of a stored state with marks in place of the bytes of files."""
+
 _STOP_SECONDS = 10.0
 """Maximum time until a process learns that it has lost a run."""
 
@@ -74,6 +79,7 @@ class HostedRun:
         context_host: the side of `context` that belongs to the server.
         silent_calls: ids of the calls whose events an earlier process has published.
         counted: the sums of `set_usage` that the run has already.
+        hidden: the files in the messages of the library.
     """
 
     def __init__(self, environment: RunEnvironment, kind: str) -> None:
@@ -84,6 +90,7 @@ class HostedRun:
         self.silent_calls: Collection[str] = ()
         self._kept_bytes = 0
         self.counted: dict[str, int] = {}
+        self.hidden = HiddenFiles(is_url_safe=kind == "pydantic-ai")
         self._needs_separator = False
         self._output = b"null"
         self._turns = Turns()
@@ -100,6 +107,49 @@ class HostedRun:
         """
         value = None if schema is None else await schema.read(self.environment.spec)
         return self.environment.spec.input if value is None else value
+
+    async def load_prompt(self, text: str) -> Message:
+        """Return a message of the user with the files of the run, see `load_messages`."""
+        files = build_files(self.environment.spec.files)
+        (message,) = await self.load_messages([{"role": "user", "content": text, **files}])
+        return message
+
+    async def load_messages(self, messages: Iterable[Message]) -> Sequence[Message]:
+        """Return neutral messages with the bytes of their files, as `LoadedFile`s in `files`."""
+        listed = [*messages]
+        loaded = await load_files(leave_out_files(listed), self.environment.files)
+        for message in loaded:
+            self.hidden.add(message.get("files", ()))
+        return loaded
+
+    async def take_over_hidden(self, stored: Mapping[str, Any] | None) -> None:
+        """Load the files of a stored state (`HiddenFiles.record`).
+
+        Raises:
+            ExecutionError: one was deleted.
+        """
+        access = self.environment.files
+        if stored is None or access is None:
+            return
+        found = await access.find(stored["files"])
+        if len(found) < len(stored["files"]):
+            raise ExecutionError("AGENT_FAILED", "A file of the run was deleted while it waited")
+        files = [LoadedFile(file, await access.read(file)) for file in found.values()]
+        self.hidden.take_over(stored, files)
+
+    def hide_files(self, state: Any) -> Any:
+        """Return a JSON value of the library without the bytes of files; itself if it has none."""
+        record = self.hidden.record()
+        if record is None or not self.hidden.is_in(stored := orjson.dumps(state)):
+            return state
+        return {_HIDDEN: record, "state": self.hidden.hide(stored).decode()}
+
+    async def restore_files(self, state: Any) -> Any:
+        """Return the value that `hide_files` has got. Raises as `take_over_hidden`."""
+        if not isinstance(state, dict) or _HIDDEN not in state:
+            return state
+        await self.take_over_hidden(state[_HIDDEN])
+        return orjson.loads(self.hidden.reveal(state["state"].encode()))
 
     async def build_deps(self, build: Callable[[RunContext], Any] | None) -> Any:
         """Return what the function of the key `deps` makes; without one, the `RunContext`."""
@@ -345,7 +395,7 @@ class HostedRun:
             unstopped_name=RUNNER,
         )
 
-    def read_history(
+    async def read_history(
         self,
         parse: Callable[[str], Iterable[T]],
         convert: Callable[[Sequence[Mapping[str, Any]]], Iterable[T]],
@@ -362,20 +412,21 @@ class HostedRun:
             except ValueError:
                 size = len((earlier.native or "").encode())
                 leave_out(self.environment, "damaged_native", earlier.run_id, size)
-            messages += written or convert(earlier.messages)
+            messages += written or convert(await self.load_messages(earlier.messages))
         return messages
 
     def set_native_history(self, dump: Callable[[], bytes]) -> None:
         """Keep the messages of this run as JSON of the library, for later runs of this kind.
 
         They may be set several times, also while the run is cancelled; the last ones are stored.
-        Messages without a JSON form, or larger than `limits.run_bytes`, are not kept: later runs
-        then get the neutral messages.
+        Messages without a JSON form, larger than `limits.run_bytes`, or with the bytes of a file
+        are not kept: later runs then get the neutral messages.
         """
         with suppress(TypeError, ValueError):
             messages = dump()
             if not self.environment.has_ended:
                 fits = len(messages) <= self.environment.limits.run_bytes
+                fits = fits and not self.hidden.is_in(messages)
                 self.transcript.native_kind = self.kind if fits else None
                 self.transcript.native_history = messages.decode() if fits else None
 

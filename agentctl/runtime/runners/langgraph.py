@@ -41,6 +41,7 @@ from agentctl.runtime.runners.langgraph_journal import (
     is_idempotent,
 )
 from agentctl.runtime.runners.langgraph_messages import (
+    build_content,
     find_open_calls,
     repair_messages,
     to_langchain_messages,
@@ -258,9 +259,13 @@ class LangGraphRunner(LibraryRunner):
         if not self._has_checkpointer or run.environment.spec.is_member:
             configurable["thread_id"] = THREAD
             kind = RunSaver if run.environment.journal is None else DurableSaver
-            saver = kind() if leg is None else kind.from_json(leg.state["saver"])
+            saver = kind(run.hidden)
+            if leg is not None:
+                await run.take_over_hidden(leg.state["saver"].get("hidden"))
+                saver.restore(leg.state["saver"])
             graph = graph.copy({"checkpointer": saver})
-            earlier = to_langchain_messages(run.environment.history) if self._takes_messages else []
+            history = run.environment.history if self._takes_messages else []
+            earlier = to_langchain_messages(await run.load_messages(history))
             values = _add_messages(given, earlier, new)
             durability = "exit" if run.environment.journal is None else "sync"
             return _Thread(graph, config, values, saver, {"durability": durability})
@@ -312,8 +317,9 @@ class LangGraphRunner(LibraryRunner):
             is_object = schema.is_required
         else:
             is_object = find_object(message) == run.context.input
-        new = [HumanMessage(message)] if self._takes_messages and not is_object else []
-        return given, new
+        if not self._takes_messages or is_object:
+            return given, []
+        return given, [HumanMessage(build_content(await run.load_prompt(message)))]
 
     async def _pause(
         self, run: HostedRun, thread: _Thread, report: GraphReport, unfinished: Iterable[str]
@@ -356,7 +362,7 @@ class LangGraphRunner(LibraryRunner):
         state = await self._graph.aget_state(config)
         if state.values and await run.environment.is_first_of_session():
             await self._graph.checkpointer.adelete_thread(config["configurable"]["thread_id"])
-            return to_langchain_messages(run.request_history)
+            return to_langchain_messages(await run.load_messages(run.request_history))
         if state.next:
             # An earlier run was stopped in a step: keep what its ended tasks have returned.
             await self._graph.aupdate_state(config, None, as_node=END)
@@ -370,7 +376,8 @@ class LangGraphRunner(LibraryRunner):
             ToolMessage(CANCELLED_RESULT, tool_call_id=call_id, name=name)
             for call_id, name in find_open_calls(messages).items()
         ]
-        return [*changes, *results, *to_langchain_messages(run.request_history)]
+        requested = to_langchain_messages(await run.load_messages(run.request_history))
+        return [*changes, *results, *requested]
 
 
 def _add_messages(given: dict[str, Any], earlier: list[Any], new: list[Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ENDED, IDEMPOTENT, ApprovedEnd, Journal, JournaledCall
 from agentctl.runtime.json_values import NotSerializable, clean_json_value, to_json_value
 from agentctl.runtime.pauses import CallOutcome, CallPause, Decided, Leg, to_text
+from agentctl.runtime.runners.hidden_files import HiddenFiles
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_messages import read_text
 from agentctl.runtime.runners.langgraph_report import GraphReport
@@ -68,9 +69,14 @@ class _LazySerializer:
 
 
 class RunSaver(InMemorySaver):  # type: ignore[misc]
-    """A checkpointer in memory for one leg of one run."""
+    """A checkpointer in memory for one leg of one run.
 
-    def __init__(self) -> None:
+    Args:
+        hidden: the files whose bytes are in the messages of the graph, and not in its JSON.
+    """
+
+    def __init__(self, hidden: HiddenFiles) -> None:
+        self._hidden = hidden
         self._lazy = _LazySerializer()
         super().__init__(serde=self._lazy)
 
@@ -118,33 +124,31 @@ class RunSaver(InMemorySaver):  # type: ignore[misc]
                 value = self.blobs.get((THREAD, space, channel, version))
                 if value is not None:
                     blobs.append([space, channel, version, self._to_text(value)])
-        return {"checkpoints": checkpoints, "writes": writes, "blobs": blobs}
+        record = self._hidden.record()
+        hidden = {} if record is None else {"hidden": record}
+        return {"checkpoints": checkpoints, "writes": writes, "blobs": blobs, **hidden}
 
     def _to_text(self, data: tuple[str, Any]) -> list[str]:
         kind, value = self._lazy.encode(data)
-        return [kind, base64.b64encode(value).decode()]
+        return [kind, base64.b64encode(self._hidden.hide(value)).decode()]
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> RunSaver:
-        """Return the checkpointer of a pause."""
-        saver = cls()
+    def _from_text(self, stored: list[str]) -> tuple[str, bytes]:
+        return stored[0], self._hidden.reveal(base64.b64decode(stored[1]))
+
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """Take over the content of the checkpointer of a pause."""
         for space, checkpoint_id, checkpoint, metadata in stored["checkpoints"]:
-            values = _from_text(checkpoint), _from_text(metadata), None
-            saver.storage[THREAD][space][checkpoint_id] = values
+            values = self._from_text(checkpoint), self._from_text(metadata), None
+            self.storage[THREAD][space][checkpoint_id] = values
         for space, checkpoint_id, task_id, index, channel, value, path in stored["writes"]:
-            saver.writes[THREAD, space, checkpoint_id][task_id, index] = (
+            self.writes[THREAD, space, checkpoint_id][task_id, index] = (
                 task_id,
                 channel,
-                _from_text(value),
+                self._from_text(value),
                 path,
             )
         for space, channel, version, value in stored["blobs"]:
-            saver.blobs[THREAD, space, channel, version] = _from_text(value)
-        return saver
-
-
-def _from_text(stored: list[str]) -> tuple[str, bytes]:
-    return stored[0], base64.b64decode(stored[1])
+            self.blobs[THREAD, space, channel, version] = self._from_text(value)
 
 
 class GraphJournal:

@@ -14,6 +14,7 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
+from agentctl.runtime.files import find_kind
 from agentctl.runtime.models.answering import PROVIDER
 from agentctl.runtime.transcript.history import MAXIMUM_CALLS, clean_name, complete_history
 
@@ -24,7 +25,7 @@ def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
     for message in complete_history(messages):
         content = message["content"]
         if message["role"] == "user":
-            converted.append(HumanMessage(content))
+            converted.append(HumanMessage(build_content(message)))
         elif message["role"] == "tool":
             converted.append(
                 ToolMessage(
@@ -38,6 +39,24 @@ def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
             ]
             converted.append(AIMessage(content, tool_calls=calls))
     return converted
+
+
+def build_content(message: Mapping[str, Any]) -> Any:
+    """Return the content of a message of the user, with its loaded files as blocks."""
+    if not (files := message.get("files")):
+        return message["content"]
+    blocks = [
+        {
+            "type": "file" if kind == "pdf" else kind,
+            "base64": file.base64,
+            "mime_type": file.reference.media_type,
+            **({"filename": file.reference.name} if kind == "pdf" else {}),
+        }
+        for file in files
+        for kind in [find_kind(file.reference.media_type)]
+    ]
+    text = message["content"]
+    return [*([{"type": "text", "text": text}] if text else []), *blocks]
 
 
 def read_text(message: Any) -> str:

@@ -169,7 +169,7 @@ class DecidedCalls:
 
 
 def keep_state(run: HostedRun, dump: Callable[[], str | bytes]) -> Any:
-    """Return the state of a library at a pause as a JSON value; the run keeps its bytes.
+    """Return the state of a library at a pause as a JSON value, without the bytes of files.
 
     Args:
         dump: returns its JSON; values of the code of the agent have their own serializers.
@@ -182,8 +182,9 @@ def keep_state(run: HostedRun, dump: Callable[[], str | bytes]) -> Any:
     except Exception as error:
         detail = "The run cannot wait: it has a value that cannot be stored"
         raise ExecutionError("AGENT_FAILED", detail) from error
-    run.reserve(len(stored))
-    return orjson.loads(stored)
+    state = run.hide_files(orjson.loads(stored))
+    run.reserve(len(orjson.dumps(state)))
+    return state
 
 
 def build_refusal(tool: str) -> ExecutionError:

@@ -15,6 +15,7 @@ from agents.result import RunResultStreaming
 
 from agentctl.records.document import parse_records
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.files import LoadedFile, find_format, find_kind
 from agentctl.runtime.journal import ENDED
 from agentctl.runtime.json_values import clean_json_value
 from agentctl.runtime.pauses import Ask, Decided, Leg, Paused, to_text
@@ -67,12 +68,13 @@ class OpenAIAgentsRunner(LibraryRunner):
         """
         context = await run.build_deps(self._build_deps)
         decided, parts, leg = DecidedCalls(run), RunParts(run), run.environment.leg
+        prompt = [*_to_items([await run.load_prompt(message)])]
         start: list[Any] | RunState[Any]
         if leg is None:
-            earlier = run.read_history(_parse_items, _to_items)
-            start = [*earlier, {"role": "user", "content": message}]
+            earlier = await run.read_history(_parse_items, _to_items)
+            start = [*earlier, *prompt]
         else:
-            start = await _restore_state(self._agent, context, leg, decided)
+            start = await _restore_state(self._agent, context, run, leg, decided)
             await parts.restore(leg.state)
         report = AgentReport(self._agent, parts, decided, None if leg is None else leg.state)
         is_off = os.environ.get(_NO_TRACING, "1").strip().lower() not in ("0", "false")
@@ -92,7 +94,7 @@ class OpenAIAgentsRunner(LibraryRunner):
             # Outside of the library: it handles no pauses.
             raise _build_pause(result, run, report)
         await report.end(result)
-        _keep_items(run, message, result)
+        _keep_items(run, prompt, result)
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[None]:
@@ -147,6 +149,9 @@ def _to_items(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
         if message["role"] == "tool":
             call_id = message["tool_call_id"]
             yield {"type": "function_call_output", "call_id": call_id, "output": content}
+        elif files := message.get("files"):
+            text = [{"type": "input_text", "text": content}] if content else []
+            yield {"role": message["role"], "content": [*text, *map(_build_part, files)]}
         elif content or not calls:
             yield {"role": message["role"], "content": content}
         for call in calls:
@@ -158,9 +163,20 @@ def _to_items(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
             }
 
 
-def _keep_items(run: HostedRun, message: str, result: RunResultStreaming) -> None:
+def _build_part(file: LoadedFile) -> dict[str, Any]:
+    """Return a file as a part of a message."""
+    kind = find_kind(file.reference.media_type)
+    if kind == "image":
+        return {"type": "input_image", "image_url": file.url, "detail": "auto"}
+    if kind == "audio":
+        sound = {"data": file.base64, "format": find_format(file.reference)}
+        return {"type": "input_audio", "input_audio": sound}
+    return {"type": "input_file", "filename": file.reference.name, "file_data": file.url}
+
+
+def _keep_items(run: HostedRun, prompt: Sequence[Any], result: RunResultStreaming) -> None:
     """Keep the message and everything that the run added, for later runs of the session."""
-    items: list[Any] = [{"role": "user", "content": message}]
+    items = [*prompt]
     for item in result.new_items:
         if item.type != "tool_approval_item":
             values: Any = item.to_input_item()
@@ -191,14 +207,14 @@ def _build_ask(item: ToolApprovalItem) -> Ask:
 
 
 async def _restore_state(
-    agent: Agent[Any], context: Any, leg: Leg, calls: DecidedCalls
+    agent: Agent[Any], context: Any, run: HostedRun, leg: Leg, calls: DecidedCalls
 ) -> RunState[Any]:
     """Return the state of a paused run with the decisions, and with the arguments that we stored.
 
     A call with a result is never made again: for the library it is a rejected one whose message is
     the result.
     """
-    stored = orjson.loads(orjson.dumps(leg.state["state"]))
+    stored = orjson.loads(orjson.dumps(await run.restore_files(leg.state["state"])))
     edited = {each.tool_call_id: each for each in leg.decisions if each.is_edited}
     changed = _edit_calls(stored, edited)
 

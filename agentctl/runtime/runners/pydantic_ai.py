@@ -37,7 +37,7 @@ from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.journal import Parked
 from agentctl.runtime.models.answering import PROVIDER
 from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.models.conversion import extract_usage, to_model_messages
+from agentctl.runtime.models.conversion import build_prompt, extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.runners.declared_types import find_default
@@ -134,9 +134,10 @@ class _Execution:
         end: BaseException | None = None
         if deferred.state is None:
             parse = ModelMessagesTypeAdapter.validate_json
-            prompt, history = message, self._run.read_history(parse, to_model_messages) or None
+            prompt: Any = build_prompt(await self._run.load_prompt(message))
+            history = await self._run.read_history(parse, to_model_messages) or None
         else:
-            prompt, history = None, deferred.load_messages()
+            prompt, history = None, await deferred.load_messages()
             self._run.counted |= extract_usage(deferred.usage)
 
         async with agent.iter(

@@ -156,11 +156,12 @@ class DeferredCalls:
         ]
         return [ExternalToolset(definitions, id="client_tools")] if definitions else []
 
-    def load_messages(self) -> list[ModelMessage]:
+    async def load_messages(self) -> list[ModelMessage]:
         """Return the messages at the pause."""
         assert self.state is not None
         try:
-            return ModelMessagesTypeAdapter.validate_python(self.state["messages"])
+            messages = [await self._run.restore_files(each) for each in self.state["messages"]]
+            return ModelMessagesTypeAdapter.validate_python(messages)
         except ValidationError as error:
             detail = "The messages of the run cannot be read by this version of pydantic-ai"
             raise ExecutionError("AGENT_FAILED", detail) from error
@@ -207,7 +208,7 @@ class DeferredCalls:
         calls = [*requests.approvals, *requests.calls]
         asks = [self._build_approval(requests, call, steps) for call in calls]
         try:
-            stored = _to_jsonable(messages)
+            stored = [*map(self._run.hide_files, _to_jsonable(messages))]
             metadata = TypeAdapter(dict[str, Any]).dump_python(requests.metadata, mode="json")
         except (PydanticSerializationError, UnicodeError) as error:
             detail = "The run cannot wait: its messages have no JSON form"
@@ -368,7 +369,7 @@ class StepJournal:
             count = 0
 
         try:
-            new = _to_jsonable(messages[count:])
+            new = [*map(self._run.hide_files, _to_jsonable(messages[count:]))]
         except (PydanticSerializationError, UnicodeError) as error:
             detail = "The run cannot be durable: its messages have no JSON form"
             raise ExecutionError("STATE_REJECTED", detail) from error

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelMessage,
     ModelRequest,
     ModelRequestPart,
@@ -22,6 +23,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestContext
 
+from agentctl.runtime.files import format_note, get_reference
 from agentctl.runtime.models.call_fitting import leave_answer
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.transcript.context_window import (
@@ -113,8 +115,16 @@ def _to_neutral(at: int, message: ModelMessage) -> Message:
     if results:
         call_id = results[0].tool_call_id
         return {"role": "tool", "content": text, "tool_call_id": call_id, "at": at}
-    is_prompt = any(isinstance(part, UserPromptPart) for part in message.parts)
-    return {"role": "user" if is_prompt else "tool", "content": text, "tool_call_id": "", "at": at}
+    prompts = [part for part in message.parts if isinstance(part, UserPromptPart)]
+    given = (item for prompt in prompts for item in prompt.content)
+    files = [_describe_file(item) for item in given if isinstance(item, BinaryContent)]
+    role = "user" if prompts else "tool"
+    return {"role": role, "content": text, "tool_call_id": "", "at": at, "files": files}
+
+
+def _describe_file(item: BinaryContent) -> dict[str, Any]:
+    kind, size = item.media_type, len(item.data)
+    return {"file_id": "", "name": "of the message", "media_type": kind, "size": size, "sha256": ""}
 
 
 def _read_text(part: Any) -> str:
@@ -163,10 +173,26 @@ def _shorten(
     message: ModelMessage, at: int, compaction: Compaction, readable: Collection[str]
 ) -> ModelMessage:
     bound = 0 if at < compaction.results_before else compaction.result_bytes
-    if not isinstance(message, ModelRequest) or (at >= compaction.results_before and not bound):
+    if not isinstance(message, ModelRequest):
+        return message
+    if at < compaction.files_before:
+        message = replace(message, parts=[*map(_leave_out_files, message.parts)])
+    if at >= compaction.results_before and not bound:
         return message
     parts = [_shorten_part(part, at, bound, readable) for part in message.parts]
     return replace(message, parts=parts)
+
+
+def _leave_out_files(part: ModelRequestPart) -> ModelRequestPart:
+    if not isinstance(part, UserPromptPart) or isinstance(part.content, str):
+        return part
+    content = [
+        format_note(get_reference(_describe_file(item)), "is left out")
+        if isinstance(item, BinaryContent)
+        else item
+        for item in part.content
+    ]
+    return replace(part, content=content)
 
 
 def _shorten_part(

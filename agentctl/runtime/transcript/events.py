@@ -75,6 +75,14 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True)
+class FileSaved:
+    """A file that the code of the run has saved: its reference, with `version` and `created_at`."""
+
+    kind: ClassVar = EventKind.FILE_SAVED
+    file: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class StepStarted:
     """The start of a workflow's step; `step_index` counts from 0."""
 
@@ -100,6 +108,7 @@ RunEvent = (
     | ToolCallStarted
     | ToolCallCompleted
     | Compacted
+    | FileSaved
     | StepStarted
     | StepCompleted
 )

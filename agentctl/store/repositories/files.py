@@ -60,6 +60,8 @@ _CREATE = build_insert("files", _NAMES)
 _GET = Sql(f"SELECT {_COLUMNS} FROM files WHERE file_id = :file_id AND {IS_VISIBLE}")
 _GET_ALL = Sql(f"SELECT {_COLUMNS} FROM files WHERE file_id IN ({ID_GROUP}) AND {IS_VISIBLE}")
 
+_OF_RUN = Sql(f"SELECT {_COLUMNS} FROM files WHERE session_id = :session_id AND run_id = :run_id")
+
 _NEXT_VERSION = "SELECT coalesce(max({0}.version), 0) + 1 FROM files AS {0} WHERE {0}.session_id ="
 
 _FIND_VERSION = Sql(f"{_NEXT_VERSION.format('named')} :session_id AND named.name = :name")
@@ -156,6 +158,11 @@ def copy(file_id: str, copy_id: str, session_id: str, user_id: str | None) -> Wo
     return _COPY.count_rows(
         file_id=file_id, copy_id=copy_id, session_id=session_id, owner=user_id or ""
     )
+
+
+def list_of_run(session_id: str, run_id: str) -> Work[list[FileRow]]:
+    """Return the files that a run has saved."""
+    return _OF_RUN.rows(FileRow, session_id=session_id, run_id=run_id)
 
 
 def list_page(

@@ -141,6 +141,11 @@ _SET_VERSION = (
     " || cast(:version_change as text) || ']' END"
 )
 
+_ADD_FILE = Sql(
+    "UPDATE runs SET files = coalesce(substr(files, 1, length(files) - 1) || ',', '[')"
+    " || cast(:file as text) || ']' WHERE run_id = :run_id"
+)
+
 _HOLD = change(RUN, "hold")(
     "UPDATE runs SET status = 'PAUSED', queue_turn = NULL,"
     f" paused_at = {_not_before(':now', 'coalesce(started_at, created_at)')}"
@@ -183,6 +188,11 @@ class FinishedRun(NamedTuple):
     """The stored end of a run. `advanced` is True if another run of its session may begin now."""
 
     advanced: bool
+
+
+def add_file(run_id: str, file: str) -> Work[None]:
+    """Add the JSON record of a file that the run has saved; the row is locked."""
+    return _ADD_FILE.execute(run_id=run_id, file=file)
 
 
 @unit

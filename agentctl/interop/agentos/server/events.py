@@ -233,7 +233,7 @@ class EventTranslator:
             case EventKind.FAILED:
                 error = body.pop("error")
                 body["error_type"], body["content"] = error["code"], error["detail"]
-            case EventKind.PROGRESS | EventKind.COMPACTED:
+            case EventKind.PROGRESS | EventKind.COMPACTED | EventKind.FILE_SAVED:
                 body["event"] = "CustomEvent"
 
     def _translate_workflow_event(self, kind: EventKind | None, body: Event) -> None:

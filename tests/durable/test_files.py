@@ -1,0 +1,116 @@
+"""Runs with a picture that go on in another process: their states have references alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from agentctl.interface.requests import RunRequest
+from tests.endpoint import ModelEndpoint
+from tests.gated.site import SCOPES, Site, create_site, kill
+from tests.loops import wait_until
+from tests.process import ServerProcess
+from tests.server.files_of_runs import build_png, upload
+
+AGENTS = """
+[[models]]
+id = "holding"
+provider = "openai"
+model = "tool:hold"
+base_url = "{url}"
+takes = ["image"]
+
+[[agents]]
+id = "configured"
+durable = true
+model = "holding"
+tools = ["looking_agents:hold"]
+
+[[agents]]
+id = "graph"
+durable = true
+object = "looking_agents:durable_graph"
+
+[[agents]]
+id = "typed"
+durable = true
+object = "looking_agents:typed"
+
+[[agents]]
+id = "confirming"
+object = "looking_agents:confirming"
+
+[[agents]]
+id = "asking"
+object = "looking_agents:asking"
+"""
+
+KILLED, PAUSED = ("configured", "graph", "typed"), ("confirming", "asking")
+
+PICTURE = build_png(77)
+
+
+async def start(site: Site, server: ServerProcess, agent: str) -> str:
+    headers = site.deployment.bearer("ann", *SCOPES)
+    with httpx2.Client(base_url=server.url, headers=headers) as client:
+        file_id = upload(client, "dot.png", PICTURE)
+    request = RunRequest(f'{{"who": "{agent}"}}', background=True, files=(file_id,))
+    async with site.connect(server) as operations:
+        return str((await operations.create_run("agent", agent, request)).value["run_id"])
+
+
+def find_stored(folder: Path) -> list[str]:
+    """Return the forms in which the database has the bytes of the picture."""
+    stored = b"".join(path.read_bytes() for path in folder.glob("*.db*") if path.is_file())
+    forms = {
+        "bytes": PICTURE,
+        "base64": base64.b64encode(PICTURE),
+        "url": base64.urlsafe_b64encode(PICTURE),
+        "twice": base64.b64encode(base64.b64encode(PICTURE))[8:-8],
+    }
+    return [name for name, form in forms.items() if form in stored]
+
+
+@pytest.mark.slow
+async def test_runs_with_pictures_go_on_after_a_death(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    shutil.copy(Path(__file__).with_name("looking_agents.py"), folder)
+    url = model_endpoint.base_url
+    site = create_site(folder, url, extra=AGENTS.format(url=url))
+    (folder / "hold").touch()
+    with site.serve("first") as server:
+        runs = {agent: await start(site, server, agent) for agent in (*KILLED, *PAUSED)}
+        for agent in KILLED:
+            await wait_until((folder / f"held-{agent}").exists)
+        for agent in PAUSED:
+            await site.wait_for_end(server, runs[agent], "PAUSED")
+        kill(server)
+    assert find_stored(folder) == []
+    (folder / "hold").unlink()
+    model_endpoint.forget()
+
+    with site.serve("second") as server:
+        for agent in PAUSED:
+            await site.decide(server, runs[agent], "approve", "hold")
+        for agent, run_id in runs.items():
+            record = await site.wait_for_end(server, run_id)
+            assert (record["status"], record["content"]) == ("COMPLETED", f"held {agent}"), record
+            assert [each["name"] for each in record["messages"][0]["files"]] == ["dot.png"]
+            sent = [
+                body["messages"]
+                for body in model_endpoint.requests()
+                if f'"who\\": \\"{agent}' in json.dumps(body["messages"][0])
+            ]
+            prompt: dict[str, Any] = sent[-1][0]
+            shown = f"data:image/png;base64,{base64.b64encode(PICTURE).decode()}"
+            assert [part["image_url"]["url"] for part in prompt["content"][1:]] == [shown]
+    assert find_stored(folder) == []
