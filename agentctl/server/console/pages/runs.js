@@ -190,7 +190,7 @@ function Ended({ filters, db }) {
     .then((page) => setRows(page.data), () => null));
   return html`<section>
     <div class="row" style=${{ margin: "18px 0 10px" }}>
-      <span data-ended>Ended in the last 5 min: ${ENDED.map(([status, glyph, color], at) => html`<span key=${status} class=${color}
+      <span data-ended>Ended in 5 min: ${ENDED.map(([status, glyph, color], at) => html`<span key=${status} class=${color}
         title=${STATUSES[status]}>${formatTotal(totals[at])} ${glyph}</span> `)}
         ${atWork.total_count ? html`<span class="yellow">(${formatTotal(atWork)} ended with work going on)</span>` : null}</span>
       <button type="button" class="link" aria-expanded=${rows !== null} onClick=${toggle}>${rows ? "hide" : "show"}</button>

@@ -1,0 +1,68 @@
+"""`agentctl top` and the console show the same numbers of the same runs in the same words."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Browser
+
+from tests.cli.conftest import Terminal, environment, home, terminal
+from tests.console.browser import expect, needs_browser, open_console
+from tests.console.deployed import READS, RUNS
+from tests.server.threaded_server import ThreadedServer
+
+__all__ = ["environment", "home", "terminal"]
+
+pytestmark = needs_browser
+
+ENDED = "ended in 5 min: 2 ✓  1 ✗  1 ■"
+STATES = {"echo": "✓ completed", "http-500": "✗ failed", "hang": "■ stopped", "half": "● running"}
+"""Agents of the shared server, and the state of a run of each."""
+
+
+def test_top_shows_the_words_of_the_console(
+    server: ThreadedServer, browser: Browser, terminal: Terminal
+) -> None:
+    headers = server.bearer("watched", *READS, *RUNS)
+    runs = list[dict[str, str]]()
+    for agent in ("echo", *STATES):
+        body = {"message": "three little words", "session_id": f"same-{len(runs)}", "stream": False}
+        body |= {"background": agent in ("hang", "half")}
+        started = server.client.post(f"/agents/{agent}/runs", json=body, headers=headers)
+        runs.append(started.json())
+
+    def cancel(run: dict[str, str]) -> None:
+        path = f"/agents/{run['agent_id']}/runs/{run['run_id']}/cancel"
+        query = {"session_id": run["session_id"], "wait": 20}
+        assert server.client.post(path, params=query, headers=headers).is_success
+
+    cancel(runs[3])
+    key = headers["Authorization"].partition(" ")[2]
+    with open_console(browser, server.url, "#/runs", token=key) as shown:
+        page = shown.page
+        expect(page.get_by_text("1 running · 0 stopping · 0 queued")).to_be_visible()
+        page.click("text=show")
+        rows = page.locator("[data-run]")
+        expect(rows).to_have_count(len(runs))
+        found = {
+            row.get_attribute("data-run"): row.locator("td").all_inner_texts() for row in rows.all()
+        }
+        ended = " ".join(page.locator("[data-ended]").inner_text().split())
+    seen = terminal(
+        "top", "--url", server.url, env={"AGENTCTL_TOKEN": key, "TERM": "xterm", "COLUMNS": "160"},
+        when=ENDED, types="q",
+    )  # fmt: skip
+    cancel(runs[4])
+    assert seen.code == 0
+    assert f"1 running  0 stopping  0 queued · {ENDED}" in seen.screen
+    assert ended == " ".join(f"E{ENDED[1:]}".split())
+    screen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.screen)
+    for run in runs:
+        # A live run has a mark and a button as well. The console shows the name of a component.
+        cells = [" ".join(text.split()) for text in found[run["run_id"]]]
+        number, state, _, user, _, _, tokens, detail = (
+            text for text in cells if text not in ("", "Cancel")
+        )
+        assert (number, state) == (run["run_id"][:13], STATES[run["agent_id"]])
+        wanted = [number, state, run["agent_id"], user, r"\d+ s", tokens, re.escape(detail)]
+        assert re.search(r"\s+".join(wanted), screen), (wanted, screen)
