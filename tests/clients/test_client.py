@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import aclosing, closing
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,27 @@ def test_conversation_of_blocking_calls(client: Client) -> None:
     with pytest.raises(errors.NotFound) as caught:
         client.sessions.get(session_id)
     assert (caught.value.status, caught.value.error_code) == (404, "NOT_FOUND")
+
+
+def test_file_is_uploaded_downloaded_and_deleted(client: Client, tmp_path: Path) -> None:
+    source = tmp_path / "notes.txt"
+    source.write_bytes(b"0123456789" * 100_000)
+    session_id = client.sessions.create(component_id="echo")["session_id"]
+    record = client.files.upload(source, session_id=session_id)
+    assert (record["name"], record["size"]) == ("notes.txt", 1_000_000)
+    assert [*client.files.list(session_id=session_id)] == [record]
+    assert b"".join(client.files.download(record["file_id"])) == source.read_bytes()
+    part = client.files.download(record["file_id"], byte_range="bytes=8-11")
+    assert b"".join(part) == b"8901"
+    with pytest.raises(errors.UsageError):
+        client.files.upload(b"bytes without a name")
+    with pytest.raises(errors.UnsupportedMediaType):
+        client.files.upload(b"<svg/>", name="a.svg")
+    with pytest.raises(errors.RangeNotSatisfiable):
+        next(client.files.download(record["file_id"], byte_range="bytes=1000000-"))
+    client.files.delete(record["file_id"])
+    with pytest.raises(errors.NotFound):
+        client.files.get(record["file_id"])
 
 
 def test_same_methods_are_awaited(service: Service) -> None:

@@ -15,6 +15,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agentctl.server.transport import protocol
+from agentctl.server.transport.connection import SLOWEST_BODY
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deployment
@@ -147,6 +148,18 @@ def test_application_learns_of_a_missing_body(host: ThreadedServer, slow: Slow) 
         connection.send(CHUNKED + b"1\r\na\r\n")
         assert connection.ended()
     assert slow.left.wait(LATE)
+
+
+@pytest.mark.slow
+def test_announced_bytes_give_a_body_more_time(host: ThreadedServer) -> None:
+    parts, part = 4, b"x" * (SLOWEST_BODY // 4)
+    with open_raw_connection(host.port) as connection:
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        connection.send(head % (parts * len(part)))
+        for _ in range(parts):
+            time.sleep(SECONDS / 2)
+            connection.send(part)
+        assert connection.answer().status == 200
 
 
 @pytest.mark.slow
