@@ -231,7 +231,7 @@ class BucketStore:
 
 
 async def _translate(awaitable: Awaitable[T]) -> T:
-    """Wait for obstore; raise the errors of this project, and FileNotFoundError as it is."""
+    """Wait for obstore; raise the errors of this project, and FileNotFoundError unchanged."""
     from obstore.exceptions import BaseError
 
     try:

@@ -35,7 +35,7 @@ _TEXT_TYPES = {
     ".csv": "text/csv",
     ".json": "application/json",
 }
-"""Types of texts by the ends of names. The bytes of a text do not tell them apart."""
+"""Types of texts by the ends of names: their bytes have no signature."""
 
 MEDIA_TYPES = (*(media_type for _, media_type in _SIGNATURES), *_TEXT_TYPES.values())
 """The accepted types."""

@@ -154,7 +154,7 @@ class _IncomingFile:
         with self._lock:
             self._is_discarded = True
             if self._file is not None:
-                with contextlib.suppress(OSError):  # what was not written is not needed
+                with contextlib.suppress(OSError):  # a full disk: the bytes are not needed
                     self._file.close()
             self.path.unlink(missing_ok=True)
 

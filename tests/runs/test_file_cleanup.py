@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentctl.config.upkeep import Files
+from agentctl.errors import QuotaExceeded
 from agentctl.records.times import HOUR, now
 from agentctl.runs.jobs.cleanup import ClockGuard, delete_expired, delete_unused_bytes
 from agentctl.store.blobs import build_key
@@ -156,9 +158,13 @@ async def test_row_and_bytes_are_refused_together_beyond_the_day(
 ) -> None:
     async with shared.open() as databases:
         main = databases.system
-        await store_file(uploads, main, "first")
+        row = await store_file(uploads, main, "first")
+        again = replace(row, file_id="again")
+        with pytest.raises(QuotaExceeded, match="of files a day"):
+            await main.write(files.create(again, 2 * row.size - 1))
+        assert await main.read(files.get("again", EVERYONE)) is None
         size = await main.read(Sql("SELECT sum(size) FROM files").value())
-        with pytest.raises(Exception, match="of files a day"):
+        with pytest.raises(QuotaExceeded, match="of files a day"):
             await main.write(files.begin("ann", 1, "key", now(), size))
         await main.write(files.begin("ann", 1, "key", now() + DAY, size))
         await main.write(files.begin("bob", size, "key", now(), size))

@@ -1,7 +1,8 @@
-"""Files over HTTP, at a real server process: what is stored, sent, refused and left."""
+"""Files over HTTP, at a real server process: uploads, refusals, downloads and deletions."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -18,6 +19,7 @@ import httpx2
 import pytest
 
 from agentctl.store.media_types import MEDIA_TYPES
+from agentctl.store.uploads import MAXIMUM_UPLOADS
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deploy, Deployment
 from tests.process import ServerProcess, serve_config
@@ -177,30 +179,56 @@ def test_names_and_sizes_out_of_bounds_are_refused_and_nothing_is_kept(host: Hos
     assert host.list_bytes() == before
 
 
+def begin_upload(host: Host, user: str, *fields: str) -> socket.socket:
+    """Send the head of an upload, and return the connection."""
+    head = ("POST /files?name=a.png HTTP/1.1", "Host: x", *fields)
+    lines = [*head, f"Authorization: Bearer {host.place.token(user, *USER)}", "", ""]
+    connection = socket.create_connection(("127.0.0.1", host.server.port), timeout=20)
+    connection.sendall("\r\n".join(lines).encode())
+    return connection
+
+
 def test_announced_length_is_refused_before_the_body_is_read(host: Host) -> None:
-    token = host.place.token("early", *USER)
-    head = (
-        "POST /files?name=a.png HTTP/1.1\r\nHost: x\r\nContent-Length: 12000001\r\n"
-        f"Authorization: Bearer {token}\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", host.server.port), timeout=20) as connection:
-        connection.sendall(head.encode())
+    with begin_upload(host, "early", "Content-Length: 12000001") as connection:
+        assert b" 413 " in connection.recv(4_096)
+
+
+def test_body_without_an_end_is_refused_at_the_bound(host: Host) -> None:
+    piece = b"100000\r\n%b\r\n" % bytes(1 << 20)
+    with begin_upload(host, "endless", "Transfer-Encoding: chunked") as connection:
+        for _ in range(12):
+            connection.sendall(piece)
         assert b" 413 " in connection.recv(4_096)
 
 
 def test_cut_upload_leaves_nothing(host: Host) -> None:
     before = host.list_bytes()
-    token = host.place.token("cut", *USER)
-    head = (
-        "POST /files?name=a.png HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n"
-        f"Authorization: Bearer {token}\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", host.server.port), timeout=20) as connection:
-        connection.sendall(head.encode() + PNG + bytes(1_000_000))
+    with begin_upload(host, "cut", "Content-Length: 2000000") as connection:
+        connection.sendall(PNG + bytes(1_000_000))
         wait_for(lambda: len(host.list_bytes()) > len(before), 20)
     wait_for(lambda: host.list_bytes() == before, 20)
     with host.as_user("cut") as client:
         assert client.get("/files").json()["data"] == []
+
+
+def test_uploads_at_once_are_bounded_for_a_caller_and_a_process(host: Host) -> None:
+    before = host.list_bytes()
+    half = MAXIMUM_UPLOADS // 2
+    with contextlib.ExitStack() as stack, host.as_user("slow-0") as first:
+        for user in range(2):
+            for _ in range(half):
+                begun = begin_upload(host, f"slow-{user}", "Content-Length: 1000000")
+                stack.enter_context(begun).sendall(PNG + bytes(500_000))
+            count = len(before) + half * (user + 1)
+            wait_for(lambda count=count: len(host.list_bytes()) == count, 20)  # type: ignore[misc]
+            answer = first.post("/files?name=a.png", content=PNG)
+            assert (answer.status_code, answer.json()["error_code"]) == (503, "UNAVAILABLE")
+            assert answer.headers["retry-after"] == "1"
+        with host.as_user("other") as client:
+            assert client.post("/files?name=a.png", content=PNG).status_code == 503
+    wait_for(lambda: host.list_bytes() == before, 20)
+    with host.as_user("slow-0") as client:
+        upload(client, PNG)
 
 
 def test_content_is_sent_in_ranges_that_no_browser_executes(host: Host) -> None:
