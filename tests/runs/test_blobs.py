@@ -16,7 +16,9 @@ from agentctl.config.upkeep import Files
 from agentctl.records.times import HOUR, now
 from agentctl.store.blobs import BlobStore, build_key, open_blob_store
 from tests.conditions import wait_for
+from tests.deployment import create_deployment
 from tests.ports import find_free_port
+from tests.process import serve_config
 
 MOTO = Path(__file__).parents[2] / ".peers/s3/bin/moto_server"
 
@@ -112,3 +114,33 @@ async def test_bucket_that_does_not_exist_fails_without_details(
             await work()
         assert failed.value.detail == "The store of files does not work"
         assert "secret" not in f"{failed.value.cause}"
+
+
+def test_server_keeps_files_in_a_bucket_alone(endpoint: str, tmp_path: Path) -> None:
+    table = f"""
+[files]
+store = "s3"
+bucket = "files"
+prefix = "of/a-server"
+endpoint = "{endpoint}"
+region = "eu-central-1"
+"""
+    place = create_deployment(tmp_path, "http://127.0.0.1:9", extra=table)
+    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    content = b"\x89PNG\r\n\x1a\n" + os.urandom(7_000_000)
+    with (
+        serve_config(place.path, variables=keys) as server,
+        place.client(server.url, "me", "sessions:read", "sessions:write") as client,
+    ):
+        answer = client.post("/files?name=a.png", content=content)
+        assert answer.status_code == 201, answer.text + server.log_text
+        record = answer.json()
+        path = f"/files/{record['file_id']}/content"
+        assert client.get(path).content == content
+        assert (
+            client.get(path, headers={"range": "bytes=5000000-5000009"}).content
+            == (content[5_000_000:5_000_010])
+        )
+    assert [each for each in (tmp_path / "files").rglob("*") if each.is_file()] == []
+    listed = httpx2.get(f"{endpoint}/files?list-type=2&prefix=of/a-server/").text
+    assert f"<Key>of/a-server/{build_key('me', record['sha256'])}</Key>" in listed
