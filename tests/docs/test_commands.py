@@ -54,6 +54,7 @@ SEQUENCE = (
     "docs/api.md",
     "docs/databases.md",
     "docs/memory.md",
+    "docs/files.md",
     "docs/retention.md",
     "docs/models.md",
     "docs/openai.md",
