@@ -85,6 +85,7 @@ class RunOptions(TypedDict, total=False):
     dependencies: dict[str, Any] | None
     client_tools: list[dict[str, Any]] | None
     tool_choice: str | None
+    files: tuple[str, ...]
 
 
 class LocatedRun(NamedTuple):
