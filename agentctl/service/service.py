@@ -60,7 +60,6 @@ from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.schema import describe_newer
 from agentctl.store.threads import call_in_thread
-from agentctl.store.uploads import Uploads
 from agentctl.transcripts import export
 from agentctl.webhooks.deliveries import Deliveries
 from agentctl.work.event_loop import Tasks
@@ -140,11 +139,13 @@ class Service:
         Raises:
             Unavailable: a database is missing, unreadable or not a database of agentctl.
             SchemaMismatch: a database is older or newer than this code.
-            InvalidConfiguration: a tool, or the folder of backups, cannot be used.
+            InvalidConfiguration: a tool, the folder of backups or the store of files cannot be
+                used.
         """
         databases, monitor = self.hosting.databases, self.hosting.monitor
         await databases.open_all()
         self.hosting.backups.prepare()
+        _ = self.hosting.uploads.store
         for database in databases.values():
             if database.version.is_newer:
                 _log.warning("database %s: %s", database.id, describe_newer(database.version))
@@ -230,7 +231,7 @@ class Service:
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness, disks=disks,
                 versions=StoredVersions(catalog, databases), prices=prices, sums=sums,
-                budgets=budgets, backups=BackupSchedule(settings), uploads=Uploads(settings.files),
+                budgets=budgets, backups=BackupSchedule(settings), uploads=engine.uploads,
                 jobs=jobs,
                 rate_limits=RateLimiter(settings.rate_limits),
                 background=background, verifier=build_verifier,

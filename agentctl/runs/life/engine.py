@@ -96,6 +96,7 @@ class Engine:
         closing: set when the process shuts down and waiting callers have to return.
         draining: True if new runs are refused because the process shuts down.
         shared: see `legs.LegHost`.
+        uploads: the files that this process receives, and their store.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Engine:
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
+        self.uploads = Uploads(settings.files)
         self._members = Members(self, self._run_tasks, catalog)
         self.shared: dict[str, Any] = {
             "databases": databases,
@@ -132,7 +134,7 @@ class Engine:
             "members": self._members,
             "cause_reader": CauseReader(settings),
             "budgets": budgets,
-            "files": partial(RunFiles, uploads=Uploads(settings.files)),
+            "files": partial(RunFiles, uploads=self.uploads),
         }
         self._supervision = Supervision(
             catalog, self._run_tasks, self.counters, self._starts, budgets, tracer
