@@ -46,11 +46,17 @@ class DrawnRun:
 
     @property
     def input(self) -> str:
-        """The message, and the object `input` of the request if the message is not its text."""
+        """The message, and the object `input` of the request if the message is not its text.
+
+        Lines name its files.
+        """
         message, given = self.record.get("input") or "", self.record.get("input_object")
-        if given is None or find_object(message) == given:
-            return clean_text(message)
-        return clean_text(f"{message}\ninput: {orjson.dumps(given).decode()}")
+        asked = [message]
+        if given is not None and find_object(message) != given:
+            asked.append(f"input: {orjson.dumps(given).decode()}")
+        files = (each for each in self.record.get("files") or () if "created_at" not in each)
+        asked += (f"file: {each['name']} ({each['media_type']})" for each in files)
+        return clean_text("\n".join(asked))
 
     @property
     def items(self) -> Iterator[Item | DrawnMember]:

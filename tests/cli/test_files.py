@@ -59,3 +59,27 @@ def test_file_from_stdin_needs_a_name(agentctl: Agentctl, demo: Demo) -> None:
     file_id = json.loads(added.raw)["file_id"]
     sent = agentctl("files", "download", file_id, "--to-file", "-", *place)
     assert sent.raw == b"a,b"
+
+
+def test_message_has_files(through: Agentctl, tmp_path: Path) -> None:
+    note, picture = tmp_path / "note.txt", tmp_path / "dot.png"
+    note.write_text("from the file")
+    picture.write_bytes(PNG + b"data")
+    start = ("runs", "start", "--agent", "echo", "-m", "hello")
+    ran = through(*start, "--file", str(note), "-o", "json")
+    assert ran.code == 0, ran.stderr
+    record = json.loads(ran.raw)
+    assert record["content"] == "hello\n\nFile note.txt:\n\nfrom the file"
+    (file,) = record["files"]
+    again = through(*start, "--file-id", file["file_id"], "--session", record["session_id"])
+    assert "from the file" in again.stdout, again.stderr
+    shown = through("runs", "get", record["run_id"], "--session", record["session_id"])
+    assert "note.txt" in shown.stdout
+    transcript = through("sessions", "get", record["session_id"], "-o", "text")
+    assert transcript.stdout.count("file: note.txt (text/plain)") == 2, transcript.stdout
+
+    refused = through(*start, "--file", str(picture))
+    assert refused.code == 2
+    assert "does not take dot.png, a file of the kind image" in refused.stderr
+    keyed = through(*start, "--file", str(note), "--idempotency-key", "k")
+    assert (keyed.code, "--file-id" in keyed.stderr) == (2, True)

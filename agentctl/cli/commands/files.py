@@ -22,6 +22,8 @@ from agentctl.cli.show.terminal import confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, UsageError
 from agentctl.interface.requests.files import FileContent, FileFilter, FileUpload
+from agentctl.records.document import Document
+from agentctl.records.files import FileRecord
 from agentctl.records.text import format_bytes
 
 app = CommandApp(
@@ -68,6 +70,18 @@ async def upload_file(
     """
     if file == "-" and name is None:
         raise UsageError("a file from stdin has no name", hint="pass --name NAME")
+    upload = FileUpload(name or Path(file).name, session, user, db)
+    document = await send_file(target, file, upload)
+    out.show_record(document, _COLUMNS, "file_id")
+    target.report_done(f"uploaded file {document.value['file_id']}")
+
+
+async def send_file(target: Target, file: str, upload: FileUpload) -> Document[FileRecord]:
+    """Upload a file, and show how much of it was sent.
+
+    Args:
+        file: its path; `-` reads stdin.
+    """
     counter = Counter("kB uploaded")
     source = read_file_or_stdin(file) if file == "-" else Path(file)
     try:
@@ -76,11 +90,8 @@ async def upload_file(
         cause = (failure.strerror or "reading failed").lower()
         raise UsageError(f"{file} cannot be read", cause=cause) from None
     counter.total = content.size // 1_000
-    upload = FileUpload(name or Path(file).name, session, user, db)
     async with showing_progress(counter):
-        document = await target.operations.upload_file(upload, content, size=content.size)
-    out.show_record(document, _COLUMNS, "file_id")
-    target.report_done(f"uploaded file {document.value['file_id']}")
+        return await target.operations.upload_file(upload, content, size=content.size)
 
 
 @app.command("list", epilog="Example: agentctl files list --session s1")

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.providers import PROVIDERS, require_extra, requires_key
@@ -21,6 +22,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.ids import new_id
 from agentctl.records.items import DELEGATIONS
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.files import show_files
 from agentctl.runtime.models.attempts import ModelCounters
 from agentctl.runtime.models.calls import (
     ModelAnswer,
@@ -124,6 +126,7 @@ class DemoConnection(ModelConnection):
         self._generate = _GENERATORS[name]
 
     async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
+        call = replace(call, messages=await show_files(call.messages, self.takes, call.files))
         prompt = [call.instructions, *(str(message["content"]) for message in call.messages)]
         used = {"input_tokens": sum(map(_count_words, prompt)), "output_tokens": 0}
         texts: list[str] = []

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from agentctl.cli.approvals import (
@@ -20,6 +22,7 @@ from agentctl.cli.approvals import (
     read_value,
     show_call,
 )
+from agentctl.cli.commands.files import send_file
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import NO_CHOICE, ComponentChoice, SessionOption, parse_object
 from agentctl.cli.parameters import flag, option
@@ -47,6 +50,7 @@ from agentctl.errors import (
 )
 from agentctl.interface.requests import CancelRequest, RunRequest, StreamEvent
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling, build_ruling
+from agentctl.interface.requests.files import FileUpload
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentRef
@@ -104,6 +108,10 @@ async def start_run(
         "JSON",
         "Array of tools that you execute: name, description, parameters; @FILE reads a file",
     ),
+    file: list[str] | None = option(
+        "--file", "PATH", "File for the message, which is uploaded (repeatable)"
+    ),
+    file_id: list[str] | None = option("--file-id", "ID", "Uploaded file (repeatable)"),
 ) -> None:
     """Start a run of an agent, team or workflow, and show its output.
 
@@ -131,9 +139,31 @@ async def start_run(
         client_tools=_parse_tools("--client-tools", client_tools),
     )
     stream = choose_stream(stream, out, background=background)
-    new = build_start(target, component, request)
     with _adding_hint(target, session):
+        request = await _add_files(target, component, request, file or (), file_id or ())
+        new = build_start(target, component, request)
         await show_new_run(target, new, out, stream=stream)
+
+
+async def _add_files(
+    target: Target,
+    component: ComponentRef,
+    request: RunRequest,
+    paths: Sequence[str],
+    file_ids: Sequence[str],
+) -> RunRequest:
+    """Upload the files of a message; return its request with their ids."""
+    if paths and request.idempotency_key is not None:
+        raise UsageError(
+            "--file uploads a new file each time, so a repeated command would be another request",
+            hint=f"upload it once, and pass --file-id: {target.command('files upload FILE')}",
+        )
+    ids = [*file_ids]
+    database = (await target.operations.get_component(*component)).value["db_id"] if paths else None
+    for path in paths:
+        upload = FileUpload(Path(path).name, user_id=request.user_id, db_id=database)
+        ids.append((await send_file(target, path, upload)).value["file_id"])
+    return replace(request, files=tuple(ids))
 
 
 @contextlib.contextmanager
