@@ -18,7 +18,7 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.sessions import HoldRecord, IdlePage, IdleSession, PruneRecord
 from agentctl.records.times import DAY, format_rfc3339, now
-from agentctl.records.validation import check_text, check_texts
+from agentctl.records.validation import check_text
 from agentctl.service import paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, unit
@@ -32,7 +32,7 @@ class RetentionOperations(OperationFamily):
     async def get_idle_sessions(self, filter: IdleFilter) -> Document[IdlePage]:
         async with self.audit("get_idle_sessions"):
             database = self.lookups.database(filter.db_id)
-            check_texts(component_id=filter.component_id)
+            paging.check_filter(filter)
             page = Page(filter.limit, 1, filter.cursor, "updated_at", "asc")
             part = paging.build_slice("idle", page)
             choice = IdleSessions(
@@ -60,16 +60,8 @@ class RetentionOperations(OperationFamily):
             work = retention.remove_sessions(
                 session_ids, self.lookups.visibility, idle_before=before
             )
-            removal = await call.write_batch(database, work, lambda found: found.removed)
-            return build_document(
-                PruneRecord(
-                    removed=removal.removed,
-                    held=removal.held,
-                    busy=removal.busy,
-                    used=removal.used,
-                    missing=removal.missing,
-                )
-            )
+            removal = await call.write_batch(database, work, lambda found: found["removed"])
+            return build_document(removal)
 
     async def hold_session(
         self, session_id: str, reason: str, where: SessionLocator = DEFAULT_LOCATOR

@@ -117,7 +117,7 @@ def test_nothing_in_the_schema_refers_to_a_removed_session(store: Store) -> None
     assert {name.partition(".")[0] for name in _find_text(store, tables, MARKER)} == filled.keys()
     before = _find_text(store, tables, "other")
     removal = store.write(retention.remove_sessions([MARKER]))
-    assert removal == retention.Removal(removed=[MARKER])
+    assert removal == {"removed": [MARKER], "held": [], "busy": [], "used": [], "missing": []}
     assert _find_text(store, tables, MARKER) == set()
     assert _find_text(store, tables, "other") == before
 
@@ -133,19 +133,20 @@ def test_removal_leaves_sessions_that_are_held_busy_or_used(store: Store) -> Non
     store.write(retention.set_hold("held", json.dumps({"reason": "claim"})))
     store.write(sessions.update("used", EVERYONE, {"session_name": "again"}, START + 100))
     names = ["used", "idle", "held", "paused", "missing", "live", "idle"]
-    assert store.write(retention.remove_sessions(names, idle_before=START + 100)) == (
-        retention.Removal(
-            removed=["idle"], held=["held"], busy=["live", "paused"], used=["used"],
-            missing=["missing"],
-        )
-    )  # fmt: skip
+    assert store.write(retention.remove_sessions(names, idle_before=START + 100)) == {
+        "removed": ["idle"],
+        "held": ["held"],
+        "busy": ["live", "paused"],
+        "used": ["used"],
+        "missing": ["missing"],
+    }
     left = [name for name in names if store.read(sessions.get(name, EVERYONE)) is not None]
     assert left == ["used", "held", "paused", "live"]
     assert store.read(run_reads.get_state("run-idle")) is None
     assert store.read(run_reads.get_state("run-held")) is not None
     # Without a time, a session that was used is removed as well; a hold that ended holds nothing.
     store.write(retention.set_hold("held", None))
-    assert store.write(retention.remove_sessions(names)).removed == ["held", "used"]
+    assert store.write(retention.remove_sessions(names))["removed"] == ["held", "used"]
 
 
 def test_race_of_a_removal_with_a_start_or_a_hold_loses_nothing(store: Store) -> None:
@@ -173,7 +174,7 @@ def test_race_of_a_removal_with_a_start_or_a_hold_loses_nothing(store: Store) ->
             removal = retention.remove_sessions([name, other], idle_before=START + 100)
             works = [removal, start_run(name), hold(other)]
             results = await asyncio.gather(*(database.write(each) for each in works))
-            removed = set(results[0].removed)
+            removed = set(results[0]["removed"])
             assert await database.read(run_reads.get_state(f"new-{name}")) is not None
             for each in (name, other):
                 left = await database.read(run_reads.get_state(f"old-{each}"))
@@ -196,7 +197,7 @@ def test_many_sessions_are_removed_and_counted(store: Store) -> None:
 
     store.write(create())
     before = _count_removals(store)
-    assert store.write(retention.remove_sessions(names[::-1])).removed == names
+    assert store.write(retention.remove_sessions(names[::-1]))["removed"] == names
     assert _count_removals(store) == (before[0] + 50, before[1] + 50)
 
 

@@ -248,7 +248,7 @@ def _divide(rows: Sequence[IdleRow]) -> Iterator[list[str]]:
 @unit
 def _remove(session_ids: Sequence[str], before: int) -> Steps[list[str]]:
     removal = yield from retention.remove_sessions(session_ids, idle_before=before)
-    return removal.removed
+    return removal["removed"]
 
 
 async def delete_decided_approvals(

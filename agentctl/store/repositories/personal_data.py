@@ -290,7 +290,7 @@ def erase_sessions(user_id: str) -> Steps[Erased]:
         (after,) = yield Statement(_COUNT_OF_SESSIONS, group)
         for name, first, last in zip(_OF_SESSIONS, before, after, strict=True):
             erased.rows[name] += first - last
-        busy += removal.busy
+        busy += removal["busy"]
     erased.busy = busy
     return erased
 

@@ -7,9 +7,9 @@ other deletion, also that of a server which does not know holds (docs/retention.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.sessions import PruneRecord
 from agentctl.store.compared import Filtered, Lead
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import (
@@ -68,24 +68,6 @@ class IdleRow:
     @property
     def is_removable(self) -> bool:
         return not (self.is_held or self.is_busy)
-
-
-@dataclass(slots=True)
-class Removal:
-    """The sessions of a removal; each id is in one of the lists.
-
-    Attributes:
-        removed: the sessions that do not exist any more.
-        busy: those with a live or paused run.
-        used: those that were used since the time of the removal.
-        missing: ids without a session.
-    """
-
-    removed: list[str] = field(default_factory=list)
-    held: list[str] = field(default_factory=list)
-    busy: list[str] = field(default_factory=list)
-    used: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
 
 
 _IS_HELD = "CASE WHEN hold IS NULL THEN 0 ELSE 1 END"
@@ -196,7 +178,7 @@ def remove_sessions(
     *,
     idle_before: int | None = None,
     spares_background: bool = False,
-) -> Steps[Removal]:
+) -> Steps[PruneRecord]:
     """Remove sessions with everything that belongs to them.
 
     That is: runs, events, steps, checkpoints, approvals, webhook deliveries and idempotency keys.
@@ -210,7 +192,7 @@ def remove_sessions(
             removes it as well.
         spares_background: True if live background work keeps a session busy as well.
     """
-    removal = Removal()
+    removal = PruneRecord(removed=[], held=[], busy=[], used=[], missing=[])
     find_busy = _SESSIONS_WITH_WORK if spares_background else _BUSY_SESSIONS
     for group in group_ids(sorted(set(session_ids))):
         visible = {**group, **visibility.parameters()}
@@ -220,13 +202,13 @@ def remove_sessions(
         for session_id in read_group(group):
             _, is_held, updated_at = stored.get(session_id, (None, None, None))
             if updated_at is None:
-                removal.missing.append(session_id)
+                removal["missing"].append(session_id)
             elif is_held:
-                removal.held.append(session_id)
+                removal["held"].append(session_id)
             elif session_id in busy:
-                removal.busy.append(session_id)
+                removal["busy"].append(session_id)
             elif idle_before is not None and updated_at >= idle_before:
-                removal.used.append(session_id)
+                removal["used"].append(session_id)
             else:
                 removable.append(session_id)
         for removed in group_ids(removable):
@@ -235,5 +217,5 @@ def remove_sessions(
             counts = yield Statement(_DELETE_SESSIONS, removed)
             runs = sum(run_count for (run_count,) in counts)
             yield Statement(COUNT_REMOVALS, {"sessions": len(counts), "runs": runs})
-        removal.removed += removable
+        removal["removed"] += removable
     return removal
