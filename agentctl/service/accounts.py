@@ -33,7 +33,6 @@ from agentctl.records.accounts import (
 from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
 from agentctl.records.times import DAY, now
-from agentctl.records.validation import check_text
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import RecordWriter
@@ -94,8 +93,7 @@ class AccountOperations(OperationFamily):
         async with self.audit("list_service_accounts"):
             self.lookups.require_account_management()
             page = filter.page
-            if filter.name is not None:
-                check_text("name", filter.name)
+            paging.check_filter(filter)
             work = accounts.list_page(filter, paging.build_slice("service accounts", page))
             rows = await self.hosting.databases.system.read(work, size="large")
             moment = now()

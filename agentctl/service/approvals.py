@@ -30,7 +30,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FoundTurn, RunRecord
 from agentctl.records.times import format_rfc3339, now
-from agentctl.records.validation import check_texts, dump_checked_json
+from agentctl.records.validation import dump_checked_json
 from agentctl.runs.desk.decisions import check_approver, rule, write_decisions
 from agentctl.runs.follow.follow import flatten, wait_until_final
 from agentctl.runs.life.admission import Idempotency, IdempotentReplay, claim_key
@@ -71,14 +71,7 @@ class ApprovalOperations(OperationFamily):
                 raise errors.ValidationFailed(
                     "sort_by must be created_at: approvals have no other order"
                 )
-            paging.check_id_prefix(filter.id_prefix)
-            check_texts(
-                component_id=filter.component_id,
-                tool_name=filter.tool_name,
-                run_id=filter.run_id,
-                session_id=filter.session_id,
-                user_id=filter.user_id,
-            )
+            paging.check_filter(filter)
             part = paging.build_slice("approvals", filter.page)
             work = approvals.list_page(filter, *self._visible_approvals(), part)
             page = await database.read(work, size="large")

@@ -22,10 +22,9 @@ from agentctl.records.audit import AuditHeadPage, AuditHeadRecord, AuditPage, Au
 from agentctl.records.document import Document, build_document
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import DAY, format_rfc3339, now
-from agentctl.records.validation import check_texts
+from agentctl.service import paging
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import RecordWriter
-from agentctl.service.paging import build_cursor_meta, build_number_cursor, parse_number_cursor
 from agentctl.store.database import Database
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import AuditRow, Frontier, HeadRow
@@ -59,21 +58,21 @@ class AuditOperations(OperationFamily):
 
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
         async with self.audit("get_audit"):
-            check_texts(principal=filter.principal, operation=filter.operation)
-            before = parse_number_cursor("audit", filter.limit, filter.cursor)
+            paging.check_filter(filter)
+            before = paging.parse_number_cursor("audit", filter.limit, filter.cursor)
             work = audit.list_page(filter, before)
             page = await self.hosting.audit_log.database.read(work, size="large")
-            cursor = build_number_cursor("audit", page.next)
+            cursor = paging.build_number_cursor("audit", page.next)
             return build_document(
                 AuditPage(
                     data=[build_entry(row) for row in page.rows],
-                    meta=build_cursor_meta(cursor, page.searched_until),
+                    meta=paging.build_cursor_meta(cursor, page.searched_until),
                 )
             )
 
     async def get_audit_heads(self, filter: AuditHeadFilter) -> Document[AuditHeadPage]:
         async with self.audit("get_audit_heads"):
-            before = parse_number_cursor("audit-heads", filter.limit, filter.cursor)
+            before = paging.parse_number_cursor("audit-heads", filter.limit, filter.cursor)
             work = audit.list_heads(before or audit.LAST_NUMBER, filter.limit + 1)
             rows = await self.hosting.audit_log.database.read(work, size="large")
             page = rows[: filter.limit]
@@ -81,7 +80,7 @@ class AuditOperations(OperationFamily):
             return build_document(
                 AuditHeadPage(
                     data=[_HEAD.build(row, {}) for row in page],
-                    meta={"next_cursor": build_number_cursor("audit-heads", following)},
+                    meta={"next_cursor": paging.build_number_cursor("audit-heads", following)},
                 )
             )
 

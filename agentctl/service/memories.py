@@ -34,12 +34,7 @@ class MemoryOperations(OperationFamily):
 
     async def get_memories(self, filter: MemoryFilter) -> Document[MemoryPage]:
         async with self.audit("get_memories"):
-            check_texts(
-                user_id=filter.user_id,
-                agent_id=filter.agent_id,
-                team_id=filter.team_id,
-                search_content=filter.search_content,
-            )
+            paging.check_filter(filter)
             for topic in filter.topics:
                 check_text("topics", topic)
             if filter.search_content is not None and not split_words(filter.search_content):

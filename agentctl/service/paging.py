@@ -20,7 +20,7 @@ from agentctl.interface.requests import (
 from agentctl.interface.requests.lists import check_text_filters
 from agentctl.records.audit import CursorMeta
 from agentctl.records.times import format_rfc3339
-from agentctl.records.validation import check_text, check_texts
+from agentctl.records.validation import check_text
 from agentctl.store.database import Database
 from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, Slice, Total
 from agentctl.store.repositories.search_pages import Search
@@ -48,16 +48,8 @@ def check_run_filter(filter: RunFilter) -> None:
             f"{named} needs created_after, finished_after or session_id",
             hint="name a time: --newer-than 7d",
         )
-    check_texts(
-        component_id=filter.component_id,
-        session_id=filter.session_id,
-        user_id=filter.user_id,
-        model=filter.model,
-        version=filter.version,
-        error_code=filter.error_code,
-    )
+    check_filter(filter)
     check_run_view(filter.form)
-    check_id_prefix(filter.id_prefix)
     check_text_filters(filter.metadata, filter.tag, filter.error)
 
 
@@ -67,14 +59,10 @@ def check_session_filter(filter: SessionFilter) -> None:
     Raises:
         ValidationFailed: a value is not allowed.
     """
-    check_texts(
-        session_name=filter.session_name,
-        component_id=filter.component_id,
-        user_id=filter.where.user_id,
-    )
+    check_filter(filter)
+    check_filter(filter.where)
     if filter.search is not None and filter.page.sort_by != "created_at":
         raise errors.ValidationFailed("sort_by must be created_at with search")
-    check_id_prefix(filter.id_prefix)
     check_text_filters(filter.metadata, filter.tag, filter.error)
 
 
@@ -211,14 +199,17 @@ def check_run_view(view: RunView) -> None:
         raise errors.ValidationFailed(f"cut must be a number of characters from 1 to {MAXIMUM_CUT}")
 
 
-def check_id_prefix(prefix: str | None) -> None:
-    """Check the beginning of an id.
+def check_filter(filter: Any) -> None:
+    """Check each text of a dataclass; drivers report NUL and surrogates in different ways.
 
     Raises:
-        ValidationFailed: it is too short, or no database accepts it.
+        ValidationFailed: `id_prefix` is too short, or no database accepts a text.
     """
-    if prefix is None:
-        return
-    if len(prefix) < MINIMUM_ID_PREFIX:
-        raise errors.ValidationFailed(f"id_prefix must be at least {MINIMUM_ID_PREFIX} characters")
-    check_text("id_prefix", prefix)
+    for name in filter.__dataclass_fields__:
+        value = getattr(filter, name)
+        if isinstance(value, str):
+            if name == "id_prefix" and len(value) < MINIMUM_ID_PREFIX:
+                raise errors.ValidationFailed(
+                    f"id_prefix must be at least {MINIMUM_ID_PREFIX} characters"
+                )
+            check_text(name, value)

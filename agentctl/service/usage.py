@@ -28,6 +28,7 @@ from agentctl.records.usage import (
 from agentctl.records.validation import check_texts
 from agentctl.runs.life.admission import Submission
 from agentctl.runs.life.budgets import Period, build_scope, find_limit, find_period, measure
+from agentctl.service import paging
 from agentctl.service.family import OperationFamily, find_repeated
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, Value, unit
@@ -136,10 +137,7 @@ class UsageOperations(OperationFamily):
     ) -> UsageScope:
         if not 1 <= filter.limit <= MAXIMUM_GROUPS:
             raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_GROUPS}")
-        check_texts(
-            component_id=filter.component_id, model=filter.model, user_id=filter.user_id,
-            version=filter.version,
-        )  # fmt: skip
+        paging.check_filter(filter)
         length = PERIODS[step]
         # The last hour or day is whole, so that the present one is part of it.
         end = now() + 1 if filter.before is None else filter.before

@@ -13,7 +13,6 @@ from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
 from agentctl.records.times import format_rfc3339, now
-from agentctl.records.validation import check_texts
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
@@ -37,8 +36,7 @@ class WebhookOperations(OperationFamily):
     async def get_webhook_deliveries(self, filter: DeliveryFilter) -> Document[DeliveryPage]:
         async with self.audit("get_webhook_deliveries"):
             database = self.lookups.database(filter.db_id)
-            paging.check_id_prefix(filter.id_prefix)
-            check_texts(webhook_id=filter.webhook_id, run_id=filter.run_id)
+            paging.check_filter(filter)
             part = paging.build_slice("deliveries", filter.page)
             page = await database.read(webhooks.list_page(filter, part), size="large")
             items = (orjson.dumps(_build_delivery(row)) for row in page.rows)
