@@ -168,6 +168,18 @@ CASES: dict[str, Case] = {
     "pipelined requests": Case(
         send_heads(16), OK, ("server.transport.protocol.MAXIMUM_PIPELINED",)
     ),
+    "file": Case(
+        lambda world: world.target.send(
+            f"/files?name={'n' * 250}.json", b'"' + b"x" * 26_214_398 + b'"'
+        ),
+        b'"size":26214400',
+        ("files.item_bytes", "records.files.MAXIMUM_NAME_LENGTH"),
+    ),
+    "files of a message": Case(
+        run("echo", files=[f"{number:0128}" for number in range(16)]),
+        b"File not found",
+        ("interface.requests.MAXIMUM_RUN_FILES",),
+    ),
     "body of escaped text": Case(
         lambda world: world.target.send(
             "/sessions?type=agent", b'{"metadata":{"a":"' + b"\\u00e9" * 170_000 + b'"}}'

@@ -13,7 +13,7 @@ from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_file_or_stdin
 from agentctl.cli.lists import ListOutput
-from agentctl.cli.options import DbId, ToFile, Yes
+from agentctl.cli.options import DbId, SessionOption, ToFile, Yes
 from agentctl.cli.parameters import argument, option
 from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_bytes
 from agentctl.cli.show.progress import Counter, report_failures, run_all, showing_progress
@@ -59,7 +59,7 @@ async def upload_file(
     out: CommandOutput,
     file: Annotated[str, argument("FILE", "File to upload (- reads stdin)")],
     name: str | None = option("--name", "NAME", "Name of the file (default: that of FILE)"),
-    session: str | None = option("--session", "ID", "Session of the file (default: none yet)"),
+    session: SessionOption = None,
     user: str | None = option("--user", "USER", "User of the file; administrators only"),
     db: DbId = None,
 ) -> None:
