@@ -96,9 +96,9 @@ def build_session_summaries(rows: Iterable[ListedSession]) -> list[bytes]:
 @unit
 def read_session_head(row: SessionRow) -> Steps[bytes]:
     """Build a session without its history (docs/contract.md "Session records")."""
-    newest = yield from run_reads.list_newest([row.session_id])
+    newest = yield from run_reads.get_newest(row.session_id)
     head: dict[str, Any] = {
-        **_summarize_session(row, newest.get(row.session_id)),
+        **_summarize_session(row, newest),
         "turn_count": (yield from run_reads.count_turns(row.session_id)),
     }
     for name in ("metrics", "session_summary", "session_state", "metadata"):

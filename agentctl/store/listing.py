@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from agentctl.light_dataclass import dataclass
-from agentctl.store.database import Row, Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, single_unit, unit
 from agentctl.store.search import Match
 from agentctl.store.totals import ListTotals
 
@@ -275,16 +275,15 @@ class Listing:
         )
         return self._build_page([row[:-1] for row in rows], page, make, rows[0][-1] if rows else 0)
 
-    @unit
     def read_some(
         self, ids: Sequence[Value], conditions: Conditions, make: Callable[..., R]
-    ) -> Steps[list[R]]:
+    ) -> Work[list[R]]:
         """Read the rows with some ids that match, in any order."""
-        sql = f"SELECT {self.columns} FROM {self.table}"
-        sql += _where((f"{self.id} IN ({ID_GROUP})", *conditions.texts))
+        where = _where((f"{self.id} IN ({ID_GROUP})", *conditions.texts))
+        sql = f"SELECT {self.columns} FROM {self.table}{where}"
         if (joined := self.joined) is not None:
             sql = f"SELECT page.*, {joined.columns} FROM ({sql}) AS page {joined.join}"
-        return (yield from read_by_ids(Sql(sql), ids, make, **conditions.values))
+        return read_by_ids(Sql(sql), ids, make, **conditions.values)
 
     def _build_page(
         self, found: Sequence[Row], page: Slice, make: Callable[..., R], total: int

@@ -202,9 +202,8 @@ def select_newest(session_id: str) -> str:
 
 
 _NEWEST = Sql(
-    f"SELECT {LAST_RUN_COLUMNS} FROM runs AS newest WHERE newest.run_id IN"
-    f" (SELECT {select_newest('listed.session_id')} FROM sessions AS listed"
-    f" WHERE listed.session_id IN ({ID_GROUP}))"
+    f"SELECT {LAST_RUN_COLUMNS} FROM runs AS newest"
+    f" WHERE newest.run_id = {select_newest(':session_id')}"
 )
 
 _RETRIES = Sql("SELECT run_id FROM runs WHERE origin_run_id = :run_id AND origin_kind = 'retry'")
@@ -416,11 +415,9 @@ def has_leg_effects(run_id: str) -> Work[int | None]:
     return _LEG_EFFECTS.value(run_id=run_id)
 
 
-@unit
-def list_newest(session_ids: Sequence[str]) -> Steps[dict[str, LastRunState]]:
-    """Return the newest top-level run of each session that has one, by the id of the session."""
-    newest = yield from read_by_ids(_NEWEST, session_ids, LastRunState)
-    return {run.session_id: run for run in newest}
+def get_newest(session_id: str) -> Work[LastRunState | None]:
+    """Return the newest top-level run of a session, None if it has none."""
+    return _NEWEST.first(LastRunState, session_id=session_id)
 
 
 def count_turns(session_id: str) -> Work[int]:
