@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -252,12 +253,11 @@ def _bind_files(file_ids: Sequence[str], session: SessionRow) -> Steps[None]:
     Raises:
         NotFound: one is not, or was deleted meanwhile.
     """
-    rows = yield from files.get_all(file_ids, EVERYONE)
-    for row in rows:
-        is_free = row.session_id is None and (
-            yield from files.bind(row.file_id, session.session_id)
-        )
-        if row.user_id != session.user_id or not (is_free or row.session_id == session.session_id):
+    rows, session_id = (yield from files.get_all(file_ids, EVERYONE)), session.session_id
+    # In one order: a transaction that binds some of them as well waits, and is no deadlock.
+    for row in sorted(rows, key=attrgetter("file_id")):
+        is_free = row.session_id is None and (yield from files.bind(row.file_id, session_id))
+        if row.user_id != session.user_id or not (is_free or row.session_id == session_id):
             raise errors.NotFound("File not found")
     if len(rows) < len(file_ids):
         raise errors.NotFound("File not found")

@@ -156,6 +156,7 @@ def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) ->
         parent_run_id=plan.last_run_id,
         input=plan.prompt,
         input_object=None,
+        files=None,
         background=True,
         recorded=False,
         survives_disconnect=True,
