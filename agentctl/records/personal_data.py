@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -15,12 +15,17 @@ Engine = Literal["sqlite", "postgres"]
 
 
 class PersonalRows(TypedDict):
-    """The number of rows of a person in one table, and what an erasure does with them."""
+    """The number of rows of a person in one table, and what an erasure does with them.
+
+    `is_capped` is true if there may be more: at most 10,000 rows are counted, and the rows that
+    belong to runs or sessions for 200 of these.
+    """
 
     db_id: str
     table: str
     rows: int
     erasure: ErasureKind
+    is_capped: NotRequired[bool]
 
 
 class PersonalDatabase(TypedDict):

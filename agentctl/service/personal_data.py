@@ -34,7 +34,14 @@ from agentctl.service.family import OperationFamily
 from agentctl.service.paging import check_limit, pack_cursor, unpack_cursor
 from agentctl.store.database import Database, Work
 from agentctl.store.repositories import personal_data, store_items
-from agentctl.store.repositories.personal_data import PERSONAL_TABLES, Erased
+from agentctl.store.repositories.audit import AuditRow
+from agentctl.store.repositories.personal_data import (
+    COUNTED_ROWS,
+    COUNTED_RUNS,
+    PERSONAL_TABLES,
+    DecisionOnOthers,
+    Erased,
+)
 from agentctl.store.repositories.usage import NANODOLLARS, SumKey, Sums
 
 EXPORTED_ITEMS = 20
@@ -109,19 +116,17 @@ class PersonalDataOperations(OperationFamily):
                 self.hosting.settings.databases, databases.values(), strict=True
             ):
                 is_system = database is databases.system
-                work = personal_data.count_rows(user_id, is_system=is_system)
-                counts = await database.read(work, size="large")
-                counts.rows["webhook_deliveries"] += await _count_of_deleted_runs(database, user_id)
-                record["tables"] += _build_rows(database.id, counts.rows)
+                record["tables"] += await _count_rows(database, user_id, is_system=is_system)
                 record["databases"].append(
                     PersonalDatabase(
                         db_id=database.id,
                         engine="sqlite" if is_sqlite_url(entry.url) else "postgres",
                     )
                 )
-                record["open_runs"] += counts.open_runs
-                record["held"] = [*record["held"], *counts.held][:100]
-                record["held_count"] += counts.held_count
+                found = await database.read(personal_data.find_open(user_id), size="large")
+                record["open_runs"] += found.open_runs
+                record["held"] = [*record["held"], *found.held][:100]
+                record["held_count"] += found.held_count
             record["kept"] = list(_list_kept(record))
             return build_document(record)
 
@@ -249,6 +254,25 @@ class PersonalDataOperations(OperationFamily):
         )  # fmt: skip
 
 
+async def _count_rows(database: Database, user_id: str, *, is_system: bool) -> list[PersonalRows]:
+    """Count the rows of a person by table, with a bounded read for each."""
+    tables = [table for table in PERSONAL_TABLES if is_system or not table.is_system]
+    counts = {
+        table.name: await database.read(personal_data.count_rows(user_id, table), size="large")
+        for table in tables
+    }
+    has_many = max(counts["runs"], counts["sessions"]) > COUNTED_RUNS
+    more = {table.name for table in tables if table.of_runs and has_many}
+    more |= {name for name, count in counts.items() if count > COUNTED_ROWS}
+    rows = {name: min(count, COUNTED_ROWS) for name, count in counts.items()}
+    rows["webhook_deliveries"] += await _count_of_deleted_runs(database, user_id)
+    records = _build_rows(database.id, rows)
+    for record in records:
+        if record["table"] in more:
+            record["is_capped"] = True
+    return records
+
+
 async def _count_of_deleted_runs(database: Database, user_id: str) -> int:
     """Count the deliveries about runs of a person that do not exist any more."""
     count = 0
@@ -309,10 +333,13 @@ def _add_rows(total: list[PersonalRows], db_id: str, rows: Mapping[str, int]) ->
 
 
 async def _read_decisions(database: Database, user_id: str, after: str, limit: int) -> _Found:
-    work = personal_data.list_decisions(user_id, after, limit)
-    found = await database.read(work, size="large")
+    following: str | None = after
+    found: list[DecisionOnOthers] = []
+    while following is not None and not found:
+        work = personal_data.find_decisions(user_id, following)
+        found, following = await database.read(work, size="large")
     rows = [{**row._asdict(), "decided_at": format_optional_time(row.decided_at)} for row in found]
-    return rows, found[-1].approval_id if len(found) == limit else None
+    return rows, following
 
 
 async def _read_deliveries(database: Database, user_id: str, after: str, limit: int) -> _Found:
@@ -371,8 +398,11 @@ async def _read_store(database: Database, user_id: str, after: str, limit: int) 
 
 
 async def _read_audit(database: Database, user_id: str, after: str, limit: int) -> _Found:
-    work = personal_data.find_audit_entries(user_id, int(after or 0))
-    entries, following = await database.read(work, size="large")
+    following: int | None = int(after or 0)
+    entries: list[AuditRow] = []
+    while following is not None and not entries:
+        work = personal_data.find_audit_entries(user_id, following)
+        entries, following = await database.read(work, size="large")
     rows: list[dict[str, Any]] = [{**build_entry(row)} for row in entries]
     return rows, None if following is None else str(following)
 

@@ -101,6 +101,7 @@ class Filtered:
         ranges: filters with an index in another order, the one with the fewest rows first.
         times: the bounds of the time of the order: inclusive and exclusive.
         totals: the remembered totals; None if the list is always counted.
+        parts: the number of reads that a comparison needs; fewer rows are compared for more.
     """
 
     listing: Listing
@@ -112,6 +113,7 @@ class Filtered:
     ranges: Sequence[FilterRange] = ()
     times: Times = (None, None)
     totals: ListTotals | None = None
+    parts: int = 1
 
     def list_page(self, page: Slice, make: Callable[..., R]) -> Work[RowPage[R]]:
         """Read a page and its total, unless the page has it.
@@ -191,7 +193,8 @@ class Filtered:
                 # With the empty text no other index is used: the rows that it has are not bounded.
                 compared = compared.with_condition(f"{name} || '' = :{name}", **{name: value})
                 is_covered = is_covered and name in lead.columns | lead.covered
-        return followed, compared, MAXIMUM_COMPARED if is_covered else MAXIMUM_READ
+        maximum = MAXIMUM_COMPARED if is_covered else MAXIMUM_READ // self.parts
+        return followed, compared, maximum
 
     @unit
     def _read_compared(
@@ -226,7 +229,7 @@ class Filtered:
         self, followed: Conditions, compared: Conditions, page: Slice, maximum: int
     ) -> _Rows:
         matching, part = narrow(followed, page, *self.times)
-        by_id = bool(followed.texts) and not self.few.texts and maximum == MAXIMUM_READ
+        by_id = bool(followed.texts) and not self.few.texts and maximum != MAXIMUM_COMPARED
         return _Rows(self.listing, part, matching, compared, maximum, ordered=True, by_id=by_id)
 
     @unit

@@ -2939,11 +2939,17 @@ export interface components {
             /** @enum {string} */
             engine: "sqlite" | "postgres";
         };
-        /** @description The number of rows of a person in one table, and what an erasure does with them. */
+        /**
+         * @description The number of rows of a person in one table, and what an erasure does with them.
+         *
+         *     `is_capped` is true if there may be more: at most 10,000 rows are counted, and the rows that
+         *     belong to runs or sessions for 200 of these.
+         */
         PersonalRows: {
             db_id: string;
             /** @enum {string} */
             erasure: "delete" | "anonymise" | "keep";
+            is_capped?: boolean;
             rows: number;
             table: string;
         };

@@ -1,9 +1,10 @@
-"""Blocks that each page of the lists of runs and sessions reads, on a generated database.
+"""Blocks that the pages of lists and the other reads need, on a generated database.
 
-`python -m tests.benchmarks.blocks --url URL` measures a database that `tests.benchmarks.seed` has
-filled, and prints the pages that read most. `--started` starts a PostgreSQL server, fills it and
-measures it. A block is a page of 4 KB that SQLite fetches from its cache or its file, or a buffer
-of 8 KB that PostgreSQL hits or reads. The filters are the fields of the requests.
+`python -m tests.benchmarks.blocks --url URL` measures a database that `tests.benchmarks.seed
+--related` has filled, and prints a table and the pages that read most. `--started` starts a
+PostgreSQL server, fills it and measures it. A block is a page of 4 KB that SQLite fetches from its
+cache or its file, or a buffer of 8 KB that PostgreSQL hits or reads. The filters are the fields of
+the requests.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from agentctl.interface.requests import RunFilter, SessionFilter, SessionLocator
 from agentctl.store.database import Work, compile_for_postgres
 from agentctl.store.sqlite.connection import connect_reader, run_unit
 from agentctl.store.visibility import EVERYONE, Visibility
+from tests.benchmarks.other_pages import build_reads
 from tests.benchmarks.population import COMPONENTS, DENSE_USER, START, YEAR, Population
 from tests.benchmarks.seed import fill_database
 from tests.postgres import running_postgres
@@ -188,26 +190,53 @@ class PostgresCounter:
 
 
 async def count_all(counter: Counter, *, every: bool) -> list[tuple[int, Case]]:
-    """Return the blocks of all pages, the largest first."""
+    """Return the blocks of all pages of runs and sessions, the largest first."""
     found = [(await counter.count(case.query()), case) for case in build_cases(every=every)]
     return sorted(found, key=lambda each: -each[0])
 
 
-async def _measure(url: str) -> list[tuple[int, Case]]:
+class Measured(NamedTuple):
+    """The blocks and the time in the database of a read."""
+
+    blocks: int
+    milliseconds: float
+    group: str
+    text: str
+
+
+async def _measure_all(counter: Counter, *, is_sqlite: bool) -> list[Measured]:
+    found = []
+    for case in build_cases(every=True):
+        blocks = await counter.count(case.query())
+        found.append(Measured(blocks, counter.milliseconds, case.table, str(case)))
+    for read in build_reads(is_sqlite=is_sqlite):
+        blocks = await counter.count(read.build())
+        found.append(Measured(blocks, counter.milliseconds, read.group, read.text))
+    return sorted(found, reverse=True)
+
+
+async def _measure(url: str) -> list[Measured]:
     if url.startswith("sqlite:///"):
-        return await count_all(SqliteCounter(Path(url.removeprefix("sqlite:///"))), every=True)
+        path = Path(url.removeprefix("sqlite:///"))
+        return await _measure_all(SqliteCounter(path), is_sqlite=True)
     connection = await asyncpg.connect(url)
-    found = await count_all(PostgresCounter(connection), every=True)
+    found = await _measure_all(PostgresCounter(connection), is_sqlite=False)
     await connection.close()
     return found
 
 
-def _show(found: list[tuple[int, Case]]) -> None:
-    beyond = sum(blocks > MAXIMUM_BLOCKS for blocks, _ in found)
-    middle = found[len(found) // 2][0]
-    print(f"{len(found):,} pages, {beyond} above {MAXIMUM_BLOCKS:,} blocks, median {middle:,}")
-    for blocks, case in found[:40]:
-        print(f"{blocks:>9,}  {case}")
+def _show(found: list[Measured]) -> None:
+    """Print a line of a table for each group, then the reads with the most blocks."""
+    for group in sorted({each.group for each in found}):
+        own = [each for each in found if each.group == group]
+        beyond = sum(each.blocks > MAXIMUM_BLOCKS for each in own)
+        longest = max(each.milliseconds for each in own)
+        middle = own[len(own) // 2].blocks
+        print(
+            f"| {group} | {len(own)} | {beyond} | {own[0].blocks:,} | {middle:,} | {longest:.1f} |"
+        )
+    for each in found[:40]:
+        print(f"{each.blocks:>9,} {each.milliseconds:>8.1f} ms  {each.group}: {each.text}")
 
 
 def _main() -> None:
@@ -215,12 +244,14 @@ def _main() -> None:
     parser.add_argument("--url", help="sqlite:////absolute/path or postgresql://…")
     parser.add_argument("--started", action="store_true", help="start and fill a PostgreSQL server")
     parser.add_argument("--sessions", type=int, default=1_000_000, help="with --started")
+    parser.add_argument("--runs-per-session", type=int, default=5, help="with --started")
     options = parser.parse_args()
     if not options.started:
         _show(asyncio.run(_measure(options.url)))
         return
     with running_postgres() as url:
-        asyncio.run(fill_database(url, Population(options.sessions, 5)))
+        population = Population(options.sessions, options.runs_per_session)
+        asyncio.run(fill_database(url, population, related=True))
         print("filled", file=sys.stderr)
         _show(asyncio.run(_measure(url)))
 

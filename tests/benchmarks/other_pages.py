@@ -101,13 +101,14 @@ def build_reads(*, is_sqlite: bool, every: bool = True) -> Iterator[Read]:
         yield from _build_search(owner, name, is_sqlite)
         yield from _build_idle(owner, name)
     for user in (DENSE_USER, "user-1", "absent"):
-        for is_system in (True, False):
-            work = personal_data.count_rows(user, is_system=is_system)
-            yield Read("data of a user", f"counts {user} {is_system}", lambda work=work: work)
+        for table in personal_data.PERSONAL_TABLES:
+            work = personal_data.count_rows(user, table)
+            yield Read("data of a user", f"count {table.name} {user}", lambda work=work: work)
+        yield Read("held sessions", user, lambda user=user: personal_data.find_open(user))
         for name, read in (
             ("open runs", personal_data.list_open_runs(user)),
             ("days", personal_data.list_days(user, -1, 30)),
-            ("decisions", personal_data.list_decisions(user, "", 100)),
+            ("decisions", personal_data.find_decisions(user, "")),
             ("deliveries", personal_data.find_deliveries(user, "")),
             ("deleted", personal_data.find_deliveries(user, "", of_deleted=True)),
             ("audit", personal_data.find_audit_entries(user, 0)),

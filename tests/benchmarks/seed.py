@@ -224,10 +224,11 @@ def _main() -> None:
     parser.add_argument("--sessions", type=int, default=1_000_000)
     parser.add_argument("--runs-per-session", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1, help="another seed, other rows")
+    parser.add_argument("--related", action="store_true", help="also fill the other tables")
     options = parser.parse_args()
     started = time.monotonic()
     population = Population(options.sessions, options.runs_per_session, options.seed)
-    asyncio.run(fill_database(options.url, population))
+    asyncio.run(fill_database(options.url, population, related=options.related))
     print(
         f"{options.sessions:,} sessions with {options.sessions * options.runs_per_session:,} runs"
         f" in {time.monotonic() - started:.0f} s",

@@ -17,7 +17,9 @@ from agentctl.interface.requests.memories import NewMemory
 from agentctl.interface.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.service import personal_data as service_module
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.store.repositories.personal_data import OTHER_TABLES, PERSONAL_TABLES
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import sessions
+from agentctl.store.repositories.personal_data import COUNTED_RUNS, OTHER_TABLES, PERSONAL_TABLES
 from tests.contract.engines import Engine
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -29,6 +31,7 @@ from tests.service.callers import (
     wait_for_running,
 )
 from tests.service.personal_rows import MARKER, SEARCH, Raw, fill, find_tables
+from tests.store.rows import a_run, a_session, a_whole_run, an_end
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -222,3 +225,26 @@ async def test_administrators_without_all_data_are_denied_with_a_reason(place: D
             ):
                 with pytest.raises(errors.Forbidden, match=reason):
                     await call()
+
+
+async def test_rows_of_many_runs_are_counted_in_part(place: Deployment) -> None:
+    @unit
+    def add() -> Steps[None]:
+        for number in range(COUNTED_RUNS + 1):
+            session = a_session(f"s{number}", user_id="ada")
+            yield from sessions.create(session)
+            run = a_run(f"r{number}", f"s{number}", user_id="ada")
+            yield from a_whole_run(run, an_end(f"r{number}"))
+
+    async with open_service(place) as service:
+        await service.hosting.databases["main"].write(add())
+        counted = (await admin(service).get_user_data("ada")).value
+        rows = {row["table"]: row for row in counted["tables"] if row["db_id"] == "main"}
+        assert rows["runs"]["rows"] == rows["sessions"]["rows"] == COUNTED_RUNS + 1
+        capped = {name for name, row in rows.items() if row.get("is_capped")}
+        assert capped == {table.name for table in PERSONAL_TABLES if table.of_runs}
+
+        await erase(admin(service), "ada")
+        counted = (await admin(service).get_user_data("ada")).value
+        left = [row for row in counted["tables"] if row["erasure"] == "delete"]
+        assert not any(row["rows"] or row.get("is_capped") for row in left)

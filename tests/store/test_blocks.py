@@ -17,7 +17,9 @@ from agentctl.store.repositories import (
     integrity,
     lists,
     memories,
+    personal_data,
     queue,
+    usage_reads,
     workers,
 )
 from tests.benchmarks import blocks
@@ -39,6 +41,8 @@ MAXIMUM_BLOCKS = 800
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memories, "MAXIMUM_SORTED", 5)
+    monkeypatch.setattr(personal_data, "SCANNED_ROWS", 40)
+    monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 5_000)
     for module in (compared, lists):
         monkeypatch.setattr(module, "MAXIMUM_READ", 50)
         monkeypatch.setattr(module, "MAXIMUM_COMPARED", 2_000)
@@ -68,7 +72,16 @@ BLOCKS_OF_RUN = 12
 """Blocks of a run and of its session, with their indexes."""
 
 
-CHECKED = {"accounts", "audit", "approvals", "memories", "retention", "webhooks", "workers"}
+CHECKED = {
+    "accounts",
+    "data of a user",
+    "audit",
+    "approvals",
+    "memories",
+    "retention",
+    "webhooks",
+    "workers",
+}
 
 
 async def check_reads(counter: blocks.Counter, *, is_sqlite: bool) -> None:

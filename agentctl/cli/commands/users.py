@@ -263,7 +263,8 @@ async def erase_user(
     before = (await target.operations.get_user_data(user)).value
     rows = [row for row in before["tables"] if row["rows"] and row["erasure"] != "keep"]
     if not dry_run:
-        what = f"{sum(row['rows'] for row in rows)} rows of user {user}"
+        least = "at least " if any(row.get("is_capped") for row in rows) else ""
+        what = f"{least}{sum(row['rows'] for row in rows)} rows of user {user}"
         confirm(f"Erase {what}, {target.place}?", yes=yes)
         choice: Vacuum = "always" if vacuum else "never" if no_vacuum else "auto"
         done = await _erase(target, Erasure(user, cancel, choice))
@@ -337,6 +338,8 @@ def _note_rest(report: dict[str, Any]) -> None:
         note("nothing was erased")
     if not report["erased"]:
         note(f"user {report['user_id']} has no rows to erase: check the id if that is unexpected")
+    if more := [row["table"] for row in report["erased"] if row.get("is_capped")]:
+        note(f"there may be more rows: {', '.join(sorted(set(more)))}")
     if report["open_runs"]:
         note(f"{report['open_runs']} live or paused runs: they are cancelled only with --cancel")
     for kept in report["kept"]:

@@ -200,7 +200,10 @@ def list_page(
         "agent_id": filter.agent_id,
         "team_id": filter.team_id,
     }
-    filtered = Filtered(LISTING, _LEADS, visibility, equal, compared=compared, ranges=ranges)
+    filtered = Filtered(
+        LISTING, _LEADS, visibility, equal, compared=compared, ranges=ranges,
+        parts=max(1, len(terms)),
+    )  # fmt: skip
     return filtered.list_page(page, MemoryRow)
 
 

@@ -19,7 +19,7 @@ from agentctl.store.listing import ID_GROUP, as_columns, group_ids, read_by_ids,
 from agentctl.store.repositories import retention, usage
 from agentctl.store.repositories.audit import AuditRow
 from agentctl.store.repositories.usage import STORED, SumKey, Sums, build_stored
-from agentctl.store.states import IS_OPEN
+from agentctl.store.states import IS_LIVE
 
 ERASED_SESSIONS = 100
 """Sessions that one unit removes."""
@@ -32,6 +32,10 @@ ERASED_TEXTS = 100
 
 SCANNED_ROWS = 200
 """Deliveries that are searched at once: a body has at most 20 KB."""
+
+COUNTED_ROWS = 10_000
+COUNTED_RUNS = 200
+"""Rows of a table that are counted, and runs or sessions whose rows in other tables are."""
 
 AUDIT_WINDOW = 5_000
 """Numbers of audit entries that one statement searches."""
@@ -50,6 +54,7 @@ class PersonalTable:
         is_system: True if only the system database has such rows.
         of_sessions: the column by which the rows are removed with the sessions of the person; "" if
             they are not.
+        of_runs: True if they are counted for `COUNTED_RUNS` runs or sessions of the person.
     """
 
     name: str
@@ -57,26 +62,30 @@ class PersonalTable:
     erasure: ErasureKind = "delete"
     is_system: bool = False
     of_sessions: Literal["", "session_id", "run_id"] = ""
+    of_runs: bool = False
 
 
 _BY_USER = "user_id = :user_id"
-_OF_RUNS = f"run_id IN (SELECT run_id FROM runs WHERE {_BY_USER})"
+_OF_RUNS = f"run_id IN (SELECT run_id FROM runs WHERE {_BY_USER} LIMIT {COUNTED_RUNS})"
 
 PERSONAL_TABLES = (
     PersonalTable("sessions", _BY_USER, of_sessions="session_id"),
     PersonalTable("runs", _BY_USER, of_sessions="session_id"),
     *(
-        PersonalTable(name, _OF_RUNS, of_sessions="run_id")
+        PersonalTable(name, _OF_RUNS, of_sessions="run_id", of_runs=True)
         for name in ("run_events", "run_checkpoints", "run_steps", "live_usage")
     ),
     PersonalTable("approvals", _BY_USER, of_sessions="run_id"),
     PersonalTable(
         "search_texts",
-        f"session_id IN (SELECT session_id FROM sessions WHERE {_BY_USER})",
+        f"session_id IN (SELECT session_id FROM sessions WHERE {_BY_USER} LIMIT {COUNTED_RUNS})",
         of_sessions="session_id",
+        of_runs=True,
     ),
-    PersonalTable("webhook_deliveries", _OF_RUNS, of_sessions="run_id"),
-    PersonalTable("idempotency", f"(principal = :user_id OR {_OF_RUNS})", of_sessions="run_id"),
+    PersonalTable("webhook_deliveries", _OF_RUNS, of_sessions="run_id", of_runs=True),
+    PersonalTable(
+        "idempotency", f"(principal = :user_id OR {_OF_RUNS})", of_sessions="run_id", of_runs=True
+    ),
     PersonalTable("files", _BY_USER, of_sessions="session_id"),
     PersonalTable("usage_ends", _BY_USER, "anonymise"),
     PersonalTable("usage_hourly", f"everyone = 0 AND {_BY_USER}", "anonymise"),
@@ -108,7 +117,10 @@ OTHER_TABLES = frozenset(
 """The tables without rows of a person. `copy_changes` has keys of changed rows during a copy."""
 
 _COUNTS = {
-    table.name: Sql(f"SELECT count(*) FROM {table.name} WHERE {table.rows}")
+    table.name: Sql(
+        f"SELECT count(*) FROM (SELECT 1 FROM {table.name} WHERE {table.rows}"
+        f" LIMIT {COUNTED_ROWS + 1}) AS counted"
+    )
     for table in PERSONAL_TABLES
 }
 
@@ -135,15 +147,17 @@ _HELD = f"FROM sessions WHERE {_BY_USER} AND hold IS NOT NULL"
 _COUNT_HELD = Sql(f"SELECT count(*) {_HELD}")
 _LIST_HELD = Sql(f"SELECT session_id {_HELD} ORDER BY created_at, session_id LIMIT 100")
 
-# Background work counts: it stores memories when it ends.
+# Background work counts: it stores memories when it ends. The open runs of all users are few, so
+# the condition on the user must not choose an index.
 _OPEN = (
-    f"FROM runs WHERE {_BY_USER} AND {IS_OPEN}"
-    " AND (parent_run_id IS NULL OR purpose IS NOT NULL)"
-    " AND session_id NOT IN (SELECT session_id FROM sessions"
-    " WHERE user_id = :user_id AND hold IS NOT NULL)"
+    f"FROM (SELECT * FROM runs WHERE {IS_LIVE}"
+    " UNION ALL SELECT * FROM runs WHERE status = 'PAUSED') AS open"
+    " WHERE user_id || '' = :user_id AND (parent_run_id IS NULL OR purpose IS NOT NULL)"
+    " AND NOT EXISTS (SELECT 1 FROM sessions"
+    " WHERE sessions.session_id = open.session_id AND hold IS NOT NULL)"
 )
 _COUNT_OPEN = Sql(f"SELECT count(*) {_OPEN}")
-_LIST_OPEN = Sql(f"SELECT run_id {_OPEN} ORDER BY created_at, run_id LIMIT {OPEN_RUNS}")
+_LIST_OPEN = Sql(f"SELECT run_id {_OPEN} LIMIT {OPEN_RUNS}")
 
 _DELETE_KEYS = Sql(
     "DELETE FROM idempotency WHERE principal = :user_id AND key IN (SELECT key FROM idempotency"
@@ -177,13 +191,10 @@ _DELETE_TEXTS = {
 }
 
 _OF_DELETED_RUN = "NOT EXISTS (SELECT 1 FROM runs WHERE runs.run_id = webhook_deliveries.run_id)"
-_DELIVERIES, _DELIVERIES_OF_DELETED = (
-    Sql(
-        "SELECT delivery_id, webhook_id, type, run_id, state, created_at, delivered_at, body"
-        f" FROM webhook_deliveries WHERE delivery_id > :after AND {condition}"
-        " ORDER BY delivery_id LIMIT :limit"
-    )
-    for condition in ("TRUE", _OF_DELETED_RUN)
+_DELIVERIES = Sql(
+    "SELECT delivery_id, webhook_id, type, run_id, state, created_at, delivered_at, body,"
+    f" {_OF_DELETED_RUN} FROM webhook_deliveries WHERE delivery_id > :after"
+    " ORDER BY delivery_id LIMIT :limit"
 )
 # Those of a held session stay with it.
 _DELETE_DELIVERIES = Sql(
@@ -192,9 +203,9 @@ _DELETE_DELIVERIES = Sql(
 )
 
 _DECISIONS = Sql(
-    "SELECT approval_id, kind, status, decided_at, note FROM approvals"
-    " WHERE decided_by = :user_id AND user_id IS DISTINCT FROM cast(:user_id as text)"
-    " AND approval_id > :after ORDER BY approval_id LIMIT :limit"
+    "SELECT approval_id, kind, status, decided_at, note, decided_by = :user_id"
+    " AND user_id IS DISTINCT FROM cast(:user_id as text) FROM (SELECT * FROM approvals"
+    " WHERE approval_id > :after ORDER BY approval_id LIMIT :limit) AS page ORDER BY approval_id"
 )
 
 _DAYS = Sql(
@@ -211,14 +222,12 @@ _AUDIT = Sql(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PersonalCounts:
-    """The rows of a person in one database, and what an erasure leaves or refuses."""
+class OpenData(NamedTuple):
+    """The number of open runs of a person, and of held sessions, with at most 100 ids of these."""
 
-    rows: dict[str, int]
     open_runs: int
-    held: list[str]
     held_count: int
+    held: list[str]
 
 
 class Delivery(NamedTuple):
@@ -252,18 +261,19 @@ class Erased:
     busy: list[str] = field(default_factory=list)
 
 
+def count_rows(user_id: str, table: PersonalTable) -> Work[int]:
+    """Count the rows of a person in a table, up to `COUNTED_ROWS` + 1."""
+    return _COUNTS[table.name].value(user_id=user_id)
+
+
 @unit
-def count_rows(user_id: str, *, is_system: bool) -> Steps[PersonalCounts]:
-    """Count the rows of a person. It may read many rows: for `large` reads."""
+def find_open(user_id: str) -> Steps[OpenData]:
+    """Find what an erasure cancels first, or leaves."""
     values: dict[str, Value] = {"user_id": user_id}
-    rows = dict[str, int]()
-    for table in PERSONAL_TABLES:
-        if is_system or not table.is_system:
-            rows[table.name] = (yield Statement(_COUNTS[table.name], values))[0][0]
     open_runs: int = (yield Statement(_COUNT_OPEN, values))[0][0]
     held_count: int = (yield Statement(_COUNT_HELD, values))[0][0]
-    held = [row[0] for row in (yield Statement(_LIST_HELD, values))]
-    return PersonalCounts(rows, open_runs, held, held_count)
+    held = yield Statement(_LIST_HELD, values)
+    return OpenData(open_runs, held_count, [row[0] for row in held])
 
 
 def list_open_runs(user_id: str) -> Work[list[str]]:
@@ -346,17 +356,26 @@ def find_deliveries(
     Returns:
         The deliveries, and the last id that was searched; None if there are no more.
     """
-    sql = _DELIVERIES_OF_DELETED if of_deleted else _DELIVERIES
-    rows = [
-        Delivery(*row) for row in (yield Statement(sql, {"after": after, "limit": SCANNED_ROWS}))
+    rows = yield Statement(_DELIVERIES, {"after": after, "limit": SCANNED_ROWS})
+    found = [
+        row
+        for *values, is_of_deleted in rows
+        if (is_of_deleted or not of_deleted)
+        and orjson.loads((row := Delivery(*values)).body)["data"].get("user_id") == user_id
     ]
-    found = [row for row in rows if orjson.loads(row.body)["data"].get("user_id") == user_id]
-    return found, rows[-1].delivery_id if len(rows) == SCANNED_ROWS else None
+    return found, rows[-1][0] if len(rows) == SCANNED_ROWS else None
 
 
-def list_decisions(user_id: str, after: str, limit: int) -> Work[list[DecisionOnOthers]]:
-    """Return decisions of a person about approvals of others, in the order of their ids."""
-    return _DECISIONS.rows(DecisionOnOthers, user_id=user_id, after=after, limit=limit)
+@unit
+def find_decisions(user_id: str, after: str) -> Steps[tuple[list[DecisionOnOthers], str | None]]:
+    """Search some approvals, in the order of their ids, for decisions of a person about others.
+
+    The result is that of `find_deliveries`.
+    """
+    values: dict[str, Value] = {"user_id": user_id, "after": after, "limit": SCANNED_ROWS}
+    rows = yield Statement(_DECISIONS, values)
+    found = [DecisionOnOthers(*row) for *row, is_about_others in rows if is_about_others]
+    return found, rows[-1][0] if len(rows) == SCANNED_ROWS else None
 
 
 def list_days(user_id: str, after: int, limit: int) -> Work[list[tuple[SumKey, Sums]]]:
@@ -370,9 +389,7 @@ def list_days(user_id: str, after: int, limit: int) -> Work[list[tuple[SumKey, S
 
 @unit
 def find_audit_entries(user_id: str, after: int) -> Steps[tuple[list[AuditRow], int | None]]:
-    """Search audit entries in order for those of a person, and those that name the person.
-
-    It stops at the first window with such entries.
+    """Search a window of audit entries for those of a person, and those that name the person.
 
     Args:
         after: only entries with a larger number.
@@ -382,12 +399,10 @@ def find_audit_entries(user_id: str, after: int) -> Steps[tuple[list[AuditRow], 
     """
     ((first, last),) = yield Statement(_AUDIT_BOUNDS)
     position = max(after, (first or 1) - 1)
-    found = list[AuditRow]()
-    while last is not None and position < last and not found:
-        window: dict[str, Value] = {"first": position + 1, "before": position + 1 + AUDIT_WINDOW}
-        rows = yield Statement(_AUDIT, {**window, "user_id": user_id})
-        found = [entry for entry in (AuditRow(*row) for row in rows) if _is_about(entry, user_id)]
-        position += AUDIT_WINDOW
+    window: dict[str, Value] = {"first": position + 1, "before": position + 1 + AUDIT_WINDOW}
+    rows = yield Statement(_AUDIT, {**window, "user_id": user_id})
+    found = [entry for entry in (AuditRow(*row) for row in rows) if _is_about(entry, user_id)]
+    position += AUDIT_WINDOW
     return found, position if last is not None and position < last else None
 
 

@@ -78,6 +78,8 @@ class UsageScope:
         users = self.users
         kind = OF_VERSIONS if self.reads_versions else int(not users and not by_user)
         conditions = Conditions().with_condition(f"everyone = {kind}")
+        if kind == 1:  # so that the key is used, which does not have the sums of users
+            conditions = conditions.with_condition("user_id = ''")
         if self.version is not None:
             conditions = conditions.with_condition("user_id = :version", version=self.version)
         for number, user in enumerate(users):
@@ -211,7 +213,8 @@ class WaitingApprovals(NamedTuple):
 @single_unit
 def count_approvals(visibility: Visibility) -> Steps[WaitingApprovals]:
     """Count the pending approvals of the visible runs."""
-    conditions = visibility.conditions().with_condition("status = 'pending'")
+    # The pending approvals of all users are few: the condition must not choose an index.
+    conditions = visibility.conditions("user_id || ''").with_condition("status = 'pending'")
     sql = Sql(
         f"SELECT count(*), min(created_at) FROM approvals WHERE {' AND '.join(conditions.texts)}"
     )
