@@ -216,11 +216,7 @@ def check_decidable(approval: ApprovalRecord, verb: Verb, target: Target) -> Non
 
 
 async def read_pending(target: Target, run_id: str) -> list[Mapping[str, Any]] | None:
-    """Return what a run and its members wait for, oldest first.
-
-    Returns:
-        None if the caller may not read approvals.
-    """
+    """Return what a run and its members wait for, oldest first; None if it may not be read."""
     matching = ApprovalFilter(
         run_id=run_id, status="pending", page=Page(limit=MAXIMUM_LIMIT, sort_order="asc")
     )

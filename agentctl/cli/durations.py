@@ -70,11 +70,7 @@ def parse_ago(text: str, *, now: datetime) -> datetime:
 
 
 def microseconds_ago(flag: str, text: str | None) -> int | None:
-    """Parse the text of an option with `parse_ago`; None stays None.
-
-    Returns:
-        Microseconds since the epoch.
-    """
+    """Parse the text of an option with `parse_ago`, in microseconds UTC; None stays None."""
     if text is None:
         return None
     try:

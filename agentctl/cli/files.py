@@ -13,11 +13,7 @@ from agentctl.light_dataclass import dataclass
 
 
 def create_directory(directory: Path, mode: int = 0o777) -> None:
-    """Create a directory and its parents; an existing one stays unchanged.
-
-    Raises:
-        UsageError: it cannot be created.
-    """
+    """Create a directory and its parents unless it exists; UsageError if it cannot be created."""
     try:
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as failure:
@@ -27,11 +23,7 @@ def create_directory(directory: Path, mode: int = 0o777) -> None:
 
 
 def check_absent(*paths: Path) -> None:
-    """Fail if one of the paths exists.
-
-    Raises:
-        Conflict: one exists; a dangling link counts.
-    """
+    """Raise Conflict if one of the paths exists; a dangling link counts."""
     for path in paths:
         if os.path.lexists(path):
             raise Conflict(
@@ -160,11 +152,7 @@ def replacing_private_file(path: Path) -> Iterator[Callable[[bytes], None]]:
 
 
 def publish_file(part: Path, path: Path) -> None:
-    """Give a whole file its name; return when the name is on the disk.
-
-    Raises:
-        UsageError: it cannot be renamed.
-    """
+    """Rename a whole file, and return when the name is on the disk; UsageError if that fails."""
     try:
         part.rename(path)
         folder = os.open(path.parent, os.O_RDONLY)

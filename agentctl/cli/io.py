@@ -191,11 +191,7 @@ def read_text_or_stdin(value: str, noun: str) -> str:
 
 
 def read_file_or_stdin(source: str) -> bytes:
-    """Return the content of a file, for `-` that of stdin.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
+    """Return the content of a file, for `-` that of stdin; UsageError if it cannot be read."""
     if source == "-":
         return current_io().stdin.buffer.read()
     try:

@@ -306,10 +306,6 @@ class ListWriter:
 
 
 def check_row_count(rows: list[Row]) -> None:
-    """Check the number of rows that a command has gathered.
-
-    Raises:
-        InvalidResponse: there are more than `MAXIMUM_ROWS`.
-    """
+    """Raise InvalidResponse if a command has gathered more than `MAXIMUM_ROWS` rows."""
     if len(rows) > MAXIMUM_ROWS:
         raise build_endless_list_error(f"it has more than {MAXIMUM_ROWS:,} rows")

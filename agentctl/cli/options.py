@@ -177,11 +177,7 @@ def select_component(filter: F, component: ComponentRef | None) -> F:
 
 
 def parse_object(option: str, text: str | None) -> dict[str, Any] | None:
-    """Return the JSON object of an option, None without the option.
-
-    Raises:
-        UsageError: the text is not a JSON object.
-    """
+    """Return the JSON object of an option, None without one; UsageError for any other text."""
     if text is None:
         return None
     try:
@@ -249,11 +245,7 @@ class AllDatabases(OneDatabase):
 
 
 def find_databases(settings: Settings, db: str | None) -> Sequence[Database]:
-    """Return all databases, or the one with this id.
-
-    Raises:
-        NotFound: no database has this id.
-    """
+    """Return all databases, or the one with this id; NotFound if there is none."""
     entries = [entry for entry in settings.databases if db in (None, entry.id)]
     if not entries:
         ids = ", ".join(entry.id for entry in settings.databases)

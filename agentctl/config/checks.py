@@ -56,11 +56,7 @@ Places = Mapping[str, Place]
 
 
 def check_settings(settings: Settings, places: Places) -> None:
-    """Check the converted settings, with absolute paths and URLs, against each other.
-
-    Raises:
-        InvalidConfiguration: the first mistake.
-    """
+    """Check the converted settings against each other; InvalidConfiguration for a mistake."""
     checks: tuple[Callable[[Settings, Places], None], ...] = (
         _check_origins,
         _check_authorization,

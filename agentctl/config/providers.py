@@ -127,11 +127,7 @@ def list_used_models(settings: Settings) -> list[Model]:
 
 
 def require_extra(model: Model) -> None:
-    """Check that the library of a model is installed.
-
-    Raises:
-        InvalidConfiguration: it is not; the hint names the extra of this package.
-    """
+    """Raise InvalidConfiguration if the library of a model is not installed."""
     if missing := find_missing_extra(model):
         raise InvalidConfiguration(
             f"the library of the model {model.id} (provider {model.provider}) is not installed",

@@ -190,11 +190,7 @@ class TableReader:
             self._place(path, key).refuse(problem, hint=f"remove {keys}")
 
     def read_section(self, document: Mapping[str, object], name: str) -> Any:
-        """Read the settings of `[name]` from the environment, the file and the defaults.
-
-        Raises:
-            InvalidConfiguration: a key or value is not valid.
-        """
+        """Read the settings of `[name]`; InvalidConfiguration if a key or value is not valid."""
         value = document.get(name, {})
         place = self._place((name,), name)
         if not isinstance(value, dict):

@@ -48,11 +48,7 @@ class EventParser:
         return bool(self._line or self._data)
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
-        """Return the events that `chunk` completes.
-
-        Raises:
-            errors.InvalidResponse: an event grows beyond MAXIMUM_EVENT_BYTES.
-        """
+        """Return the events that `chunk` completes; InvalidResponse above MAXIMUM_EVENT_BYTES."""
         events = []
         for line in self._lines(chunk):
             event = self._take(line)

@@ -213,11 +213,7 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
 
 
 def check_routes(routes: Iterable[BaseRoute]) -> list[Operation]:
-    """Return the routes as operations, each with a row in the policy table.
-
-    Raises:
-        RuntimeError: a route is not an operation, or the policy table has no row for it.
-    """
+    """Return the routes as operations; RuntimeError for one without a row in the policy table."""
     operations = list[Operation]()
     for route in routes:
         if not isinstance(route, Operation) or route.operation not in policy.POLICY:

@@ -134,11 +134,7 @@ class AppState:
 
     @property
     def running_service(self) -> Service:
-        """The service.
-
-        Raises:
-            Unavailable: the lifespan of the host application does not run this application.
-        """
+        """The service; Unavailable while no lifespan runs this application."""
         if self.service is not None:
             return self.service
         if self.stopped:
@@ -170,11 +166,7 @@ class Caller:
         return "" if self.principal is None else self.principal.identity
 
     def count_request(self) -> None:
-        """Count a request for `rate_limits.requests_per_minute`, before its work.
-
-        Raises:
-            RateLimited: the caller has sent too many.
-        """
+        """Count a request, before its work; RateLimited if the caller has sent too many."""
         if self.principal is not None:
             limits = self.app_state.running_service.hosting.rate_limits
             limits.take_request(self.principal.identity)

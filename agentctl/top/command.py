@@ -66,11 +66,7 @@ async def show_top(
 def create_app(
     target: Target, wanted: RunFilter, *, every: float, caller: str = "", read_only: str = ""
 ) -> TopApp:
-    """Create the screen.
-
-    Raises:
-        UsageError: Textual is not installed.
-    """
+    """Create the screen; UsageError if Textual is not installed."""
     from importlib.util import find_spec
 
     from agentctl.config.extras import build_extra_command

@@ -85,11 +85,7 @@ class RunFeed:
     _totals: Counter[str] | None = None
 
     async def refresh(self) -> None:
-        """Read the runs.
-
-        Raises:
-            AgentctlError: the runs cannot be read; the previous ones stay.
-        """
+        """Read the runs; after an AgentctlError the previous ones stay."""
         first = self._counted_from is None
         read = self.operations.get_runs
         page = (await read(self._select(live=False))).value["data"]

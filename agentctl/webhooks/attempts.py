@@ -123,22 +123,14 @@ class RefusedAddress(Exception):
 
 
 async def resolve_name(host: str, port: int) -> list[str]:
-    """Return the addresses of a host name, in the order of the system.
-
-    Raises:
-        OSError: the name cannot be resolved.
-    """
+    """Return the addresses of a host name, in the order of the system; OSError if it has none."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found))
 
 
 async def resolve_allowed(host: str, port: int, *, allow_private: bool) -> list[str]:
-    """Return the addresses of a host, all of which are allowed.
-
-    Raises:
-        RefusedAddress: it has none, or one of them is not allowed.
-    """
+    """Return the addresses of a host; RefusedAddress if it has none, or one that is not allowed."""
     try:
         texts = await resolve_name(host, port)
     except OSError:

@@ -183,11 +183,7 @@ def load_receivers(settings: Settings) -> dict[str, Receiver]:
 
 
 async def count_waiting(databases: Databases) -> dict[str, Waiting]:
-    """Return what waits in the open databases, by endpoint.
-
-    Raises:
-        Unavailable: a database does not answer.
-    """
+    """Return what waits in the open databases, by endpoint; Unavailable if one does not answer."""
     waiting: dict[str, Waiting] = {}
     for database in databases.get_open().values():
         for row in await database.read(webhooks.count_by_state(), size="large"):

@@ -53,11 +53,7 @@ class SigningKey:
     material: PrivateKey | bytes = field(repr=False)
 
     def public(self) -> PublicKey:
-        """Return the public key.
-
-        Raises:
-            InvalidKey: it is a shared secret, which has no public key.
-        """
+        """Return the public key; InvalidKey for a shared secret, which has none."""
         if isinstance(self.material, bytes):
             raise InvalidKey(
                 "A shared secret has no public key",
@@ -138,11 +134,7 @@ def generate_key(algorithm: str, *, rsa_bits: int = _RSA_BITS) -> bytes:
 
 
 def signing_key_thumbprint(private: bytes, algorithm: str) -> str:
-    """Return the RFC 7638 thumbprint of a signing key, which is that of its public key.
-
-    Raises:
-        InvalidKey: the key is rejected.
-    """
+    """Return the RFC 7638 thumbprint of a signing key; InvalidKey if the key is rejected."""
     return key_thumbprint(load_signing_key(private, get_algorithm(algorithm)))
 
 
@@ -191,9 +183,5 @@ def build_public_pem(private: bytes, algorithm: str) -> bytes:
 
 
 def encode_public_pem(key: SigningKey) -> bytes:
-    """Encode the public key of a loaded signing key as PEM.
-
-    Raises:
-        InvalidKey: it is a shared secret.
-    """
+    """Encode the public key of a signing key as PEM; InvalidKey for a shared secret."""
     return key.public().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -69,11 +69,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
 
 
 def get_algorithm(name: str) -> AlgorithmSpec:
-    """Return the algorithm of this name.
-
-    Raises:
-        InvalidKey: the algorithm is unknown; `none` is one of these.
-    """
+    """Return the algorithm of this name; InvalidKey if it is unknown, such as `none`."""
     spec = ALGORITHMS.get(name)
     if spec is None:
         from agentctl.errors import InvalidKey

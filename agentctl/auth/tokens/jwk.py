@@ -90,11 +90,7 @@ def _read_operations(entry: Mapping[str, Any], label: str) -> list[str]:
 
 
 def key_from_jwk(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> VerificationKey:
-    """Load the verification key of an entry for this algorithm.
-
-    Raises:
-        InvalidKey: the key is malformed, private or weak.
-    """
+    """Load the verification key of an entry; InvalidKey if it is malformed, private or weak."""
     if spec.family != "oct" and not _PRIVATE_MEMBERS.isdisjoint(entry):
         raise InvalidKey(f"{label} is a private key", hint="publish its public members only")
     kid = entry.get("kid")

@@ -80,11 +80,7 @@ class KeySet:
 
     @classmethod
     def from_keys(cls, spec: AlgorithmSpec, keys: Iterable[VerificationKey]) -> KeySet:
-        """Build a key set from keys without `kid`, which are tried in order.
-
-        Raises:
-            InvalidKey: there is no key.
-        """
+        """Build a key set from keys without `kid`, tried in order; InvalidKey for no key."""
         in_turn = tuple(keys)
         if not in_turn:
             raise InvalidKey("There is no verification key")
@@ -269,11 +265,7 @@ def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[Verifi
 
 
 def check_signature(parts: TokenParts, keys: Iterable[VerificationKey]) -> VerificationKey:
-    """Run the check `signature`: return the first key that verifies the signature.
-
-    Raises:
-        InvalidToken: no key does.
-    """
+    """Run the check `signature`: return the key that verifies it; InvalidToken if none does."""
     for key in keys:
         if _is_signed_by(key, parts):
             return key

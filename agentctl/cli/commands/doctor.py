@@ -168,11 +168,7 @@ def fold_findings(findings: Sequence[Finding]) -> list[tuple[Finding, list[str]]
 
 
 def check_findings(findings: Sequence[Finding]) -> None:
-    """Note that there is no problem.
-
-    Raises:
-        SomethingWrong: there is a problem.
-    """
+    """Note that there is no problem; SomethingWrong if there is one."""
     counts = Counter(finding.verdict for finding, _ in fold_findings(findings))
     notes = {0: "", 1: ", 1 note"}.get(counts["note"], f", {counts['note']} notes")
     if not counts["wrong"]:

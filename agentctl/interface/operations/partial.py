@@ -43,10 +43,6 @@ class PartialOperations(Operations):
         )
 
     def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Refuse an operation that the backend does not override.
-
-        Raises:
-            Unsupported: always.
-        """
+        """Raise Unsupported: the backend does not override the operation."""
         unknown = f"the operation {name}", None
         raise self.build_missing_error(*self.without_counterpart.get(name, unknown))

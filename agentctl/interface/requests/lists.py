@@ -143,11 +143,7 @@ ErrorFilter = Annotated[
 def check_text_filters(
     metadata: Sequence[str], tags: Sequence[str], error: str | None = None
 ) -> None:
-    """Check the filters of a list by metadata, tags and errors.
-
-    Raises:
-        ValidationFailed: a value is not allowed, or there are too many.
-    """
+    """Raise ValidationFailed for filters that are not allowed, or too many."""
     for name, texts, maximum in (
         ("metadata", metadata, MAXIMUM_PAIRS),
         ("tag", tags, MAXIMUM_TAGS),

@@ -159,11 +159,7 @@ def build_challenge(settings: Settings, scope: Scope) -> str:
 
 
 def build_metadata(settings: Settings, scope: Scope, path: str) -> dict[str, Any]:
-    """Return the metadata at a path.
-
-    Raises:
-        NotFound: another path, or there is no identity provider.
-    """
+    """Return the metadata at a path; NotFound if the path or the server has none."""
     issuers = list_issuers(settings)
     if path in SIGN_IN_PATHS:
         raise NotFound(

@@ -125,11 +125,7 @@ def read_object(given: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def check_value(value: Any, kind: type, at: str) -> Any:
-    """Return a value that has a JSON type and can be stored.
-
-    Raises:
-        ValidationFailed: it has another type, or cannot be stored.
-    """
+    """Return a value that has a JSON type and can be stored; ValidationFailed for another one."""
     if not isinstance(value, kind):
         raise ValidationFailed(f"{at} must be {_TYPE_NAMES[kind]}")
     if isinstance(value, str):

@@ -121,11 +121,7 @@ async def fork_run(
 
 
 async def _find_origin(target: Target, run_id: str, db: str | None, operation: str) -> ComponentRef:
-    """Return the component of a run that is repeated.
-
-    Raises:
-        Unsupported: the server is another product.
-    """
+    """Return the component of a run that is repeated; Unsupported for another product."""
     if isinstance(target.operations, PartialOperations):
         # Before the run is looked up, which fails in another way there.
         target.operations.execute(operation, {})

@@ -246,11 +246,7 @@ def build_start(target: Target, component: ComponentRef, request: RunRequest) ->
 
 
 def choose_stream(stream: bool | None, out: CommandOutput, *, background: bool) -> bool:
-    """Return True if the events of a new run are shown.
-
-    Raises:
-        UsageError: the format has no events.
-    """
+    """Return True if the events of a new run are shown; UsageError if the format has none."""
     if stream is None:
         return not background and out.format in ("table", "wide", "tsv", "jsonl")
     if stream and out.format in ("json", "name"):

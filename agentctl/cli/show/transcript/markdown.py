@@ -110,11 +110,7 @@ class _Answer(Markdown):
 
 
 def draw_markdown(text: str) -> RenderableType:
-    """Return a text as Markdown; plain text if it is too long to be parsed.
-
-    Args:
-        text: with escaped control characters.
-    """
+    """Return an escaped text as Markdown; as plain text if it is too long to be parsed."""
     return _Answer(text) if len(text) <= MAXIMUM_MARKDOWN else Text(text, overflow="fold")
 
 
