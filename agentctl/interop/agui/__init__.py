@@ -1,5 +1,5 @@
 """The face for clients of AG-UI, the protocol between agents and pages (docs/agui.md)."""
 
-from agentctl.interop.pages.routes import build_extension
+from agentctl.interop.routes import build_extension
 
 EXTENSION = build_extension("agui", "AgUi")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentctl.interop.pages.routes import list_routes
+from agentctl.interop.routes import list_routes
 from agentctl.light_dataclass import dataclass
 
 PREFIX = "/agui"

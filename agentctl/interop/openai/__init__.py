@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agentctl.extensions import AddedTable, Extension, FaceRoute
+from agentctl.interop.routes import build_extension
 
 if TYPE_CHECKING:
     from agentctl.config.places import Place
     from agentctl.config.settings import Settings
-    from agentctl.interop.openai.face import OpenAIFace
-
-
-def _list_tables() -> tuple[AddedTable, ...]:
-    from agentctl.interop.openai.settings import OpenAI
-
-    return (AddedTable("openai", OpenAI, after="metrics"),)
 
 
 def _check_settings(settings: Settings, places: Mapping[str, Place]) -> None:
@@ -31,36 +24,4 @@ def _check_settings(settings: Settings, places: Mapping[str, Place]) -> None:
         )
 
 
-def _build_face(settings: Settings) -> OpenAIFace | None:
-    from agentctl.interop.openai.settings import OpenAI
-
-    if not settings.get_table(OpenAI).enabled:
-        return None
-    from agentctl.interop.openai.face import OpenAIFace
-
-    return OpenAIFace()
-
-
-def _find_route(settings: Settings, method: str, path: str) -> FaceRoute | None:
-    from agentctl.interop.openai.settings import DECISIONS, OPENAI_ROUTES, TABLE, OpenAI
-
-    match = TABLE.find(method, path)
-    if match is None:
-        return None
-    route = OPENAI_ROUTES[match.operation]
-    return FaceRoute(
-        name=match.operation,
-        place=f"{route.method} {route.template}",
-        setting="openai.enabled",
-        is_served=settings.get_table(OpenAI).enabled,
-        decision=DECISIONS[match.operation],
-    )
-
-
-EXTENSION = Extension(
-    "openai",
-    list_tables=_list_tables,
-    check_settings=_check_settings,
-    build_face=_build_face,
-    find_route=_find_route,
-)
+EXTENSION = build_extension("openai", "OpenAI", check_settings=_check_settings)

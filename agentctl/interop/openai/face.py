@@ -39,11 +39,11 @@ from agentctl.interop.openai.responses import (
     build_input_items,
     build_stored_response,
 )
-from agentctl.interop.openai.settings import TABLE, OpenAI
+from agentctl.interop.openai.settings import ROUTES, OpenAI
 from agentctl.interop.openai.turns import SESSION_HEADER, Requested, Turn, continue_turn, start_turn
 from agentctl.records.ids import is_component_id, is_session_id
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import operation_ids
+from agentctl.records.routes import RouteTable, operation_ids
 from agentctl.records.runs import FoundTurn
 from agentctl.server.answers import BytesResponse, json_response
 from agentctl.server.requests import parse_pairs, read_json_body
@@ -76,7 +76,7 @@ class OpenAIFace(Face):
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)
-        match, principal = match_route(call, TABLE)
+        match, principal = match_route(call, _TABLE)
         endpoint = _ENDPOINTS[match.operation]
         response = await endpoint(call, principal, **match.path_params)
         await response(scope, receive, send)
@@ -402,3 +402,7 @@ _ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
     "cancel_response": cancel_response,
     "list_response_input_items": list_input_items,
 }
+
+_TABLE = RouteTable({name: each.route for name, each in ROUTES.items()})
+
+build_face = OpenAIFace

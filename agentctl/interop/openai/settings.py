@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.routes import Route, RouteTable
+from agentctl.records.routes import Route
 from agentctl.records.value_types import Pattern
 
 IgnoredParameter = Annotated[
@@ -24,20 +24,12 @@ DEFAULT_IGNORED = (
 """Parameters that chat programs send with their first message, without being asked to."""
 
 
-_RESPONSE = "/v1/responses/{response_id}"
+class OpenAIRoute(NamedTuple):
+    """A route of the face: `decision` is the operation whose policy decides its requests."""
 
-OPENAI_ROUTES: dict[str, Route] = {
-    "list_openai_models": Route("GET", "/v1/models"),
-    "get_openai_model": Route("GET", "/v1/models/{model}"),
-    "create_chat_completion": Route("POST", "/v1/chat/completions"),
-    "create_response": Route("POST", "/v1/responses"),
-    "get_response": Route("GET", _RESPONSE),
-    "delete_response": Route("DELETE", _RESPONSE),
-    "cancel_response": Route("POST", f"{_RESPONSE}/cancel"),
-    "list_response_input_items": Route("GET", f"{_RESPONSE}/input_items"),
-}
+    route: Route
+    decision: str
 
-TABLE = RouteTable(OPENAI_ROUTES)
 
 _RUN = "POST /agents/{agent_id}/runs"
 
@@ -45,17 +37,26 @@ _BODY = f"that of the component that `model` names: explain {_RUN}, or of a team
 
 _READ = "that of its run: explain GET /agents/{agent_id}/runs/{run_id}"
 
-DECISIONS = {
-    "list_openai_models": f"lists what the caller may run: explain {_RUN}",
-    "get_openai_model": f"that of a run of the model: explain {_RUN}",
-    "create_chat_completion": _BODY,
-    "create_response": _BODY,
-    "get_response": _READ,
-    "list_response_input_items": _READ,
-    "cancel_response": "that of its run: explain POST /agents/{agent_id}/runs/{run_id}/cancel",
-    "delete_response": "that of its session: explain DELETE /sessions/{session_id}",
+_CANCEL = "that of its run: explain POST /agents/{agent_id}/runs/{run_id}/cancel"
+
+_RESPONSE = "/v1/responses/{response_id}"
+
+ROUTES = {
+    "list_openai_models": OpenAIRoute(
+        Route("GET", "/v1/models"), f"lists what the caller may run: explain {_RUN}"
+    ),
+    "get_openai_model": OpenAIRoute(
+        Route("GET", "/v1/models/{model}"), f"that of a run of the model: explain {_RUN}"
+    ),
+    "create_chat_completion": OpenAIRoute(Route("POST", "/v1/chat/completions"), _BODY),
+    "create_response": OpenAIRoute(Route("POST", "/v1/responses"), _BODY),
+    "get_response": OpenAIRoute(Route("GET", _RESPONSE), _READ),
+    "delete_response": OpenAIRoute(
+        Route("DELETE", _RESPONSE), "that of its session: explain DELETE /sessions/{session_id}"
+    ),
+    "cancel_response": OpenAIRoute(Route("POST", f"{_RESPONSE}/cancel"), _CANCEL),
+    "list_response_input_items": OpenAIRoute(Route("GET", f"{_RESPONSE}/input_items"), _READ),
 }
-"""The operation whose policy decides a request, by the route."""
 
 
 @dataclass(frozen=True, slots=True)

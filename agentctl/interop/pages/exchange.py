@@ -24,8 +24,8 @@ from agentctl.interface.requests import (
 from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.pages.decisions import ResumedRun, check_no_interrupt
 from agentctl.interop.pages.request import PageRequest
-from agentctl.interop.pages.routes import PageRoute
 from agentctl.interop.pages.stream import PageEvent, PageStream
+from agentctl.interop.routes import PageRoute
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import KINDS
 from agentctl.records.logs import add_log_context

@@ -1,4 +1,4 @@
-"""The routes of faces for pages, and their registration, which loads no server."""
+"""The routes of faces, and their registration, which loads no server."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ class PageRoute(NamedTuple):
     route: Route
     operation: str
 
+    @property
+    def decision(self) -> str:
+        from agentctl.interface.operations import ROUTES
+
+        return f"that of {self.operation}: explain {' '.join(ROUTES[self.operation])}"
+
 
 def list_routes(
     protocol: str, prefix: str, verbs: Mapping[str, tuple[str, str, str]]
@@ -46,16 +52,17 @@ def list_routes(
     }
 
 
-def build_extension(name: str, table: str) -> Extension:
+def build_extension(name: str, table: str, **parts: Any) -> Extension:
     """Return the extension of the face in `interop/{name}`.
 
     Args:
-        table: the class of its table in the module `settings`, which also has `ROUTES`; the module
-            `face` has `build_face`.
+        table: the class of its table in the module `settings`, which also has `ROUTES`: by name a
+            `route`, and the `decision` of a `FaceRoute`. The module `face` has `build_face`.
+        parts: further parts of the extension.
     """
 
     def load(module: str) -> Any:
-        return import_module(f"{__name__.rpartition('.pages')[0]}.{name}.{module}")
+        return import_module(f"agentctl.interop.{name}.{module}")
 
     def is_enabled(settings: Any) -> bool:
         return bool(settings.get_table(getattr(load("settings"), table)).enabled)
@@ -67,9 +74,7 @@ def build_extension(name: str, table: str) -> Extension:
         return load("face").build_face() if is_enabled(settings) else None
 
     def find_route(settings: Any, method: str, path: str) -> FaceRoute | None:
-        from agentctl.interface.operations import ROUTES
-
-        routes: dict[str, PageRoute] = load("settings").ROUTES
+        routes = load("settings").ROUTES
         match = RouteTable({key: each.route for key, each in routes.items()}).find(method, path)
         if match is None:
             return None
@@ -79,7 +84,9 @@ def build_extension(name: str, table: str) -> Extension:
             place=" ".join(found.route),
             setting=f"{name}.enabled",
             is_served=is_enabled(settings),
-            decision=f"that of {found.operation}: explain {' '.join(ROUTES[found.operation])}",
+            decision=found.decision,
         )
 
-    return Extension(name, list_tables=list_tables, build_face=build_face, find_route=find_route)
+    return Extension(
+        name, list_tables=list_tables, build_face=build_face, find_route=find_route, **parts
+    )
