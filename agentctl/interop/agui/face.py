@@ -13,20 +13,18 @@ from agentctl.errors import AgentctlError, ValidationFailed
 from agentctl.interface.requests import EarlierMessage
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.interop.agui.settings import PREFIX, ROUTES
-from agentctl.interop.pages.decisions import (
-    Asked,
-    ResumedRun,
-    build_call_id,
-    build_question,
-    is_interrupt,
-)
 from agentctl.interop.pages.exchange import PageExchange, PageFace, Portions
 from agentctl.interop.pages.request import (
     MAXIMUM_MESSAGES,
+    Asked,
     PageAnswer,
     PageRequest,
+    ResumedRun,
     ToolResult,
+    build_call_id,
+    build_question,
     check_value,
+    is_interrupt,
     read_list,
     read_object,
     read_text,

@@ -15,13 +15,16 @@ from agentctl.interface.requests import CancelRequest, StreamEvent
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.interface.requests.repeats import RetryRequest
 from agentctl.interop.ai_sdk.settings import PREFIX, ROUTES
-from agentctl.interop.pages.decisions import Asked, ResumedRun, build_call_id, build_question
 from agentctl.interop.pages.exchange import PageExchange, PageFace, Portions
 from agentctl.interop.pages.request import (
     MAXIMUM_MESSAGES,
+    Asked,
     PageAnswer,
     PageRequest,
+    ResumedRun,
     ToolResult,
+    build_call_id,
+    build_question,
     check_value,
     read_list,
     read_object,

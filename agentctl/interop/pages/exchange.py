@@ -22,8 +22,7 @@ from agentctl.interface.requests import (
     StreamEvent,
 )
 from agentctl.interface.requests.approvals import ContinueRequest
-from agentctl.interop.pages.decisions import ResumedRun, check_no_interrupt
-from agentctl.interop.pages.request import PageRequest
+from agentctl.interop.pages.request import PageRequest, ResumedRun, check_no_interrupt
 from agentctl.interop.pages.stream import PageEvent, PageStream
 from agentctl.interop.routes import PageRoute
 from agentctl.records.events import parse_event

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any, ClassVar, NamedTuple
 
 from agentctl.interface.requests import StreamEvent
-from agentctl.interop.pages.decisions import Asked, build_call_id
+from agentctl.interop.pages.request import Asked, build_call_id
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import Event, EventKind, parse_event
 from agentctl.records.items import DELEGATIONS
