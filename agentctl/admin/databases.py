@@ -378,11 +378,7 @@ INDEX_COMMAND = "agentctl db index"
 
 @dataclass(slots=True)
 class IndexResult:
-    """The result of `db index`.
-
-    Attributes:
-        added: number of texts that the index lacked, or had for another tokenizer.
-    """
+    """The result of `db index`; `added` counts the texts that the index lacked or had otherwise."""
 
     db_id: str
     tokenizer: str

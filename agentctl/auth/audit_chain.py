@@ -73,11 +73,7 @@ class Head(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A place where the log differs from the signed one.
-
-    Attributes:
-        code: the kind of the difference, one of `FINDINGS`.
-    """
+    """A place where the log differs from the signed one; `code` is one of `FINDINGS`."""
 
     code: str
     head: int

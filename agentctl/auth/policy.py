@@ -235,11 +235,7 @@ def authorize(principal: Principal | None, operation: str, path_params: Mapping[
 def authorize_scope(
     principal: Principal, resource: str, action: str, identifier: str | None = None
 ) -> None:
-    """Raise unless the caller has a scope, for a route that is no operation.
-
-    Raises:
-        Forbidden: the caller has none of the sufficient scopes.
-    """
+    """Raise Forbidden unless the caller has a scope, for a route that is no operation."""
     if principal.admin or is_action_allowed(principal.scopes, resource, action, identifier):
         return
     raise _denial(principal, sufficient_scopes(resource, action, identifier))

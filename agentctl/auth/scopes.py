@@ -112,11 +112,7 @@ def check_held_scopes(scopes: Iterable[str], principal: Principal, admin_scope: 
 
 
 def check_privileged_scopes(scopes: Iterable[str], admin_scope: str, *, allowed: bool) -> None:
-    """Reject privileged scopes unless they are explicitly allowed.
-
-    Raises:
-        BadRequest: names the privileged scopes.
-    """
+    """Raise BadRequest for privileged scopes unless they are explicitly allowed."""
     privileged = [scope for scope in scopes if is_privileged_scope(scope, admin_scope)]
     if privileged and not allowed:
         names = ", ".join(privileged)

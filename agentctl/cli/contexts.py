@@ -55,11 +55,7 @@ def contexts_path() -> Path:
 
 
 def load_contexts() -> Contexts:
-    """Load the contexts; without a file there are none.
-
-    Raises:
-        errors.InvalidConfiguration: the file cannot be read or is damaged.
-    """
+    """Load the contexts, none without a file; InvalidConfiguration if it is damaged."""
     path = contexts_path()
     try:
         text = path.read_text(encoding="utf-8")
@@ -130,11 +126,7 @@ def credential_file(context: Context | None, url: str) -> Path | None:
 
 
 def check_name(name: str) -> None:
-    """Check the name of a new context.
-
-    Raises:
-        errors.UsageError: it is not an id (docs/contract.md "Records").
-    """
+    """Raise UsageError for the name of a new context that is no id (docs/contract.md "Records")."""
     if not is_component_id(name):
         raise errors.UsageError(
             f"{name!r} is not a valid context name",

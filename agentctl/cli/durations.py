@@ -43,11 +43,7 @@ def parse_until(text: str, *, now: datetime) -> timedelta:
 
 
 def parse_days(text: str) -> int:
-    """Return the number of days of a time span such as `90d`, `12w` or `48h`.
-
-    Raises:
-        UsageError: it is no span of whole days, from one to a hundred years.
-    """
+    """Return the days of a span such as `90d`, `12w` or `48h`; UsageError above a hundred years."""
     day = timedelta(days=1)
     span = _parse_span(text) if _SPAN_PATTERN.fullmatch(text) else timedelta(0)
     if not day <= span <= _LONGEST or span % day:

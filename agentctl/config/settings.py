@@ -425,11 +425,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """An entry of `[[workflows]]`.
-
-    Attributes:
-        durable: as for an agent; the runs of its steps belong to its runs.
-    """
+    """An entry of `[[workflows]]`. The runs of the steps of a durable one belong to its runs."""
 
     id: Id
     steps: tuple[Step, ...]

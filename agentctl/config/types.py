@@ -49,11 +49,7 @@ class Repeats(Rule):
 
 
 def convert_value(value: Any, value_type: ValueType, place: Place, base: Path) -> Any:
-    """Check a TOML value and convert it to a value of the settings; `base` is for relative paths.
-
-    Raises:
-        InvalidConfiguration: the value has another type or breaks a rule.
-    """
+    """Convert a TOML value, a path relative to `base`; InvalidConfiguration if it breaks a rule."""
     if isinstance(value, str) and value_type.find_rule(OneOrMore) is not None:
         value = [value] if value else []
     try:

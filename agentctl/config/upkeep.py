@@ -152,11 +152,7 @@ class Files:
 
 
 class KeepRule(NamedTuple):
-    """A rule that keeps backups up to an age: the last one of each period, UTC.
-
-    Attributes:
-        seconds: the age up to which the rule counts.
-    """
+    """A rule that keeps the last backup of each period, UTC, up to an age in seconds."""
 
     seconds: int
     period: Period

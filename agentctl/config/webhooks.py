@@ -72,12 +72,7 @@ class Webhook:
 
 
 def parse_secret(text: str) -> bytes:
-    """Return the bytes of a secret `whsec_…`.
-
-    Raises:
-        ValueError: the text is not base64, or has another number of bytes. The message does not
-            repeat it.
-    """
+    """Return the bytes of a secret `whsec_…`; ValueError, without the text, if it is not valid."""
     try:
         secret = base64.b64decode(text.strip().removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):

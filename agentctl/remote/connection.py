@@ -60,11 +60,7 @@ class ReceivedDocument(Document[Record]):
 
     @property
     def value(self) -> Record:
-        """The parsed record.
-
-        Raises:
-            errors.InvalidResponse: the bytes are not JSON, or not that of such a record.
-        """
+        """The parsed record; InvalidResponse if the bytes are not that of one."""
         try:
             record = orjson.loads(self.raw)
         except orjson.JSONDecodeError:

@@ -159,11 +159,7 @@ def cut(text: str) -> str:
 
 
 class ModelMetrics:
-    """The histograms of the model calls of this process.
-
-    Args:
-        endpoint: the URL of the collector for metrics; None for that of the variables of the SDK.
-    """
+    """The histograms of the model calls of this process, sent to `endpoint` or that of the SDK."""
 
     def __init__(self, settings: Settings, endpoint: str | None, resource: Resource) -> None:
         self._models = list_models(settings.models)

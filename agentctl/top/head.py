@@ -120,11 +120,7 @@ class ConnectionState:
         self.answered_at, self._answered = time.time(), time.monotonic()
 
     def fail(self, failure: AgentctlError, token: str | None, every: float) -> float:
-        """Note a failure and return the seconds until the next try.
-
-        Args:
-            every: the seconds between two requests without failures, the least pause.
-        """
+        """Note a failure and return the seconds until the next try, at least `every`."""
         self._asked = None
         self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
         pause = max(self._pause, every)

@@ -34,11 +34,7 @@ class RecordTable(DataTable[Text]):
     def show_rows(
         self, columns: Sequence[ListColumn], rows: Sequence[TableRow], width: int
     ) -> None:
-        """Show rows.
-
-        Args:
-            columns: of the view; one that is too wide for the screen is left out.
-        """
+        """Show rows in columns; one that is too wide for the screen is left out."""
         visible = [at for at, column in enumerate(columns) if width >= column.least]
         layout = self._measure([columns[at] for at in visible], rows, visible, width)
         selected, row_at, offset = self.selected_key, self.cursor_row, self.scroll_y

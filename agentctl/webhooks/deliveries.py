@@ -171,11 +171,7 @@ class Deliveries:
 
 
 def load_receivers(settings: Settings) -> dict[str, Receiver]:
-    """Return the endpoints of the configuration by id.
-
-    Raises:
-        InvalidConfiguration: the secret or the key of an endpoint is missing or not valid.
-    """
+    """Return the endpoints by id; InvalidConfiguration for a secret or key that is not valid."""
     where = str(settings.path or "the configuration")
     return {
         webhook.id: Receiver(webhook, load_signer(webhook, where)) for webhook in settings.webhooks

@@ -32,11 +32,7 @@ class Signer:
     key: Ed25519PrivateKey | None = None
 
     def build_headers(self, event_id: str, seconds: int, body: bytes) -> dict[str, str]:
-        """Return the headers of an attempt.
-
-        Args:
-            seconds: the time of the attempt, in seconds UTC.
-        """
+        """Return the headers of an attempt at a time in seconds UTC."""
         signed = b".".join((event_id.encode(), str(seconds).encode(), body))
         signatures = [
             f"v1,{_encode(hmac.digest(secret, signed, hashlib.sha256))}" for secret in self.secrets

@@ -62,11 +62,7 @@ async def database_exists(entry: Database) -> bool:
 
 
 async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[Finding]:
-    """Check one database; of a SQLite file the pages that are read within `PAGES_SECONDS`.
-
-    Args:
-        processes: number of server processes that use it.
-    """
+    """Check a database of some processes; of a file the pages read within `PAGES_SECONDS`."""
     check = f"database {entry.id}"
     if not is_sqlite_url(entry.url):
         async for finding in _check_server(entry, check, processes):

@@ -59,11 +59,7 @@ class SessionFile:
     async def store(
         self, database: Database, total: int, report: ReportProgress, *, dry_run: bool
     ) -> ImportReport:
-        """Store the sessions, each in one transaction.
-
-        Raises:
-            Conflict: the file is not the one that was checked any more.
-        """
+        """Store the sessions, each in one transaction; Conflict if the file is another one now."""
         result = ImportReport()
         for done, (session, left) in enumerate(self._read_checked(), 1):
             await store_session(database, session, result, self._quotas, dry_run=dry_run)

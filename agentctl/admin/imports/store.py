@@ -128,11 +128,7 @@ def _store(
 
 @unit
 def _create_session(row: SessionRow, *, dry_run: bool) -> Steps[bool | None]:
-    """Create the session unless it exists.
-
-    Returns:
-        True if it is new; None if a session of another type or user has the id.
-    """
+    """Create the session; True if it is new, None if that of another type or user has the id."""
     if dry_run:
         stored = yield from sessions.get(row.session_id, EVERYONE)
         if stored is None:

@@ -366,11 +366,7 @@ def find_open_calls(messages: str) -> list[OpenCall]:
 
 
 def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
-    """Return the messages with the result "cancelled" for every open call.
-
-    Args:
-        now: seconds since the epoch.
-    """
+    """Return the messages with the result "cancelled" for every open call, at `now` in seconds."""
     entries = _parse(stored.messages or "[]")
     open_now = _find_open(entries)
     for call in reversed(open_now):

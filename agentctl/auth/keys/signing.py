@@ -63,11 +63,7 @@ class SigningKey:
 
 
 def load_signing_key(data: bytes, spec: AlgorithmSpec, label: str = _LABEL) -> SigningKey:
-    """Load the key of a key file, with the same rules as for verification keys.
-
-    Raises:
-        InvalidKey: the key is encrypted, public, unreadable, weak, or of another algorithm.
-    """
+    """Load the key of a key file by the rules of verification keys; InvalidKey if it breaks one."""
     if spec.family == "oct":
         secret = encode_secret(data.decode("utf-8", "surrogateescape"))
         check_secret(secret, spec, label)

@@ -130,11 +130,7 @@ class AccountStore(Protocol):
     """The store of service accounts, implemented by `agentctl.service`."""
 
     async def find(self, token_hash: str) -> StoredAccount | None:
-        """Return the account whose token has this hash.
-
-        Raises:
-            Unavailable: the database is not available.
-        """
+        """Return the account whose token has this hash; Unavailable if the database is."""
         ...
 
     def record_use(self, account: StoredAccount) -> None:

@@ -136,11 +136,7 @@ def _common_algorithm(entries: list[tuple[str, Mapping[str, Any]]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """The content of a token with a valid signature.
-
-    Attributes:
-        payload: the signed bytes, with claims that are not checked yet.
-    """
+    """The payload of a token with a valid signature; its claims are not checked yet."""
 
     header: dict[str, Any]
     payload: bytes

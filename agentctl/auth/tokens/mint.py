@@ -32,11 +32,7 @@ _TIME_CLAIMS = ("iat", "nbf", "exp")
 
 
 def check_mintable_scopes(scopes: Iterable[str], admin_scope: str) -> None:
-    """Reject scopes that no operation requires: they would grant nothing.
-
-    Raises:
-        UsageError: names the first unknown scope, with a suggestion.
-    """
+    """Raise UsageError for a scope that no operation requires, with a suggestion."""
     for scope in scopes:
         if scope == admin_scope or is_known_scope(scope):
             continue

@@ -29,11 +29,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Counter:
-    """A number of items that are done: `25 of 100 runs have stopped`.
-
-    Attributes:
-        text: follows the number: `runs have stopped`.
-    """
+    """A number of items that are done, before its text: `25 of 100 runs have stopped`."""
 
     text: str
     total: int | None = None

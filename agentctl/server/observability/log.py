@@ -89,11 +89,7 @@ class _StderrHandler(logging.Handler):
 
 
 class _LineFormatter(logging.Formatter):
-    """The base of both formatters.
-
-    Args:
-        process: the process id to write on each line, or None.
-    """
+    """The base of both formatters; `process` is an id on each line."""
 
     def __init__(self, process: int | None) -> None:
         super().__init__()

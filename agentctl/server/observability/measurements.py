@@ -70,11 +70,7 @@ class RequestCounters:
 
 
 class LoopLag:
-    """Samples of the delay between the planned and the actual time of a callback.
-
-    Attributes:
-        samples: the delays, in seconds.
-    """
+    """Samples of the seconds between the planned and the actual time of a callback."""
 
     def __init__(self) -> None:
         self.samples = DurationHistogram(LAG_BUCKETS)

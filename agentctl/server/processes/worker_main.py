@@ -41,11 +41,7 @@ _RECEIVE_BYTES = 65_536
 
 
 def main() -> int:
-    """Serve until the supervisor or a signal stops the worker, or the supervisor dies.
-
-    Returns:
-        The exit code.
-    """
+    """Serve until the supervisor or a signal stops the worker; return the exit code."""
     listener, control, metrics = (adopt_socket(int(number)) for number in sys.argv[1:4])
     with listener, control, metrics:
         supervisor = _SupervisorChannel(control, metrics)

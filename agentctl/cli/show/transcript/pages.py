@@ -196,11 +196,7 @@ class Pager:
         self.close()
 
     def write(self, text: str) -> None:
-        """Write text. After the reader has left the pager it is dropped.
-
-        Raises:
-            BrokenPipeError: the reader has left the pager.
-        """
+        """Write text, unless the reader has left the pager; BrokenPipeError when it does so."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.write(text)

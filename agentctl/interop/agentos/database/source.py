@@ -264,11 +264,7 @@ class ForeignFile:
             raise _build_unreadable_error(path) from None
 
     async def read(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a SELECT.
-
-        Raises:
-            errors.Unavailable: the file cannot be read, or changes all the time.
-        """
+        """Return the rows of a SELECT; Unavailable if the file changes all the time."""
         async with self._lock:
             return await asyncio.to_thread(self._read, sql, parameters)
 
