@@ -16,6 +16,7 @@ repeats. `runtime.models.conversion` converts them to the form of the model libr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any, NamedTuple
 
 from agentctl.records import times
@@ -30,6 +31,12 @@ from agentctl.work.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
 """Maximum of a reported counter. The sum over any session then fits into 64 bits."""
+
+_STORED = (
+    "tools", "_messages", "_usage", "_usage_of_models", "_knows_usage", "_content", "_reasoning",
+    "_unanswered", "output", "native_kind", "native_history", "progress_events",
+)  # fmt: skip
+"""The attributes that a checkpoint has as they are."""
 
 
 class TranscriptMark(NamedTuple):
@@ -143,19 +150,8 @@ class Transcript:
         """
         self.end_answer([])
         return {
-            "tools": self.tools,
-            "messages": self._messages,
-            "usage": self._usage,
-            "usage_of_models": self._usage_of_models,
-            "knows_usage": self._knows_usage,
-            "content": self._content,
-            "reasoning": self._reasoning,
+            **{name.removeprefix("_"): getattr(self, name) for name in _STORED},
             "open_calls": list(self._open_calls),
-            "unanswered": self._unanswered,
-            "output": self.output,
-            "native_kind": self.native_kind,
-            "native_history": self.native_history,
-            "progress_events": self.progress_events,
             "spans": self.spans.to_json(),
             "causes": self.causes.to_json(),
             "requests": self.requests.since(),
@@ -165,22 +161,13 @@ class Transcript:
     def from_json(cls, stored: Mapping[str, Any]) -> Transcript:
         """Return the transcript of a checkpoint, to which the next leg adds."""
         transcript = cls()
-        transcript.tools = list(stored["tools"])
-        transcript.output = stored["output"]
-        transcript.native_kind = stored["native_kind"]
-        transcript.native_history = stored["native_history"]
-        transcript.progress_events = stored["progress_events"]
+        # A checkpoint of an earlier version has no usage by model.
+        stored = {"usage_of_models": {}, **stored}
+        for name in _STORED:
+            setattr(transcript, name, copy(stored[name.removeprefix("_")]))
         transcript.spans = Spans.from_json(stored["spans"])
         transcript.causes = Causes(stored.get("causes", ()))
         transcript.requests = Requests(stored.get("requests"))
-        transcript._messages = list(stored["messages"])
-        transcript._usage = dict(stored["usage"])
-        # A checkpoint of an earlier version has no usage by model.
-        transcript._usage_of_models = dict(stored.get("usage_of_models", {}))
-        transcript._knows_usage = stored["knows_usage"]
-        transcript._content = list(stored["content"])
-        transcript._reasoning = list(stored["reasoning"])
-        transcript._unanswered = dict(stored["unanswered"])
         for call_id in stored["open_calls"]:
             named = (each for each in reversed(transcript.tools) if each["tool_call_id"] == call_id)
             entry = next((each for each in named if each["tool_call_error"] is None), None)
