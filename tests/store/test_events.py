@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from agentctl.records.ids import lower_bound_id, new_id
-from agentctl.store.database import Steps, unit
+from agentctl.store.database import Sql, Steps, unit
 from agentctl.store.repositories import events, runs, sessions
 from tests.store.conftest import Store
 from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
@@ -171,3 +171,27 @@ def test_ids_are_in_the_order_of_their_creation() -> None:
     made = new_id()
     after = time.time_ns() // 1_000_000
     assert lower_bound_id(before) < made < lower_bound_id(after + 1)
+
+
+ADD_BATCHES = Sql(
+    "INSERT INTO run_events (run_id, first_seq, last_seq, events)"
+    " WITH RECURSIVE numbers (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers"
+    " WHERE number < 9999) SELECT 'r1', number * 10, number * 10 + 9, cast(:text as text)"
+    " FROM numbers"
+)
+
+
+def test_late_reader_of_100_000_events_needs_few_statements(store: Store) -> None:
+    """The run goes on meanwhile: each read finds a new batch at its end, and catches up."""
+    store.write(a_session_with_run())
+    store.run(store.database.write(ADD_BATCHES.execute(text="x" * 1_500)))
+    position, reads, last = -1, 0, 99_999
+    while position < last:
+        part = store.read(events.read_part("r1", position))
+        assert part.batches[0].first_seq == position + 1
+        assert part.newest == last
+        position, reads = part.batches[-1].last_seq, reads + 1
+        if reads % 2:
+            store.write(events.append_batch("r1", 1, last + 1, last + 10, "x" * 1_500))
+            last += 10
+    assert reads <= 400
