@@ -80,6 +80,9 @@ class FakeContext:
     async def is_first_of_session(self) -> bool:
         return not self.history
 
+    def open_store(self, *, is_shared: bool) -> Any:
+        """Return no store: there is no database."""
+
     def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
         """Keep nothing."""
 
