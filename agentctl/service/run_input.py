@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,7 +17,7 @@ from agentctl.records.times import now, whole_seconds
 from agentctl.records.validation import check_json, check_text, check_texts, dump_checked_json
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.files import find_kind
+from agentctl.runtime.files import find_kind, list_references
 from agentctl.runtime.pauses import InputSchema, WrongInput
 from agentctl.service.family import Lookups
 from agentctl.service.hosting import Hosting
@@ -232,15 +232,22 @@ async def _read_object(schema: InputSchema, message: str, agent_id: str, limit: 
     return text
 
 
-def build_neutral_messages(earlier: Sequence[EarlierMessage]) -> tuple[dict[str, Any], ...]:
-    """Return messages of a request in the form of stored ones (`runtime.transcript.transcript`)."""
+def build_neutral_messages(
+    earlier: Sequence[EarlierMessage], files: Mapping[str, FileReference]
+) -> tuple[dict[str, Any], ...]:
+    """Return messages of a request in the form of stored ones (`runtime.transcript.transcript`).
+
+    `files` are those of the messages, by their ids.
+    """
     if not earlier:
         return ()
     at = whole_seconds(now())
-    return tuple(_build_neutral_message(message, at) for message in earlier)
+    return tuple(_build_neutral_message(message, at, files) for message in earlier)
 
 
-def _build_neutral_message(message: EarlierMessage, at: int) -> dict[str, Any]:
+def _build_neutral_message(
+    message: EarlierMessage, at: int, files: Mapping[str, FileReference]
+) -> dict[str, Any]:
     check_text("message", message.content)
     neutral: dict[str, Any] = {"role": message.role, "content": message.content, "created_at": at}
     if message.calls:
@@ -249,4 +256,6 @@ def _build_neutral_message(message: EarlierMessage, at: int) -> dict[str, Any]:
     if message.role == "tool":
         check_texts(tool_call_id=message.call_id, tool_name=message.tool_name)
         neutral |= {"tool_call_id": message.call_id, "tool_name": message.tool_name}
+    if message.files:
+        neutral["files"] = list_references(files[file_id] for file_id in message.files)
     return neutral

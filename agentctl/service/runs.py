@@ -23,6 +23,7 @@ from agentctl.interface.requests import (
     StreamEvent,
 )
 from agentctl.records.document import Document
+from agentctl.records.files import FileReference
 from agentctl.records.ids import new_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
@@ -280,9 +281,15 @@ class RunOperations(OperationFamily):
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
         user_id = self.lookups.resolve_owner(request.user_id)
-        given_files = await read_files(self.lookups, component, request.files, self.hosting)
+        file_ids = list(request.files)
+        file_ids += {each: None for message in earlier for each in message.files}.keys() - {
+            *file_ids
+        }
+        given_files = await read_files(self.lookups, component, file_ids, self.hosting)
         if identity is None:
-            identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)
+            identity = self._build_idempotency(
+                kind, component_id, request, earlier, given_files, stream=stream
+            )
         outlives_caller = self._outlives_caller(request)
         limits = self.hosting.settings.runs
 
@@ -308,12 +315,14 @@ class RunOperations(OperationFamily):
             session_history=request.session_history,
             dependencies=self._dump_object("dependencies", request.dependencies),
             claims=self.principal.claims.decode() if self.principal.claims else None,
-            earlier_messages=build_neutral_messages(earlier),
+            earlier_messages=build_neutral_messages(
+                earlier, {file.file_id: file for file in given_files}
+            ),
             request_id=self._request_id,
             actor=self.principal.actor,
             durable=component.durable,
             version=find_version(self.hosting.catalog, component),
-            files=dump_references(given_files),
+            files=dump_references(given_files[: len(request.files)]),
         )
 
         return Submission(
@@ -322,7 +331,7 @@ class RunOperations(OperationFamily):
             visibility=self.lookups.run_visibility(request.user_id),
             outlives_caller=outlives_caller,
             idempotency=identity,
-            files=request.files,
+            files=file_ids,
         )
 
     async def _dump_output_schema(
@@ -351,6 +360,7 @@ class RunOperations(OperationFamily):
         component_id: str,
         request: RunRequest,
         earlier: Sequence[EarlierMessage],
+        files: Sequence[FileReference],
         *,
         stream: bool,
     ) -> Idempotency | None:
@@ -370,7 +380,8 @@ class RunOperations(OperationFamily):
                 for each in earlier
             ]
             or None,
-            "files": [*request.files] or None,
+            # A repeated request may have stored the same bytes again.
+            "files": [[file.name, file.sha256] for file in files] or None,
             "session_history": None if request.session_history else False,
             "stop": request.stop or None,
         }

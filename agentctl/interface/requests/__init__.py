@@ -386,6 +386,7 @@ class EarlierMessage:
     Attributes:
         calls: the tool calls of an answer: `id`, `name` and `arguments`, an object.
         call_id, tool_name: the call of a result, for the role `tool`.
+        files: the ids of the files of a message of the user.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -393,6 +394,7 @@ class EarlierMessage:
     calls: tuple[dict[str, Any], ...] = ()
     call_id: str | None = None
     tool_name: str | None = None
+    files: tuple[str, ...] = ()
 
     @property
     def is_of_tools(self) -> bool:

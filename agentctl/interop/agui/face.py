@@ -41,6 +41,7 @@ from agentctl.interop.pages.stream import (
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS
 from agentctl.records.events import Event, EventKind
+from agentctl.server.given_files import GivenFile, read_data_url
 
 _NOTE = {"type": "string", "maxLength": MAXIMUM_NOTE_LENGTH}
 
@@ -85,6 +86,8 @@ def _describe_answer(asked: Asked) -> tuple[str, dict[str, Any]]:
     properties["argumentsHash"] = {"type": "string"}
     return reason, {"type": "object", "properties": properties, "required": required}
 
+
+_FILE_PARTS = ("image", "audio", "document", "binary")
 
 PROTOCOL_VERSION = "1.0"
 """The version of AG-UI whose events these are."""
@@ -317,12 +320,14 @@ def read_input(body: object) -> AguiRequest:
         raise ValidationFailed(f"runId must be 1 to {MAXIMUM_RUN_ID_LENGTH} characters")
     messages = read_list(given, "messages", MAXIMUM_MESSAGES)
     answers = read_list(given, "resume", MAXIMUM_DECISIONS)
-    message, results = _read_newest(messages)
+    files: list[GivenFile] = []
+    message, results = _read_newest(messages, files)
     found = AguiRequest(
         thread_id=thread_id,
         run_id=run_id,
         has_version=given.get("protocolVersion") is not None,
         message=message,
+        files=files,
         results=results,
         answers=[_read_answer(entry, f"resume[{index}]") for index, entry in enumerate(answers)],
         context=_read_context(read_list(given, "context", MAXIMUM_CONTEXT)),
@@ -337,10 +342,12 @@ def read_input(body: object) -> AguiRequest:
     return found
 
 
-def _read_newest(messages: Sequence[Any]) -> tuple[str | None, list[ToolResult]]:
+def _read_newest(
+    messages: Sequence[Any], files: list[GivenFile]
+) -> tuple[str | None, list[ToolResult]]:
     """Return the text of the user if it is the newest message, and the results of tools after it.
 
-    Earlier messages are not read.
+    Earlier messages are not read. `files` gets the files of the message.
     """
     results: list[ToolResult] = []
     is_last = True
@@ -352,13 +359,44 @@ def _read_newest(messages: Sequence[Any]) -> tuple[str | None, list[ToolResult]]
             is_last = False
             results.append(_read_result(message, at))
         elif role == "user":
-            text = read_text(message.get("content"), f"{at}.content") if is_last else None
+            text = None
+            if is_last:
+                content = _take_files(message.get("content"), f"{at}.content", files)
+                text = read_text(content, f"{at}.content")
             return text, results[::-1]
         elif role not in _SKIPPED_ROLES:
             raise ValidationFailed(f"{at}.role must be a role of AG-UI")
         elif role == "assistant":
             is_last = False
     return None, results[::-1]
+
+
+def _take_files(content: object, at: str, files: list[GivenFile]) -> object:
+    """Return the content of a message without the parts that are files, which `files` gets."""
+    if not isinstance(content, list):
+        return content
+    rest = []
+    for index, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") not in _FILE_PARTS:
+            rest.append(part)
+            continue
+        place = f"{at}[{index}]"
+        # The parts before version 1.0 are `binary`, with the members of a source.
+        source = check_value(part.get("source", part), dict, f"{place}.source")
+        values = {
+            name: check_value(source.get(name) or "", str, f"{place}.source.{name}")
+            for name in ("value", "data", "url", "id", "mimeType", "filename")
+        }
+        value, kind = values["value"], source.get("type")
+        if file_id := value if kind == "file" else values["id"]:
+            files.append(GivenFile(place, file_id))
+        elif url := value if kind == "url" else values["url"]:
+            files.append(read_data_url(place, url, values["filename"]))
+        else:
+            data = value or values["data"]
+            name, media_type = values["filename"], values["mimeType"]
+            files.append(GivenFile(place, data=data, name=name, media_type=media_type))
+    return rest
 
 
 def _read_result(message: dict[str, Any], at: str) -> ToolResult:

@@ -46,6 +46,7 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.runs import RunRow
 from agentctl.runs.states import is_final
 from agentctl.server.answers import document_response, no_content_response
+from agentctl.server.given_files import GivenFile, read_data_url
 
 _OUTPUTS = TEXT_KINDS | {EventKind.TOOL_CALL_STARTED}
 
@@ -287,6 +288,7 @@ def read_input(body: object) -> AiRequest:
     found = AiRequest(
         thread_id=chat_id,
         message=_read_message(parts, at) if is_user else None,
+        files=_read_files(parts) if is_user else (),
         results=[
             _read_result(call_id, part, place)
             for call_id, (place, part) in calls.items()
@@ -313,12 +315,23 @@ def read_input(body: object) -> AiRequest:
 
 def _read_message(parts: Sequence[Placed], at: str) -> str:
     """Return the text of a message of the user; parts with data are for the page itself."""
-    for place, part in parts:
-        if part.get("type") == "file":
-            raise ValidationFailed(f"{place} is a file, which is not supported: messages are text")
     return read_text(
-        [part for _, part in parts if not str(part.get("type")).startswith("data-")], f"{at}.parts"
+        [part for _, part in parts if not str(part.get("type")).startswith(("data-", "file"))],
+        f"{at}.parts",
     )
+
+
+def _read_files(parts: Sequence[Placed]) -> list[GivenFile]:
+    """Return the files of a message of the user."""
+    return [
+        read_data_url(
+            place,
+            check_value(part.get("url"), str, f"{place}.url"),
+            check_value(part.get("filename") or "", str, f"{place}.filename"),
+        )
+        for place, part in parts
+        if part.get("type") == "file"
+    ]
 
 
 def _find_calls(parts: Sequence[Placed]) -> dict[str, Placed]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -21,6 +22,7 @@ from agentctl.auth.principal import Principal
 from agentctl.config.settings import Settings
 from agentctl.errors import Conflict, Forbidden, NotFound
 from agentctl.interface.requests import CancelRequest, RunRequest, SessionLocator
+from agentctl.interop.openai import files
 from agentctl.interop.openai.calls import CallNotFound, build_call_item, read_item_reference
 from agentctl.interop.openai.chat import ChatCompletion
 from agentctl.interop.openai.events import read_leg_id
@@ -31,7 +33,7 @@ from agentctl.interop.openai.failures import (
     build_error_response,
 )
 from agentctl.interop.openai.messages import NAME, is_result
-from agentctl.interop.openai.parameters import OpenAIParameters, get_public_name
+from agentctl.interop.openai.parameters import OpenAIParameters, check_query
 from agentctl.interop.openai.responses import (
     ITEM_ID,
     RESPONSE_ID,
@@ -46,7 +48,8 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteTable, operation_ids
 from agentctl.records.runs import FoundTurn
 from agentctl.server.answers import BytesResponse, json_response
-from agentctl.server.requests import parse_pairs, read_json_body
+from agentctl.server.given_files import store_files
+from agentctl.server.requests import read_json_body
 from agentctl.server.routing import Face, match_route
 from agentctl.server.state import Call
 
@@ -148,8 +151,19 @@ async def _run(
         named = _get_header(call, CHAT_HEADER)
         session_id = named if named is not None and is_session_id(named) else None
 
+    earlier, given = turn.messages.instructions, turn.messages.files
+    if not is_continued:
+        earlier = [
+            replace(message, files=await store_files(call.operations, given[at]))
+            if at in given
+            else message
+            for at, message in enumerate(turn.messages.earlier)
+        ]
+    newest = given.get(len(turn.messages.earlier), ())
+
     request = RunRequest(
         message=turn.messages.message,
+        files=await store_files(call.operations, newest),
         session_id=session_id,
         background=turn.background,
         idempotency_key=key,
@@ -160,7 +174,6 @@ async def _run(
         stop=turn.stop,
         session_history=has_session,
     )
-    earlier = turn.messages.instructions if is_continued else turn.messages.earlier
     return await start_turn(call, requested, request, earlier)
 
 
@@ -265,7 +278,7 @@ async def find_continued_session(call: Call, response_id: str) -> str:
 
 
 async def get_response(call: Call, principal: Principal, response_id: str) -> Response:
-    _check_query(call)
+    check_query(call)
     run, turn = await _read_run(call, response_id)
     return json_response(await _build_stored(call, run, turn, response_id))
 
@@ -280,7 +293,7 @@ async def _build_stored(
 
 
 async def list_input_items(call: Call, principal: Principal, response_id: str) -> Response:
-    _check_query(call, "limit", "order")
+    check_query(call, "limit", "order")
     run, _ = await _read_run(call, response_id)
     return json_response(build_input_items(run))
 
@@ -331,15 +344,6 @@ async def _read_run(call: Call, response_id: str) -> tuple[Mapping[str, Any], Fo
         turn.kind, turn.component_id, run_id, session_id=turn.session_id
     )
     return document.value, turn
-
-
-def _check_query(call: Call, *known: str) -> None:
-    """Refuse a query with a parameter that is not honoured."""
-    for name, value in parse_pairs(call.scope["query_string"]):
-        if name not in known and (name, value) != ("stream", "false"):
-            public = get_public_name(name)
-            text = f"{public} is not supported here" if public else "A parameter is unknown"
-            raise RefusedParameter(text, public)
 
 
 async def resolve_references(call: Call, model: str, items: object) -> object:
@@ -401,6 +405,7 @@ _ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
     "delete_response": delete_response,
     "cancel_response": cancel_response,
     "list_response_input_items": list_input_items,
+    **files.ENDPOINTS,
 }
 
 _TABLE = RouteTable({name: each.route for name, each in ROUTES.items()})

@@ -21,6 +21,7 @@ from agentctl.interop.openai.parameters import (
     get_public_name,
     read_text,
 )
+from agentctl.server.given_files import GivenFile
 
 CONTINUE = "Continue your last answer where it ends."
 """The message of a run whose request ends with an answer."""
@@ -41,6 +42,8 @@ class RequestMessages(NamedTuple):
 
     Attributes:
         message: the message of the run; empty if the request has results.
+        files: the files of messages, by the index of the message in `earlier`; those of `message`
+            have the index after the last one.
         instructions: the earlier ones with the role system or developer.
         results: results of calls, with which the run continues that made them.
         has_names: True if a message has a name, which has no effect.
@@ -53,6 +56,7 @@ class RequestMessages(NamedTuple):
     instructions: list[EarlierMessage]
     results: list[CallResult]
     has_names: bool = False
+    files: Mapping[int, Sequence[GivenFile]] = {}
     read_history: Callable[[], RequestMessages | None] = lambda: None
 
 
@@ -121,11 +125,13 @@ def _read_messages(items: Sequence[object], at: str) -> RequestMessages:
         raise RefusedParameter(f"{at} has no message", at)
     last = reader.messages[-1]
     if last.role == "user":
-        return RequestMessages(
-            last.content, reader.messages[:-1], reader.instructions, [], reader.has_names
-        )
-    message = CONTINUE if last.role == "assistant" else GO_ON
-    return RequestMessages(message, reader.messages, reader.instructions, [], reader.has_names)
+        message, earlier = last.content, reader.messages[:-1]
+    else:
+        message = CONTINUE if last.role == "assistant" else GO_ON
+        earlier = reader.messages
+    return RequestMessages(
+        message, earlier, reader.instructions, [], reader.has_names, reader.files
+    )
 
 
 class _LostCall(RefusedParameter):
@@ -144,6 +150,7 @@ class _Reader:
         self.messages: list[EarlierMessage] = []
         self.instructions: list[EarlierMessage] = []
         self.has_names = False
+        self.files: dict[int, list[GivenFile]] = {}
         self._tool_names: dict[str, str] = {}
 
     def read(self, item: Mapping[str, Any], at: str) -> None:
@@ -183,7 +190,10 @@ class _Reader:
             if check_type(call, dict, f"{at}.tool_calls")
         ]
         content = item.get("content")
-        text = "" if calls and content is None else read_text(content, f"{at}.content")
+        files: list[GivenFile] | None = [] if role == "user" else None
+        text = "" if calls and content is None else read_text(content, f"{at}.content", files)
+        if files:
+            self.files[len(self.messages)] = files
         if role == "assistant":
             self._add_calls(text, calls)
             return

@@ -13,6 +13,9 @@ from typing import Any
 from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.records.validation import check_json, check_text
 from agentctl.runtime.transcript.answer import MAXIMUM_CHARACTERS, MAXIMUM_TEXTS
+from agentctl.server.given_files import GivenFile, read_data_url
+from agentctl.server.requests import parse_pairs
+from agentctl.server.state import Call
 
 MAXIMUM_MESSAGES = 2_048
 """Maximum number of messages in a request."""
@@ -68,6 +71,12 @@ RESPONSE_RULES: dict[str, _Rule] = {
 _HINTS = {"client_metadata": dict, "prompt_cache_key": str, "safety_identifier": str, "store": bool}
 """The types of values for the provider of a model, which do not change an answer. They have no
 effect here; `store` is honoured for responses."""
+
+_NESTED = ("image_url", "input_audio", "file")
+_FILE_PARTS = (*_NESTED, "input_image", "input_file")
+"""The types of the parts that are files: of chat completions, and of responses."""
+
+_FILE_MEMBERS = ("data", "file_data", "file_id", "filename", "format", "image_url", "url")
 
 _TYPE_NAMES = {bool: "true or false", dict: "an object", list: "an array", str: "a text"}
 
@@ -202,8 +211,31 @@ def read_stop(parameters: OpenAIParameters) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def read_text(content: object, at: str) -> str:
-    """Return the text of a message: a text, or the joined texts of its parts."""
+def _read_file(given: Mapping[str, Any], at: str) -> GivenFile:
+    values = {
+        name: check_type(value, str, f"{at}.{name}")
+        for name, value in given.items()
+        if value is not None and name in _FILE_MEMBERS
+    }
+    if "file_id" in values:
+        return GivenFile(at, values["file_id"])
+    name = values.get("filename", "")
+    if "data" in values:
+        return GivenFile(at, data=values["data"], name=f"sound.{values.get('format', 'wav')}")
+    url = values.get("url") or values.get("image_url") or values.get("file_data")
+    if url is None:
+        raise RefusedParameter(f"{at} must have the bytes of the file, or file_id", at)
+    if "file_data" in values and not url.startswith("data:"):
+        return GivenFile(at, data=url, name=name)
+    return read_data_url(at, url, name)
+
+
+def read_text(content: object, at: str, files: list[GivenFile] | None = None) -> str:
+    """Return the text of a message: a text, or the joined texts of its parts.
+
+    Args:
+        files: gets the parts that are files; None if the message can have none.
+    """
     if isinstance(content, str):
         return check_text(at, content)
     if not isinstance(content, list):
@@ -212,8 +244,15 @@ def read_text(content: object, at: str) -> str:
     for index, part in enumerate(content):
         where = f"{at}[{index}]"
         kind = check_type(part, dict, where).get("type")
+        if files is not None and kind in _FILE_PARTS:
+            # Chat completions nest the members of a part, responses do not.
+            nested = part.get(kind, part) if kind in _NESTED else part
+            files.append(_read_file(check_type(nested, dict, f"{where}.{kind}"), where))
+            continue
         if kind not in ("text", "input_text", "output_text"):
-            raise RefusedParameter(f"{where} is not supported: messages are text", where)
+            raise RefusedParameter(
+                f"{where} is not supported: messages are texts, and those of the user files", where
+            )
         texts.append(check_type(part.get("text"), str, f"{where}.text"))
     return "\n".join(texts)
 
@@ -232,3 +271,12 @@ def check_type(value: Any, kind: type, at: str) -> Any:
     elif kind is dict:
         check_json(at, value)
     return value
+
+
+def check_query(call: Call, *known: str) -> None:
+    """Refuse a query with a parameter that is not honoured."""
+    for name, value in parse_pairs(call.scope["query_string"]):
+        if name not in known and (name, value) != ("stream", "false"):
+            public = get_public_name(name)
+            text = f"{public} is not supported here" if public else "A parameter is unknown"
+            raise RefusedParameter(text, public)

@@ -40,6 +40,7 @@ _READ = "that of its run: explain GET /agents/{agent_id}/runs/{run_id}"
 _CANCEL = "that of its run: explain POST /agents/{agent_id}/runs/{run_id}/cancel"
 
 _RESPONSE = "/v1/responses/{response_id}"
+_FILE = "/v1/files/{file_id}"
 
 ROUTES = {
     "list_openai_models": OpenAIRoute(
@@ -56,6 +57,21 @@ ROUTES = {
     ),
     "cancel_response": OpenAIRoute(Route("POST", f"{_RESPONSE}/cancel"), _CANCEL),
     "list_response_input_items": OpenAIRoute(Route("GET", f"{_RESPONSE}/input_items"), _READ),
+    "create_file": OpenAIRoute(
+        Route("POST", "/v1/files"), "that of an upload: explain POST /files"
+    ),
+    "list_files": OpenAIRoute(
+        Route("GET", "/v1/files"), "that of the list: explain GET /files"
+    ),
+    "get_file": OpenAIRoute(
+        Route("GET", _FILE), "that of the file: explain GET /files/{file_id}"
+    ),
+    "get_file_content": OpenAIRoute(
+        Route("GET", f"{_FILE}/content"), "that of its bytes: explain GET /files/{file_id}/content"
+    ),
+    "delete_file": OpenAIRoute(
+        Route("DELETE", _FILE), "that of its deletion: explain DELETE /files/{file_id}"
+    ),
 }
 
 

@@ -22,6 +22,7 @@ from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS, ApprovalRecor
 from agentctl.records.ids import is_session_id
 from agentctl.records.validation import check_json, check_text
 from agentctl.runtime.tools.external import MAXIMUM_TOOLS
+from agentctl.server.given_files import GivenFile
 
 MAXIMUM_MESSAGES = 2_048
 """Maximum number of messages in a request."""
@@ -66,6 +67,7 @@ class PageRequest:
         tools: the tools of the page, whose schemas are not checked yet; None without any.
         context: messages before `message` that are not stored.
         state: the top-level keys of the session's state; None for no change.
+        files: the files of `message`.
     """
 
     thread_id: str
@@ -76,6 +78,7 @@ class PageRequest:
     dependencies: dict[str, Any] | None
     context: Sequence[EarlierMessage] = ()
     state: dict[str, Any] | None = None
+    files: Sequence[GivenFile] = ()
 
     @property
     def continues(self) -> bool:

@@ -1,0 +1,91 @@
+"""The files of OpenAI's API: uploads, which messages name by their ids (docs/openai.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from agentctl.auth.principal import Principal
+from agentctl.interface.requests import MAXIMUM_LIMIT, Page
+from agentctl.interface.requests.files import FileFilter
+from agentctl.interop.openai.failures import RefusedParameter
+from agentctl.interop.openai.parameters import check_query
+from agentctl.records.times import parse_rfc3339, whole_seconds
+from agentctl.server.answers import json_response
+from agentctl.server.given_files import read_multipart, store_part
+from agentctl.server.requests import parse_pairs
+from agentctl.server.routes import get_file_content
+from agentctl.server.state import Call
+from agentctl.service.paging import pack_cursor
+
+_FORM_BYTES = 65_536
+"""Bytes of a form besides its file."""
+
+
+async def create_file(call: Call, principal: Principal) -> Response:
+    """Handle `POST /v1/files`: a form with the part `file`. Its `purpose` has no effect."""
+    limit = call.caller.app_state.settings.files.item_bytes + _FORM_BYTES
+    async with read_multipart(call, limit) as (_, parts):
+        if [name for name, _ in parts] != ["file"]:
+            raise RefusedParameter("The form must have one file, in the part file", "file")
+        stored = orjson.loads(await store_part(call.operations, parts[0][1]))
+    return json_response(_format_file(stored))
+
+
+async def list_files(call: Call, principal: Principal) -> Response:
+    """Handle `GET /v1/files`, newest first; `purpose` selects nothing."""
+    check_query(call, "limit", "after", "order", "purpose")
+    values = dict(parse_pairs(call.scope["query_string"]))
+    limit, order = values.get("limit", "20"), values.get("order", "desc")
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAXIMUM_LIMIT:
+        raise RefusedParameter(f"limit must be 1 to {MAXIMUM_LIMIT}", "limit", "invalid_value")
+    if order not in ("asc", "desc"):
+        raise RefusedParameter("order must be asc or desc", "order", "invalid_value")
+
+    cursor = None
+    if (after := values.get("after")) is not None:
+        created_at = (await call.operations.get_file(after)).value["created_at"]
+        cursor = pack_cursor(f"files:created_at:{order}:{parse_rfc3339(created_at)}:{after}")
+    page = Page(int(limit), sort_order="asc" if order == "asc" else "desc", cursor=cursor)
+    listed = (await call.operations.get_files(FileFilter(page=page))).value
+    data = [_format_file(file) for file in listed["data"]]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
+    has_more = listed["meta"]["next_cursor"] is not None
+    return json_response({"object": "list", "data": data, "has_more": has_more, **ends})
+
+
+async def get_file(call: Call, principal: Principal, file_id: str) -> Response:
+    return json_response(_format_file((await call.operations.get_file(file_id)).value))
+
+
+async def send_content(call: Call, principal: Principal, file_id: str) -> Response:
+    return await get_file_content(call, file_id, byte_range=call.headers.get("range"))
+
+
+async def delete_file(call: Call, principal: Principal, file_id: str) -> Response:
+    await call.operations.delete_file(file_id)
+    return json_response({"id": file_id, "object": "file", "deleted": True})
+
+
+def _format_file(file: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": file["file_id"],
+        "object": "file",
+        "bytes": file["size"],
+        "created_at": whole_seconds(parse_rfc3339(file["created_at"])),
+        "filename": file["name"],
+        "purpose": "user_data",
+        "status": "processed",
+    }
+
+
+ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
+    "create_file": create_file,
+    "list_files": list_files,
+    "get_file": get_file,
+    "get_file_content": send_content,
+    "delete_file": delete_file,
+}

@@ -1,0 +1,153 @@
+"""Files inside of other requests: base64 texts in JSON, and parts of multipart forms.
+
+The message of a run has ids of files only. A face stores what its clients send, as an upload of the
+caller with its policy, types and bounds, and starts the run with the ids (docs/files.md).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import mimetypes
+from collections.abc import AsyncIterator, Iterable
+from typing import NamedTuple
+
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from agentctl.errors import BadRequest, TooLarge, ValidationFailed
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests.files import READ_BYTES, FileUpload
+from agentctl.server.requests import MAXIMUM_PAIRS
+from agentctl.server.state import Call
+from agentctl.store.threads import call_in_thread
+
+MAXIMUM_FILES = 16
+"""Files in one request."""
+
+
+class GivenFile(NamedTuple):
+    """A file in a request: the id of a stored one, or its bytes as base64 text.
+
+    Attributes:
+        at: the place in the request, for errors.
+        media_type: the announced type; "" for none.
+    """
+
+    at: str
+    file_id: str | None = None
+    data: str = ""
+    name: str = ""
+    media_type: str = ""
+
+
+def read_data_url(at: str, url: str, name: str = "") -> GivenFile:
+    """Return the file of a `data` URL (RFC 2397).
+
+    Raises:
+        ValidationFailed: it is another URL. No URL is fetched.
+    """
+    head, comma, data = url.partition(",")
+    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+        raise ValidationFailed(
+            f"{at} must be a data URL with base64: this server fetches no URL. Send the bytes, or"
+            " the id of an uploaded file"
+        )
+    return GivenFile(at, data=data, name=name, media_type=head[5:-7].partition(";")[0])
+
+
+async def store_files(operations: Operations, given: Iterable[GivenFile]) -> tuple[str, ...]:
+    """Store the files of a request that have bytes; return the ids of all.
+
+    Those of a run that is refused afterwards have no session, and are deleted after 24 hours.
+
+    Raises:
+        ValidationFailed: a text is not base64, or there are too many files.
+        AgentctlError: an upload is refused.
+    """
+    files = [*given]
+    if len(files) > MAXIMUM_FILES:
+        raise ValidationFailed(f"{files[-1].at}: a request must have at most {MAXIMUM_FILES} files")
+    return tuple([file.file_id or await _store(operations, file) for file in files])
+
+
+async def _store(operations: Operations, file: GivenFile) -> str:
+    try:
+        data = await call_in_thread(base64.b64decode, file.data, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValidationFailed(f"{file.at} is not base64") from None
+
+    async def stream() -> AsyncIterator[bytes]:
+        for start in range(0, len(data), READ_BYTES):
+            yield data[start : start + READ_BYTES]
+
+    name = file.name or f"file{mimetypes.guess_extension(file.media_type) or ''}"
+    document = await operations.upload_file(
+        FileUpload(name=name), stream(), media_type=file.media_type, size=len(data)
+    )
+    return document.value["file_id"]
+
+
+@contextlib.asynccontextmanager
+async def read_multipart(
+    call: Call, limit: int
+) -> AsyncIterator[tuple[list[tuple[str, str]], list[tuple[str, UploadFile]]]]:
+    """Yield the fields and the files of a multipart form. Large files are on the disk meanwhile.
+
+    Args:
+        limit: maximum bytes of the body.
+
+    Raises:
+        TooLarge: the body is larger.
+        BadRequest: it is not valid, or has more than `MAXIMUM_PAIRS` fields or 16 files.
+    """
+    announced = call.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise TooLarge(f"The body is larger than {limit} bytes")
+
+    async def stream() -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in call.stream():
+            size += len(piece)
+            if size > limit:
+                raise TooLarge(f"The body is larger than {limit} bytes")
+            yield piece
+
+    parser = MultiPartParser(
+        call.headers,
+        stream(),  # type: ignore[arg-type]  # it is only iterated
+        max_files=MAXIMUM_FILES,
+        max_fields=MAXIMUM_PAIRS,
+        max_part_size=call.caller.app_state.settings.limits.body_bytes,
+    )
+    try:
+        form = await parser.parse()
+    # Older releases of Starlette pass on the error of python_multipart, a ValueError.
+    except (MultiPartException, KeyError, ValueError):
+        raise BadRequest("The body is not a valid multipart form") from None
+    fields, files = list[tuple[str, str]](), list[tuple[str, UploadFile]]()
+    for name, value in form.multi_items():
+        if isinstance(value, str):
+            fields.append((name, value))
+        elif value.filename or value.size:  # Otherwise no file was chosen in a page.
+            files.append((name, value))
+    try:
+        yield fields, files
+    finally:
+        await form.close()
+
+
+async def store_part(operations: Operations, part: UploadFile) -> bytes:
+    """Store a file of a multipart form; return the bytes of its record."""
+
+    async def stream() -> AsyncIterator[bytes]:
+        while piece := await part.read(READ_BYTES):
+            yield piece
+
+    # A browser may send the folder that was chosen, with separators of its system.
+    name = (part.filename or "file").replace("\\", "/").rpartition("/")[2]
+    document = await operations.upload_file(
+        FileUpload(name=name), stream(), media_type=part.content_type or "", size=part.size
+    )
+    return document.raw
