@@ -26,6 +26,9 @@ from agentctl.store.threads import call_in_thread
 MAXIMUM_FILES = 16
 """Files in one request."""
 
+FILES_ALONE = "Look at the files of this message."
+"""The message of a run whose client sends files without a text."""
+
 
 class GivenFile(NamedTuple):
     """A file in a request: the id of a stored one, or its bytes as base64 text.

@@ -12,6 +12,10 @@ AGENTOS_ROUTES: dict[str, tuple[str, Route]] = {
         "get_session_runs",
         Route("GET", f"{ROUTES['get_session_by_id'].template}/run-previews"),
     ),
+    "get_session_media": (
+        "get_file_content",
+        Route("GET", f"{ROUTES['get_session_by_id'].template}/media/{{file_id}}"),
+    ),
     "count_approvals": ("get_approvals", Route("GET", "/approvals/count")),
     "get_approval": ("get_approvals", Route("GET", _APPROVAL)),
     "get_approval_status": ("get_approvals", Route("GET", f"{_APPROVAL}/status")),

@@ -384,7 +384,7 @@ def _take_files(content: object, at: str, files: list[GivenFile]) -> object:
         # The parts before version 1.0 are `binary`, with the members of a source.
         source = check_value(part.get("source", part), dict, f"{place}.source")
         values = {
-            name: check_value(source.get(name) or "", str, f"{place}.source.{name}")
+            name: check_value(source.get(name) or "", str, f"{place}.{name}")
             for name in ("value", "data", "url", "id", "mimeType", "filename")
         }
         value, kind = values["value"], source.get("type")

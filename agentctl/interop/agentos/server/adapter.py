@@ -40,7 +40,10 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
     ):  # their functions have the names of operations
         endpoints |= {name: getattr(owner, name) for name in by_name if hasattr(owner, name)}
     endpoints["get_session_runs"] = partial(sessions.list_runs, False)
-    previews = partial(sessions.list_runs, True)
+    others: dict[str, Endpoint] = {
+        "get_session_run_previews": partial(sessions.list_runs, True),
+        "get_session_media": sessions.get_media,
+    }
 
     for kind in KINDS:
         for name, operation_id in operation_ids(kind)._asdict().items():
@@ -57,9 +60,7 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
 
     added = [
         AdaptedOperation(
-            by_name[operation],
-            previews if name == "get_session_run_previews" else getattr(approvals, name),
-            route=route,
+            by_name[operation], others.get(name) or getattr(approvals, name), route=route
         )
         for name, (operation, route) in AGENTOS_ROUTES.items()
     ]

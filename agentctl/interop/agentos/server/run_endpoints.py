@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -39,6 +39,7 @@ from agentctl.records.events import EventKind, find_event_kind
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunDetails, RunRecord
+from agentctl.records.strict import parse_json
 from agentctl.runs.states import is_final
 from agentctl.server.answers import (
     EventStreamResponse,
@@ -47,8 +48,23 @@ from agentctl.server.answers import (
     json_response,
     wait_for_first_events,
 )
+from agentctl.server.given_files import (
+    GivenFile,
+    read_data_url,
+    read_multipart,
+    store_files,
+    store_part,
+)
 from agentctl.server.operation_bodies import Field, ResumeBody, RunBody
-from agentctl.server.requests import RequestBody, build_run_request
+from agentctl.server.requests import (
+    FORM,
+    MULTIPART,
+    RequestBody,
+    build_run_request,
+    parse_pairs,
+    read_content,
+    read_content_type,
+)
 from agentctl.server.state import Call
 
 _VARIANTS: dict[str, tuple[object, ...]] = {
@@ -64,16 +80,14 @@ MAXIMUM_RUNS = 1_000
 """Runs of a response that AgentOS does not bound."""
 
 _REFUSED = {
-    "images": "runs take text only",
-    "audio": "runs take text only",
-    "audios": "runs take text only",
-    "videos": "runs take text only",
-    "files": "runs take text only",
-    "input_files": "runs take text only",
+    "videos": "no model takes them",
     "knowledge_filters": "this server has no knowledge bases",
     "factory_input": "components are those of the configuration",
 }
 """Fields of AgentOS that would be dropped, and the reason why they are refused."""
+
+_MEDIA = ("images", "audio", "audios", "files", "input_files")
+"""Fields with files: parts of a multipart form, or JSON arrays of objects."""
 
 _EMPTY = frozenset({"", "[]", "{}", "null", "None"})
 
@@ -102,9 +116,14 @@ def _check_pairs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the pairs without empty unsupported ones, truth values as the contract spells them."""
     checked = list[tuple[str, str]]()
     for name, text in pairs:
-        if name in _REFUSED:
-            if text not in _EMPTY:
-                raise ValidationFailed(f"{name} is not supported: {_REFUSED[name]}")
+        if name in _REFUSED or name in _MEDIA:
+            if text in _EMPTY:
+                continue
+            if name == "files":
+                checked.append((name, text))
+            else:
+                reason = _REFUSED.get(name, "only the start of a run takes files")
+                raise ValidationFailed(f"{name} is not supported: {reason}")
         elif name in _BOOLEANS:
             checked.append((name, _TRUTH.get(text.lower(), text)))
         else:
@@ -135,7 +154,72 @@ class ContinueForm(TypedDict, total=False):
     regenerate: bool | None
 
 
-_RUN = FormBody(RunForm)
+class RunFormBody(FormBody):
+    """The reader of the body of a start, whose forms can have files."""
+
+    async def read_with_files(self, call: Call) -> dict[str, Any]:
+        """Return the fields, with the ids of all files in `files`. The files are stored.
+
+        Raises:
+            AgentctlError: as those of `read`, or a file is refused.
+        """
+        operations, settings = call.operations, call.caller.app_state.settings
+        content_type = read_content_type(call).partition(";")[0].strip().lower()
+        if content_type == MULTIPART:
+            limit = settings.limits.body_bytes + settings.files.run_bytes
+            async with read_multipart(call, limit) as (pairs, parts):
+                body, given = self._split(pairs)
+                for name, _ in parts:
+                    if name not in _MEDIA:
+                        raise ValidationFailed(f"{name} is not supported: {_REFUSED.get(name)}")
+                stored = [await store_part(operations, part) for _, part in parts]
+        elif content_type == FORM:
+            body, given = self._split(parse_pairs(await read_content(call)))
+            stored = []
+        else:
+            return await self.read(call)
+        ids = [orjson.loads(record)["file_id"] for record in stored]
+        ids += await store_files(operations, given)
+        return {**body, "files": [*(body.get("files") or ()), *ids]}
+
+    def _split(self, pairs: list[tuple[str, str]]) -> tuple[dict[str, Any], list[GivenFile]]:
+        """Return the fields of a form, and the files of the JSON arrays in it."""
+        given, rest = list[GivenFile](), list[tuple[str, str]]()
+        for name, text in pairs:
+            if name in _MEDIA and text.lstrip().startswith("[") and text not in _EMPTY:
+                given += _read_media(name, text)
+            else:
+                rest.append((name, text))
+        return self.check_form(rest), given
+
+
+def _read_media(name: str, text: str) -> Iterator[GivenFile]:
+    """Yield the files of a JSON array: objects with `content` in base64, `url` or `id`."""
+    try:
+        entries = parse_json(text)
+    except ValueError:
+        raise ValidationFailed(f"{name} is not valid JSON") from None
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        at = f"{name}[{index}]"
+        if not isinstance(entry, dict):
+            raise ValidationFailed(f"{at} must be an object")
+        values = {
+            member: value if isinstance(value := entry.get(member) or "", str) else ""
+            for member in ("content", "url", "id", "mime_type", "filename", "name")
+        }
+        named = values["filename"] or values["name"]
+        if values["content"]:
+            data, media_type = values["content"], values["mime_type"]
+            yield GivenFile(at, data=data, name=named, media_type=media_type)
+        elif values["url"]:
+            yield read_data_url(at, values["url"], named)
+        elif values["id"]:
+            yield GivenFile(at, values["id"])
+        else:
+            raise ValidationFailed(f"{at} must have content, a data URL in url, or id")
+
+
+_RUN = RunFormBody(RunForm)
 _RESUME = FormBody(ResumeBody, optional=True)
 _CONTINUE = FormBody(ContinueForm, optional=True)
 
@@ -155,7 +239,7 @@ class RunEndpoints(Endpoints):
     ) -> Response:
         operations = call.operations
         operations.require_component(kind, component_id)
-        body = await _RUN.read(call)
+        body = await _RUN.read_with_files(call)
         request = build_run_request(RunRequest, body, idempotency_key)
         if body.get("stream", True):
             native = operations.stream_run_portions(kind, component_id, request)

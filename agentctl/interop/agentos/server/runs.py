@@ -22,6 +22,8 @@ STEP_SUMMARY = ("step_name", "executor_type", "executor_name", "metrics")
 PREVIEW_CHARACTERS = 200
 """Characters of `content_preview`."""
 
+_LISTS = {"image": "images", "audio": "audios"}
+
 _NO_MEDIA: Built = {"images": [], "videos": [], "audio": [], "files": []}
 
 
@@ -44,6 +46,22 @@ def build_version(version: str) -> Built:
 def _build_metadata(run: Run) -> Built | None:
     version = {} if run["version"] is None else build_version(run["version"])
     return {**(run["metadata"] or {}), **version} or None
+
+
+def _build_media(run: Run) -> Built:
+    """Return the files of the message of a run, as lists of images, sounds and other files."""
+    media: Built = {}
+    for file in run["files"]:
+        kind = file["media_type"].partition("/")[0]
+        entry = {
+            "id": file["file_id"],
+            "url": f"/sessions/{run['session_id']}/media/{file['file_id']}",
+            "mime_type": file["media_type"],
+            "filename": file["name"],
+            "size": file["size"],
+        }
+        media.setdefault(_LISTS.get(kind, "files"), []).append(entry)
+    return media
 
 
 class RunBuilder:
@@ -105,7 +123,7 @@ class RunBuilder:
         built |= self._build_details(run)
         if self._pending and run["status"] == "PAUSED":
             built |= self._build_pause(kind, run, built["tools"])
-        built["input"] = {"input_content": run["input"]}
+        built["input"] = {"input_content": run["input"], **_build_media(run)}
         if kind == "team":
             children = self._children.get(run["run_id"], ())
             built["member_responses"] = [self.build_response(each) for each in children]
@@ -233,7 +251,7 @@ class RunBuilder:
                 "run_response_format": "text" if isinstance(content, str) else "json",
                 "session_state": run["session_state"],
                 **self._build_details(run),
-                "input_media": {},
+                "input_media": _build_media(run),
             }
         )
 

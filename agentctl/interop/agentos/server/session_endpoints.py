@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from agentctl.errors import Conflict, NotFound, ValidationFailed
 from agentctl.interface.declarations import Path, Query
 from agentctl.interface.operations import SessionId
+from agentctl.interface.operations.files import FileId
 from agentctl.interface.operations.runs import RunId
 from agentctl.interface.requests import (
     DEFAULT_LIMIT,
@@ -31,6 +32,7 @@ from agentctl.interface.requests import (
     UserId,
 )
 from agentctl.interface.requests.approvals import ApprovalFilter
+from agentctl.interface.requests.files import ByteRange
 from agentctl.interop.agentos.server.operation import (
     Endpoints,
     Seconds,
@@ -53,6 +55,7 @@ from agentctl.records.runs import RunRecord
 from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.operation_bodies import DeleteSessionsBody, Field
 from agentctl.server.requests import RequestBody
+from agentctl.server.routes import get_file_content
 from agentctl.server.state import Call
 
 ApprovalId = Annotated[str, Path("Id of the approval")]
@@ -231,6 +234,14 @@ _DELETE = RequestBody(_DeletionBody)
 
 class SessionEndpoints(Endpoints):
     """The endpoints of sessions."""
+
+    async def get_media(
+        self, call: Call, session_id: SessionId, file_id: FileId, byte_range: ByteRange = None
+    ) -> Response:
+        """Handle `GET /sessions/{session_id}/media/{file_id}`: the bytes of a file of a session."""
+        if (await call.operations.get_file(file_id)).value["session_id"] != session_id:
+            raise NotFound("File not found")
+        return await get_file_content(call, file_id, byte_range=byte_range)
 
     async def get_sessions(
         self,
