@@ -18,13 +18,11 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from agentctl.errors import BadRequest, TooLarge, ValidationFailed
 from agentctl.interface.operations import Operations
+from agentctl.interface.requests import MAXIMUM_RUN_FILES
 from agentctl.interface.requests.files import READ_BYTES, FileUpload
 from agentctl.server.requests import MAXIMUM_PAIRS
 from agentctl.server.state import Call
 from agentctl.store.threads import call_in_thread
-
-MAXIMUM_FILES = 16
-"""Files in one request."""
 
 FILES_ALONE = "Look at the files of this message."
 """The message of a run whose client sends files without a text."""
@@ -66,12 +64,17 @@ async def store_files(operations: Operations, given: Iterable[GivenFile]) -> tup
     Those of a run that is refused afterwards have no session, and are deleted after 24 hours.
 
     Raises:
-        ValidationFailed: a text is not base64, or there are too many files.
+        ValidationFailed: a file has no bytes, or they are not base64, or there are too many files.
         AgentctlError: an upload is refused.
     """
     files = [*given]
-    if len(files) > MAXIMUM_FILES:
-        raise ValidationFailed(f"{files[-1].at}: a request must have at most {MAXIMUM_FILES} files")
+    if len(files) > MAXIMUM_RUN_FILES:
+        raise ValidationFailed(
+            f"{files[-1].at}: a request must have at most {MAXIMUM_RUN_FILES} files"
+        )
+    for file in files:
+        if not (file.file_id or file.data):
+            raise ValidationFailed(f"{file.at} must have the bytes of a file, or its id")
     return tuple([file.file_id or await _store(operations, file) for file in files])
 
 
@@ -120,7 +123,7 @@ async def read_multipart(
     parser = MultiPartParser(
         call.headers,
         stream(),  # type: ignore[arg-type]  # it is only iterated
-        max_files=MAXIMUM_FILES,
+        max_files=MAXIMUM_RUN_FILES,
         max_fields=MAXIMUM_PAIRS,
         max_part_size=call.caller.app_state.settings.limits.body_bytes,
     )

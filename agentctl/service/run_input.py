@@ -86,6 +86,12 @@ async def read_run_input(
     return RunInput(message, text)
 
 
+def list_file_ids(request: RunRequest, earlier: Sequence[EarlierMessage]) -> list[str]:
+    """Return the ids of the files of a request: of its message, then of earlier messages."""
+    others = dict.fromkeys(each for message in earlier for each in message.files)
+    return [*request.files, *(each for each in others if each not in request.files)]
+
+
 async def read_files(
     lookups: Lookups, component: Component, file_ids: Sequence[str], hosting: Hosting
 ) -> Sequence[FileReference]:
@@ -233,16 +239,16 @@ async def _read_object(schema: InputSchema, message: str, agent_id: str, limit: 
 
 
 def build_neutral_messages(
-    earlier: Sequence[EarlierMessage], files: Mapping[str, FileReference]
+    earlier: Sequence[EarlierMessage], files: Sequence[FileReference]
 ) -> tuple[dict[str, Any], ...]:
     """Return messages of a request in the form of stored ones (`runtime.transcript.transcript`).
 
-    `files` are those of the messages, by their ids.
+    `files` has the files of the messages, and may have others.
     """
     if not earlier:
         return ()
-    at = whole_seconds(now())
-    return tuple(_build_neutral_message(message, at, files) for message in earlier)
+    at, by_id = whole_seconds(now()), {file.file_id: file for file in files}
+    return tuple(_build_neutral_message(message, at, by_id) for message in earlier)
 
 
 def _build_neutral_message(

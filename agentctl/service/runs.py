@@ -45,6 +45,7 @@ from agentctl.service.family import OperationFamily
 from agentctl.service.run_input import (
     build_neutral_messages,
     dump_request_tools,
+    list_file_ids,
     read_files,
     read_run_input,
 )
@@ -275,23 +276,19 @@ class RunOperations(OperationFamily):
             session_id = self.principal.session_id or new_id()
         session_id = check_session_id(session_id)
         component = self.hosting.catalog.choose_side(component, session_id)
-        given = await read_run_input(
-            self.hosting.catalog, component, request, self.hosting.settings.limits
-        )
+        hosting = self.hosting
+        given = await read_run_input(hosting.catalog, component, request, hosting.settings.limits)
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
         user_id = self.lookups.resolve_owner(request.user_id)
-        file_ids = list(request.files)
-        file_ids += {each: None for message in earlier for each in message.files}.keys() - {
-            *file_ids
-        }
-        given_files = await read_files(self.lookups, component, file_ids, self.hosting)
+        file_ids = list_file_ids(request, earlier)
+        given_files = await read_files(self.lookups, component, file_ids, hosting)
         if identity is None:
             identity = self._build_idempotency(
                 kind, component_id, request, earlier, given_files, stream=stream
             )
         outlives_caller = self._outlives_caller(request)
-        limits = self.hosting.settings.runs
+        limits = hosting.settings.runs
 
         spec = RunSpec(
             run_id=new_id(),
@@ -315,9 +312,7 @@ class RunOperations(OperationFamily):
             session_history=request.session_history,
             dependencies=self._dump_object("dependencies", request.dependencies),
             claims=self.principal.claims.decode() if self.principal.claims else None,
-            earlier_messages=build_neutral_messages(
-                earlier, {file.file_id: file for file in given_files}
-            ),
+            earlier_messages=build_neutral_messages(earlier, given_files),
             request_id=self._request_id,
             actor=self.principal.actor,
             durable=component.durable,

@@ -351,7 +351,10 @@ def test_requests_are_checked_before_work(talk: Talk, served: ThreadedServer) ->
         ({"messages": "hello"}, "messages must be an array"),
         ({"messages": [{"id": "1", "role": "user", "content": "x"}] * 2_049}, "2048 entries"),
         ({"messages": [{"id": "1", "role": "robot", "content": "x"}]}, "role of AG-UI"),
-        ({"messages": [{"id": "1", "role": "user", "content": [{"type": "image"}]}]}, "are text"),
+        (
+            {"messages": [{"id": "1", "role": "user", "content": [{"type": "image"}]}]},
+            "the bytes of",
+        ),
         ({"threadId": "a/b"}, "threadId"),
         ({"runId": ""}, "runId"),
         ({"state": [1]}, "state must be an object"),

@@ -234,7 +234,7 @@ def test_requests_are_checked_before_work(talk: Talk, served: ThreadedServer) ->
         return {"messages": [{"id": "1", "role": "assistant", "parts": parts}]}
 
     for fields, words in (
-        (user(text, {**file, "url": "data:image/png;base64,AA=="}), "parts[1] is a file"),
+        (user(text, {**file, "url": "https://example.org/x.png"}), "parts[1] must be a data URL"),
         (user({"type": "reasoning", "text": "x"}), "messages are text"),
         (user(*[text] * 2_049), "2048 entries"),
         (assistant(text), "no answer"),

@@ -80,7 +80,7 @@ USES: dict[str, tuple[str, ...]] = {
     "a process that loads code of users, and ends": ("server.processes.broken",),
     "bytes in JSON as base64": (
         "cli.show.tokens", "runtime.files", "runtime.runners.hidden_files",
-        "runtime.runners.langgraph_journal", "service.paging",
+        "runtime.runners.langgraph_journal", "server.given_files", "service.paging",
     ),
     "the names and texts of a standard in messages, explanations and fields": (
         "auth.explain.checks", "config.settings", "errors", "interop.agui.face",

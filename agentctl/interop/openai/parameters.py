@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from agentctl.errors import ValidationFailed
 from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.records.validation import check_json, check_text
 from agentctl.runtime.transcript.answer import MAXIMUM_CHARACTERS, MAXIMUM_TEXTS
@@ -227,7 +228,10 @@ def _read_file(given: Mapping[str, Any], at: str) -> GivenFile:
         raise RefusedParameter(f"{at} must have the bytes of the file, or file_id", at)
     if "file_data" in values and not url.startswith("data:"):
         return GivenFile(at, data=url, name=name)
-    return read_data_url(at, url, name)
+    try:
+        return read_data_url(at, url, name)
+    except ValidationFailed as error:
+        raise RefusedParameter(error.detail, at) from None
 
 
 def read_text(content: object, at: str, files: list[GivenFile] | None = None) -> str:

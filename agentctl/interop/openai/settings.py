@@ -60,12 +60,8 @@ ROUTES = {
     "create_file": OpenAIRoute(
         Route("POST", "/v1/files"), "that of an upload: explain POST /files"
     ),
-    "list_files": OpenAIRoute(
-        Route("GET", "/v1/files"), "that of the list: explain GET /files"
-    ),
-    "get_file": OpenAIRoute(
-        Route("GET", _FILE), "that of the file: explain GET /files/{file_id}"
-    ),
+    "list_files": OpenAIRoute(Route("GET", "/v1/files"), "that of the list: explain GET /files"),
+    "get_file": OpenAIRoute(Route("GET", _FILE), "that of the file: explain GET /files/{file_id}"),
     "get_file_content": OpenAIRoute(
         Route("GET", f"{_FILE}/content"), "that of its bytes: explain GET /files/{file_id}/content"
     ),
