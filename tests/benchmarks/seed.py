@@ -90,6 +90,8 @@ class _Sqlite:
             "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
             f" AND tbl_name IN {_TABLES}"
         ).fetchall()
+        # The figures of the planner are removed with the indexes.
+        self._figures = self._connection.execute("SELECT * FROM sqlite_stat1").fetchall()
         for name, _ in found:
             self._connection.execute(f"DROP INDEX {name}")
         return [str(sql) for _, sql in found]
@@ -106,6 +108,9 @@ class _Sqlite:
         self._connection.execute(sql).fetchall()
 
     async def end(self) -> None:
+        await self.run("DELETE FROM sqlite_stat1")
+        self._connection.executemany("INSERT INTO sqlite_stat1 VALUES (?, ?, ?)", self._figures)
+        await self.run("ANALYZE sqlite_schema")
         for migration in load_migrations("sqlite"):
             await self.run(f"{_APPLIED} ({migration.number}, {now()})")
         self._connection.pragma("journal_mode", "WAL")

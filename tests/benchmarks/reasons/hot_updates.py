@@ -8,6 +8,7 @@ page images, CPU time of the backends, HOT updates, and bytes of tables and inde
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import statistics
 import sys
@@ -15,6 +16,7 @@ from collections import deque
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import asyncpg
 
@@ -178,8 +180,11 @@ class Turn(NamedTuple):
 class Variant:
     """A schema with its connections."""
 
-    def __init__(self, name: str, number: int, server: PostgresServer) -> None:
+    def __init__(
+        self, name: str, number: int, server: PostgresServer, runs_of_session: int = RUNS_OF_SESSION
+    ) -> None:
         self.name, self.schema = name, f"variant_{number}"
+        self._runs_of_session = runs_of_session
         self._server = server
         self._numbers = [count() for _ in range(CONNECTIONS)]
         self._connections: list[asyncpg.Connection[Any]] = []
@@ -215,8 +220,8 @@ class Variant:
         open_runs = deque[str]()
         for _ in range(runs):
             number = next(self._numbers[lane]) * CONNECTIONS + lane
-            name = f"{number * 7919 % 1_000_003:07}-of-a-run-with-an-id-of-36-bytes"[:36]
-            await _run(connection, _build_start(name, number))
+            name = build_id("run", number)
+            await _run(connection, _build_start(name, number, self._runs_of_session))
             open_runs.append(name)
             if len(open_runs) > OPEN:
                 await _run(connection, _build_end(open_runs.popleft(), number))
@@ -232,13 +237,19 @@ class Variant:
         return await self._connections[0].fetch(_HOT, self.schema)
 
 
-def _build_start(name: str, number: int) -> Work[Any]:
+def build_id(kind: str, number: int) -> str:
+    """Return an id that begins with its time, as those of the program."""
+    digest = hashlib.md5(f"{kind} {number}".encode(), usedforsecurity=False).hexdigest()
+    return str(UUID(f"{1_700_000_000_000 + number * 1_000:012x}{digest[12:]}"))
+
+
+def _build_start(name: str, number: int, runs_of_session: int) -> Work[Any]:
     lane, at = number % CONNECTIONS, number // CONNECTIONS
-    session = at // RUNS_OF_SESSION * CONNECTIONS + lane
+    session = at // runs_of_session * CONNECTIONS + lane
     common = {"user_id": f"user-{session % 997}", "component_id": f"agent-{session % 20}"}
     at = 1_700_000_000_000_000 + number * 1_000_000
     row = a_session(
-        f"session-{session:08}-of-a-user-with-36-bytes"[:36],
+        build_id("session", session * runs_of_session),
         now=at,
         session_name=f"Question {session}",
         component_name="Agent",

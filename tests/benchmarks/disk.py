@@ -1,0 +1,72 @@
+"""Disk of plain runs on PostgreSQL: bytes of the tables and of each index, HOT updates, WAL.
+
+`python -m tests.benchmarks.disk` starts a PostgreSQL server and writes plain runs with the
+statements of the program, in sessions of 20 agents and 997 users. Vacuum runs by itself, as in a
+deployment. The WAL has no images of pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+import asyncpg
+
+from tests.benchmarks.postgres_meter import Meter
+from tests.benchmarks.reasons.hot_updates import Variant
+from tests.postgres_server import run_postgres_server
+
+_TABLES = """
+SELECT relname AS table, n_tup_upd AS updates, n_tup_hot_upd AS hot,
+    (SELECT reltuples FROM pg_class WHERE oid = relid) AS rows,
+    pg_table_size(relid) AS bytes, pg_indexes_size(relid) AS indexes, relid
+FROM pg_stat_user_tables
+WHERE schemaname = $1 AND relname IN ('runs', 'sessions', 'audit_log', 'run_events', 'usage_ends')
+ORDER BY relname
+"""
+
+_INDEXES = """
+SELECT indexrelid::regclass::text AS name, pg_relation_size(indexrelid) AS bytes
+FROM pg_index WHERE indrelid = $1 ORDER BY bytes DESC
+"""
+
+
+async def measure(runs: int, runs_of_session: int) -> None:
+    """Write runs, and print what they take on the disk."""
+    with run_postgres_server(settings=["autovacuum_naptime=5s"]) as server:
+        meter = Meter(server, "variant_0")
+        await meter.open()
+        variant = Variant("unchanged", 0, server, runs_of_session)
+        await variant.open("SELECT 1")
+        await variant.write(1_000)
+        before = await meter.read()
+        await variant.write(runs)
+        used = (await meter.read()).since(before)
+        await meter.execute("ANALYZE")
+        connection = await asyncpg.connect(server.url)
+        print(f"{runs:,} runs, {runs_of_session} of a session: {used.wal / runs / 1e3:.2f} KB WAL")
+        await asyncio.sleep(2)  # statistics arrive within a second
+        for table in await connection.fetch(_TABLES, variant.schema):
+            rows = max(table["rows"], 1)
+            hot = f"{100 * table['hot'] / table['updates']:.0f}%" if table["updates"] else "none"
+            print(
+                f"{table['table']}: {table['bytes'] / rows:.0f} + {table['indexes'] / rows:.0f}"
+                f" bytes a row, {table['updates']:,} updates, HOT {hot}"
+            )
+            for index in await connection.fetch(_INDEXES, table["relid"]):
+                print(f"    {index['bytes'] / rows:6.1f}  {index['name'].partition('.')[2]}")
+        await connection.close()
+        await variant.close()
+        await meter.close()
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--runs", type=int, default=50_000)
+    parser.add_argument("--runs-of-session", type=int, default=1)
+    options = parser.parse_args()
+    asyncio.run(measure(options.runs, options.runs_of_session))
+
+
+if __name__ == "__main__":
+    _main()
