@@ -45,7 +45,7 @@ class Lead(NamedTuple):
     Attributes:
         columns: those before the time of the order.
         covered: those after it.
-        condition: that on an expression before the time of the order.
+        condition: that of a partial index.
     """
 
     columns: frozenset[str] = frozenset()
@@ -68,22 +68,20 @@ class FilterRange(NamedTuple):
     maximum: int
 
 
-def find_by_prefix(column: str, prefix: str | None) -> list[FilterRange]:
-    """Return the filter by the beginning of an id."""
+def find_by_prefix(
+    column: str, prefix: str | None, name: str = "", owner: Conditions | None = None
+) -> list[FilterRange]:
+    """Return the filter by the beginning of an id or, with its `name`, of another text."""
     if prefix is None:
         return []
-    return [
-        FilterRange(
-            Conditions().with_prefix(column, prefix),
-            Conditions().with_prefix(f"{column} || ''", prefix, column),
-            MAXIMUM_READ,
-        )
-    ]
+    found = (owner or Conditions()).with_prefix(column, prefix, name)
+    single = Conditions().with_prefix(f"{column} || ''", prefix, name or column)
+    return [FilterRange(found, single, MAXIMUM_READ)]
 
 
-def build_lead(columns: str, covered: str = "") -> Lead:
-    """Return the index with some columns, separated by spaces."""
-    return Lead(frozenset(columns.split()), frozenset(covered.split()))
+def build_lead(columns: str, covered: str = "", *conditions: str) -> Lead:
+    """Return the index with some columns, separated by spaces; a partial one has conditions."""
+    return Lead(frozenset(columns.split()), frozenset(covered.split()), Conditions(conditions))
 
 
 @dataclass(frozen=True, slots=True)

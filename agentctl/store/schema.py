@@ -96,14 +96,18 @@ class Migration(NamedTuple):
     def defer_indexes(self) -> Migration:
         """Return it without the indexes of tables that it does not create.
 
-        A later migration may remove an index that was not built.
+        Indexes that have successors remain until those are built. A later migration may replace
+        an index that was not built by another one of the same name.
         """
 
         def keep(found: re.Match[str]) -> str:
             return found[0] if f"CREATE TABLE {found[2]} (" in self.text else ""
 
-        text = _CREATED_INDEX.sub(keep, self.text)
-        return self._replace(text=_DROPPED_INDEX.sub(r"DROP INDEX IF EXISTS \1;", text))
+        def drop(found: re.Match[str]) -> str:
+            superseded = found[1] in list_superseded("postgres")
+            return "" if superseded else f"DROP INDEX IF EXISTS {found[1]};"
+
+        return self._replace(text=_DROPPED_INDEX.sub(drop, _CREATED_INDEX.sub(keep, self.text)))
 
     def summary(self) -> list[str]:
         """Return the beginnings of its statements, such as `CREATE INDEX runs_parent ON runs`."""
@@ -164,6 +168,14 @@ def list_indexes(engine: Engine) -> Mapping[str, str]:
         for found in _CREATED_INDEX.finditer(migration.text):
             indexes[found[1]] = found[0]
     return indexes
+
+
+@cache
+def list_superseded(engine: Engine) -> Sequence[str]:
+    """Return the names of the indexes that the migrations remove, in their order."""
+    text = "".join(each.text for each in load_migrations(engine))
+    dropped = dict.fromkeys(_DROPPED_INDEX.findall(text))
+    return [name for name in dropped if name not in list_indexes(engine)]
 
 
 def list_pending(engine: Engine, version: StoredVersion, where: str) -> Sequence[Migration]:

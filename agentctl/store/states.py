@@ -355,6 +355,12 @@ IS_LIVE = _compare("status", ("PENDING", "RUNNING"))
 IS_OPEN = RUN.where("end", "end waiting")
 """The condition that a run has no final status."""
 
+IS_FOUND_OPEN = (
+    f"runs.run_id IN (SELECT run_id FROM runs WHERE {IS_LIVE}"
+    " UNION ALL SELECT run_id FROM runs WHERE status = 'PAUSED')"
+)
+"""`IS_OPEN` for statements that search for such runs: each part has a partial index."""
+
 IS_FINAL = _compare("status", FINAL_STATUSES)
 
 IS_AT_WORK = f"{IS_FINAL} AND stopped_at IS NULL"

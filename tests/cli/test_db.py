@@ -215,7 +215,7 @@ Damage = Callable[[Path], None]
 
 def zeroed_page(file: Path) -> None:
     content = bytearray(file.read_bytes())
-    content[3 * 4096 : 4 * 4096] = bytes(4096)
+    content[2 * 4096 : 3 * 4096] = bytes(4096)
     file.write_bytes(content)
 
 

@@ -8,10 +8,11 @@ from itertools import chain, combinations, product
 from typing import Any, NamedTuple
 
 from agentctl.interface.requests import RunFilter, SessionFilter, SessionLocator
+from agentctl.records.runs import RunRow
 from agentctl.store.database import Statement, Work
-from agentctl.store.listing import MAXIMUM_TOTAL, Slice
+from agentctl.store.listing import MAXIMUM_TOTAL, RowPage, Slice
 from agentctl.store.repositories import lists
-from agentctl.store.repositories.lists import RunRowPage, SessionRowPage
+from agentctl.store.repositories.lists import ListedSession
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
 
@@ -29,7 +30,7 @@ _PART = {field.name for field in fields(Slice)}
 
 def list_sessions(
     visibility: Visibility = EVERYONE, totals: ListTotals | None = None, **given: Any
-) -> Work[SessionRowPage]:
+) -> Work[RowPage[ListedSession]]:
     """Return the unit for the fields of `SessionFilter`, `SessionLocator` and `Slice`."""
     part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})
     locator = SessionLocator(type=given.pop("type", None), user_id=given.pop("user_id", None))
@@ -38,7 +39,7 @@ def list_sessions(
 
 def list_runs(
     visibility: Visibility = EVERYONE, totals: ListTotals | None = None, **given: Any
-) -> Work[RunRowPage]:
+) -> Work[RowPage[RunRow]]:
     """Return the unit for the fields of `RunFilter` and `Slice`."""
     part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})
     return lists.list_runs(RunFilter(**given), visibility, part, totals)

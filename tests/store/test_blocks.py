@@ -45,7 +45,7 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 5_000)
     for module in (compared, lists):
         monkeypatch.setattr(module, "MAXIMUM_READ", 50)
-        monkeypatch.setattr(module, "MAXIMUM_COMPARED", 2_000)
+    monkeypatch.setattr(compared, "MAXIMUM_COMPARED", 2_000)
 
 
 def check(found: list[tuple[int, blocks.Case]]) -> None:

@@ -12,7 +12,7 @@ from agentctl.records.sessions import SummaryRow
 from agentctl.store import compared
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories import lists, runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import Visibility
 from tests.store.conftest import Store
@@ -132,11 +132,41 @@ def test_more_rows_are_compared_with_the_columns_of_an_index() -> None:
         (list_runs(ANN, component_id="x", user_id="ann"), 10_000),
         (list_runs(component_id="x", status="ERROR"), 10_000),
         (list_sessions(sort="updated_at", user_id="x", type="agent"), 10_000),
-        (list_sessions(sort="updated_at", component_id="x", type="agent"), MAXIMUM),
+        (list_sessions(sort="updated_at", type="agent"), 10_000),
+        (list_sessions(user_id="x", component_id="x", type="agent"), 10_000),
+        (list_runs(component_id="x", status="COMPLETED"), MAXIMUM),
     ]
     for work, maximum in compared_rows:
         ends = [each.parameters for each in bounded_statements_of(work)]
         assert {each["offset"] for each in ends if each.get("limit") == 2} == {maximum - 1}
+
+
+@pytest.mark.parametrize("maximum", [len(MATCHING), len(MATCHING) - 1])
+def test_sessions_of_a_component_are_sorted_or_compared(
+    store: Store, monkeypatch: pytest.MonkeyPatch, maximum: int
+) -> None:
+    @unit
+    def create_sessions() -> Steps[None]:
+        for number in range(COUNT):
+            name = "rare" if number in MATCHING else "usual"
+            row = a_session(f"s{number:02}", now=START - number, component_id=name)
+            row.updated_at = START + number
+            yield from sessions.create(row)
+
+    store.write(create_sessions())
+    monkeypatch.setattr(lists, "MAXIMUM_READ", maximum)
+    monkeypatch.setattr(compared, "MAXIMUM_COMPARED", 10)
+    pages, after, total = 0, None, None
+    found: list[str] = []
+    while True:
+        part = {"sort": "updated_at", "order": "asc", "limit": 2, "after": after, "total": total}
+        page = store.read(list_sessions(component_id="rare", **part))
+        found, pages, after = found + [row.session_id for row in page.rows], pages + 1, page.next
+        total = (page.total, page.capped)
+        if after is None:
+            break
+    assert found == [f"s{number:02}" for number in sorted(MATCHING)]
+    assert (pages, total) == ((3, (5, False)) if maximum == len(MATCHING) else (5, (3, True)))
 
 
 def test_page_goes_on_behind_runs_that_ended_later(store: Store) -> None:
@@ -206,14 +236,16 @@ def test_texts_that_postgresql_cannot_read_match_nothing(store: Store) -> None:
 @pytest.mark.parametrize(
     ("query", "index"),
     [
-        (list_sessions(tag=("x",)), "sessions_created"),
-        (list_sessions(sort="updated_at", status="ERROR"), "sessions_updated"),
-        (list_sessions(user_id="x", error="x", after=(5, "x")), "sessions_user_created"),
-        (list_sessions(created_before=9, sort="updated_at"), "sessions_updated"),
-        (list_sessions(updated_after=9, type="agent"), "sessions_type_created"),
-        (list_runs(tag=("x",), component_id="x"), "runs_component_created"),
-        (list_runs(metadata=("a=b",), created_after=5, after=(9, "x")), "runs_created"),
-        (list_runs(error="x"), "runs_status_created"),
+        (list_sessions(tag=("x",)), "sessions_by_created"),
+        (list_sessions(sort="updated_at", status="ERROR"), "sessions_by_updated"),
+        (list_sessions(user_id="x", error="x", after=(5, "x")), "sessions_by_user"),
+        (list_sessions(created_before=9, sort="updated_at"), "sessions_by_updated"),
+        (list_sessions(updated_after=9, type="agent"), "sessions_by_created"),
+        (list_runs(tag=("x",), component_id="x"), "runs_by_component"),
+        (list_runs(metadata=("a=b",), created_after=5, after=(9, "x")), "runs_by_created"),
+        (list_runs(error="x"), "runs_by_status"),
+        (list_runs(status="CANCELLED", component_id="x", created_after=5), "runs_by_status"),
+        (list_runs(status="COMPLETED", component_type="x", after=(9, "x")), "runs_by_created"),
         (list_runs(error="x", user_id="x", parent="none", model="x"), "runs_user_created"),
     ],
 )

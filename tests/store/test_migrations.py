@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import sqlite3
@@ -188,9 +187,12 @@ def test_one_of_several_processes_migrates_postgres(postgres_url: str) -> None:
             each = (migrate(entry, lambda step: applied.append(step.name)) for _ in range(3))
             await asyncio.gather(*each)
             built = [name for name in applied if name.startswith("index ")]
-            assert "index runs_finished" in built
+            assert "index runs_by_finished" in built
             assert len(set(built)) == len(built)
-            assert sorted(set(applied) - set(built)) == NEWER
+            removed = [name for name in applied if name.startswith("removal of index ")]
+            assert "removal of index sessions_created" in removed
+            assert applied[-len(removed) :] == removed
+            assert sorted(set(applied) - {*built, *removed}) == NEWER
             assert await find_schema_differences(connection, SCHEMA_VERSION) == []
             assert await connection.fetchval("SELECT count(*) FROM runs") == 1
             await connection.execute("DROP INDEX runs_parent")
@@ -241,41 +243,54 @@ SELECT pid FROM pg_locks WHERE NOT granted AND pid IN (
 """
 
 
-def test_an_index_is_built_beside_writers_and_after_a_kill(postgres_url: str) -> None:
-    async def start(entry: settings.Database, watch: asyncpg.Connection) -> asyncio.Task[None]:  # type: ignore[type-arg]
-        """Start a migration, and wait until it builds an index that waits for a writer."""
-        migrating = asyncio.create_task(migrate(entry, lambda _: None))
-        async with asyncio.timeout(60):
-            while not await watch.fetch(_BUILDER):
-                assert not migrating.done(), migrating
-                await asyncio.sleep(0.02)
-        return migrating
+@asynccontextmanager
+async def a_writer(entry: settings.Database) -> AsyncIterator[asyncpg.transaction.Transaction]:
+    """Open a transaction for whose end each build of an index of runs waits."""
+    writer = await asyncpg.connect(entry.url)
+    try:
+        await writer.execute(f"SET search_path = {entry.search_path}")
+        transaction = writer.transaction()
+        await transaction.start()
+        await writer.execute("UPDATE runs SET seq = 1")
+        yield transaction
+    finally:
+        writer.terminate()
 
+
+async def wait_for_builder(watch: asyncpg.Connection) -> None:  # type: ignore[type-arg]
+    async with asyncio.timeout(60):
+        while not await watch.fetch(_BUILDER):
+            await asyncio.sleep(0.02)
+
+
+def test_an_index_is_built_beside_writers_and_after_a_kill(postgres_url: str) -> None:
     async def main() -> None:
         async with old_postgres(postgres_url) as (entry, connection):
             await migrate(entry, lambda _: None)
-            await connection.execute("DROP INDEX runs_finished, runs_created")
-            async with contextlib.AsyncExitStack() as stack:
-                writer = await asyncpg.connect(postgres_url)
-                stack.callback(writer.terminate)
-                await writer.execute(f"SET search_path = {entry.search_path}")
-                transaction = writer.transaction()
-                await transaction.start()
-                await writer.execute("UPDATE runs SET seq = 1")
-                migrating = await start(entry, connection)
+            await connection.execute(
+                "DROP INDEX runs_by_finished, runs_by_created; CREATE INDEX runs_type_created"
+                " ON runs (component_type, created_at, run_id)"
+            )
+            async with a_writer(entry) as transaction:
+                migrating = asyncio.create_task(migrate(entry, lambda _: None))
+                await wait_for_builder(connection)
                 await connection.execute(f"SET lock_timeout = '20s'; {ANOTHER_RUN}")
                 (row,) = await connection.fetch(_BUILDER)
                 await connection.execute("SELECT pg_terminate_backend($1::int)", row[0])
                 await asyncio.wait([migrating], timeout=60)
                 assert isinstance(migrating.exception(), errors.Unavailable)
                 left = (await read_database_status(entry)).pending
-                assert left == ["index runs_created", "index runs_finished"]
-                assert "index runs_created is disabled" in await find_schema_differences(
+                assert left == [
+                    "index runs_by_created",
+                    "index runs_by_finished",
+                    "removal of index runs_type_created",
+                ]
+                assert "index runs_by_created is disabled" in await find_schema_differences(
                     connection, SCHEMA_VERSION
                 )
                 looked = [each.what async for each in examine(entry)]
-                slow = "lists are slower until it has each index runs_created, index runs_finished"
-                assert slow in looked
+                slow = "its migration is not complete, lists or writes are slower: "
+                assert slow + ", ".join(left) in looked
                 await open_database(entry, create=False).check()
                 both = [asyncio.create_task(migrate(entry, lambda _: None)) for _ in range(2)]
                 await asyncio.wait(both, timeout=0.3)
@@ -283,6 +298,43 @@ def test_an_index_is_built_beside_writers_and_after_a_kill(postgres_url: str) ->
                 await asyncio.wait_for(asyncio.gather(*both), 60)
                 assert await find_schema_differences(connection, SCHEMA_VERSION) == []
                 assert (await read_database_status(entry)).pending == []
+
+    asyncio.run(main())
+
+
+MIGRATE = """
+import asyncio, sys
+from agentctl.config import settings
+from agentctl.store.migrating import migrate
+asyncio.run(migrate(settings.Database("main", sys.argv[1], search_path=sys.argv[2]), print))
+"""
+
+
+def test_indexes_are_completed_after_a_killed_client(postgres_url: str) -> None:
+    async def main() -> None:
+        async with old_postgres(postgres_url) as (entry, connection):
+            await migrate(entry, lambda _: None)
+            await connection.execute("DROP INDEX runs_by_created, runs_by_finished")
+            async with a_writer(entry) as transaction:
+                client = subprocess.Popen(
+                    [sys.executable, "-c", MIGRATE, entry.url, str(entry.search_path)],
+                    env=without_coverage(os.environ), cwd=ROOT,
+                )  # fmt: skip
+                try:
+                    await wait_for_builder(connection)
+                finally:
+                    client.kill()
+                    client.wait()
+                # Its process of PostgreSQL goes on until its statement ends, and has the lock.
+                again = asyncio.create_task(migrate(entry, lambda _: None))
+                await asyncio.wait([again], timeout=0.3)
+                assert not again.done()
+                left = (await read_database_status(entry)).pending
+                assert left == ["index runs_by_created", "index runs_by_finished"]
+                await transaction.rollback()
+                await asyncio.wait_for(again, 60)
+            assert await find_schema_differences(connection, SCHEMA_VERSION) == []
+            assert (await read_database_status(entry)).pending == []
 
     asyncio.run(main())
 
@@ -307,16 +359,16 @@ def test_postgres_is_inspected_migrated_and_checked(postgres_url: str) -> None:
             assert (await read_database_status(entry)).state == "ok"
             assert await checked(entry) == []
             await connection.execute("UPDATE sessions SET run_count = 2")
-            await connection.execute("DROP INDEX runs_created")
+            await connection.execute("DROP INDEX runs_by_created")
             assert await checked(entry) == [
-                "index runs_created is missing",
+                "index runs_by_created is missing",
                 "run_count differs from the number of runs: 1, for example s1",
             ]
             absent = replace(entry, search_path=f"{entry.search_path}_absent")
             assert (await read_database_status(absent)).state == "missing"
             looked = [each async for each in examine(entry)]
             # Settings that the server of the tests changes for speed.
-            expected = ("is off", "its upgrade is not finished", "lists are slower")
+            expected = ("is off", "its upgrade is not finished", "migration is not complete")
             safe = [each for each in looked if not any(text in each.what for text in expected)]
             assert {each.verdict for each in safe} == {"ok"}
             away = replace(entry, url="postgresql:///x?host=/nowhere&user=u")

@@ -118,8 +118,9 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
         for finding in check_schema(check, where, version):
             yield finding
         if missing := await list_missing_indexes(entry, version):
-            text = f"lists are slower until it has each {', '.join(each.name for each in missing)}"
-            yield note(check, text, f"{MIGRATE_COMMAND} builds them, unless one is at work")
+            names = ", ".join(each.name for each in missing)
+            text = f"its migration is not complete, lists or writes are slower: {names}"
+            yield note(check, text, f"{MIGRATE_COMMAND} completes it, unless one is at work")
         facts = await read_server_facts(entry)
         needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
         for finding in (

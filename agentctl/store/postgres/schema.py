@@ -31,6 +31,7 @@ from agentctl.store.schema import (
     check_version,
     list_indexes,
     list_pending,
+    list_superseded,
     load_migrations,
 )
 from agentctl.store.sqlite.schema import expected_columns, expected_indexes
@@ -166,7 +167,8 @@ async def _apply(connection: PooledConnection, migration: Migration) -> None:
 async def _build_indexes(
     connection: PooledConnection, applied: Callable[[Migration], None]
 ) -> None:
-    """Build the missing indexes, and those whose build was interrupted; writers continue.
+    """Build the missing indexes, and those whose build was interrupted, and remove the superseded
+    ones; writers continue.
 
     One process builds at a time, the others wait. A session that a pooler shares cannot hold the
     lock: there each index is built in a transaction, and writers wait for it.
@@ -178,9 +180,10 @@ async def _build_indexes(
     while is_alone and not await connection.fetchval(_TRY_INDEX_LOCK):
         await asyncio.sleep(LOCK_PAUSE_SECONDS)
     for index in await find_missing_indexes(connection):
-        name, how = index.name.removeprefix(INDEX_PREFIX), "CONCURRENTLY " if is_alone else ""
-        texts = [f"DROP INDEX {how}IF EXISTS {name}", index.text]
-        texts[1] = texts[1].replace("CREATE INDEX ", f"CREATE INDEX {how}", 1)
+        name, how = index.name.rpartition(" ")[2], "CONCURRENTLY " if is_alone else ""
+        texts = [f"DROP INDEX {how}IF EXISTS {name}"]
+        if index.text:
+            texts.append(index.text.replace("CREATE INDEX ", f"CREATE INDEX {how}", 1))
         if is_alone:
             for text in texts:
                 await connection.execute(text)
@@ -194,13 +197,16 @@ async def _build_indexes(
 
 
 async def find_missing_indexes(connection: Connection) -> list[Migration]:
-    """Return the indexes of the schema that do not exist, or are not complete."""
-    valid = {str(row[0]) for row in await connection.fetch(_INDEXES) if row[1]}
-    return [
+    """Return the indexes of the schema that do not exist, or are not complete; and without a text
+    those to remove."""
+    valid = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
+    missing = [
         Migration(0, f"{INDEX_PREFIX}{name}", text)
         for name, text in list_indexes("postgres").items()
-        if name not in valid
+        if not valid.get(name)
     ]
+    superseded = [name for name in list_superseded("postgres") if name in valid]
+    return [*missing, *(Migration(0, f"removal of index {name}", "") for name in superseded)]
 
 
 async def read_stored_version(connection: PooledConnection, entry: Entry) -> StoredVersion | None:

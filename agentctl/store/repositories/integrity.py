@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
-from agentctl.store.states import IS_FINAL, IS_LIVE, IS_OPEN, RUN, State, change
+from agentctl.store.states import IS_FINAL, IS_FOUND_OPEN, IS_LIVE, IS_OPEN, RUN, State, change
 
 _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.session_id)"
 
@@ -254,7 +254,7 @@ _AND_THAT = "AND (cast(:run_id as text) IS NULL OR runs.run_id = :run_id) LIMIT 
 
 _IMPOSSIBLE = Sql(
     f"{_FOUND}, status, {', '.join(f'{name} IS NOT NULL' for name in _STATE_COLUMNS)} FROM runs"
-    f" WHERE {IS_OPEN} AND NOT ({_ALLOWED}) {_AND_THAT}"
+    f" WHERE {IS_FOUND_OPEN} AND NOT ({_ALLOWED}) {_AND_THAT}"
 )
 
 Remedy = Literal["end it", "let it go on", "close what it waited for"]
@@ -265,17 +265,17 @@ INCONSISTENT: Sequence[tuple[str, Remedy, Sql]] = (
         "end it",
         Sql(
             f"{_FOUND} FROM runs JOIN runs AS parents ON parents.run_id = runs.parent_run_id"
-            f" WHERE runs.{IS_OPEN} AND runs.purpose IS NULL AND parents.finished_at <= :before"
-            f" {_AND_THAT}"
+            f" WHERE {IS_FOUND_OPEN} AND runs.purpose IS NULL"
+            f" AND parents.finished_at <= :before {_AND_THAT}"
         ),
     ),
     (
         "it waits, but has no checkpoint from which it could go on",
         "end it",
         Sql(
-            f"{_FOUND} FROM runs WHERE {IS_OPEN} AND status <> 'RUNNING' AND owner IS NULL AND NOT"
-            " EXISTS (SELECT 1 FROM run_checkpoints WHERE run_checkpoints.run_id = runs.run_id)"
-            f" {_AND_THAT}"
+            f"{_FOUND} FROM runs WHERE {IS_FOUND_OPEN} AND status <> 'RUNNING' AND owner IS NULL"
+            " AND NOT EXISTS (SELECT 1 FROM run_checkpoints"
+            f" WHERE run_checkpoints.run_id = runs.run_id) {_AND_THAT}"
         ),
     ),
     (

@@ -14,15 +14,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.runs import LastRunState, RunRow
 from agentctl.records.sessions import SummaryRow
-from agentctl.store.compared import (
-    MAXIMUM_COMPARED,
-    MAXIMUM_READ,
-    Filtered,
-    FilterRange,
-    Lead,
-    build_lead,
-    find_by_prefix,
-)
+from agentctl.store.compared import MAXIMUM_READ, Filtered, FilterRange, build_lead, find_by_prefix
 from agentctl.store.database import Value, Work
 from agentctl.store.listing import Conditions, Joined, Listing, RowPage, Slice, Times, fold_ascii
 from agentctl.store.repositories.run_reads import (
@@ -36,8 +28,6 @@ from agentctl.store.repositories.search_pages import FoundList, Search, list_pag
 from agentctl.store.states import IS_AT_WORK, IS_LIVE
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import Visibility
-
-RunRowPage = RowPage[RunRow]
 
 _RUNS = Listing(table="runs", columns=RUN_COLUMNS, id="run_id", removals="runs")
 
@@ -63,8 +53,6 @@ SESSIONS = Listing(
 )
 
 _NAME = "lower(session_name)"
-_START_LENGTH = 3
-"""Characters in the index `sessions_start`."""
 _FEW = {"PENDING": IS_LIVE, "RUNNING": IS_LIVE, "PAUSED": "status = 'PAUSED'"}
 """Statuses of few runs: each condition is that of a partial index of runs."""
 
@@ -74,15 +62,22 @@ _LAST_ERROR = (
 )
 
 
+_RARE = ("PAUSED", "ERROR", "CANCELLED")
+"""The statuses of few runs, those of the index `runs_by_status`."""
+
 _RUN_LEADS = (
     build_lead("session_id"),
     build_lead("user_id", "status component_type component_id"),
-    build_lead("component_id", "status component_type"),
-    build_lead("status", "component_type"),
-    build_lead("component_type"),
-    build_lead(""),
+    build_lead("component_id", "component_type"),
+    build_lead("", "component_type"),
 )
-"""The indexes `runs_*_created`."""
+"""The indexes of all runs."""
+
+_RARE_RUN_LEADS = (
+    *_RUN_LEADS[:2],
+    build_lead("status", "component_type component_id", f"status IN {_RARE}"),
+)
+"""The indexes for runs with a status of `_RARE`."""
 
 
 def list_runs(
@@ -91,7 +86,7 @@ def list_runs(
     page: Slice,
     totals: ListTotals | None = None,
     search: Search | None = None,
-) -> Work[RunRowPage]:
+) -> Work[RowPage[RunRow]]:
     """Read a page of the visible runs that match a filter, and their total.
 
     Args:
@@ -114,11 +109,12 @@ def list_runs(
             "finished_at + 0 >= :finished_after", finished_after=after
         )
         ranges.append(FilterRange(found, ended, MAXIMUM_READ))
+    equal = _get_run_columns(filter)
     filtered = Filtered(
         listing,
-        _RUN_LEADS,
+        _RARE_RUN_LEADS if equal["status"] in _RARE else _RUN_LEADS,
         visibility,
-        _get_run_columns(filter),
+        equal,
         _match_few_runs(filter),
         _compare_run(filter),
         ranges,
@@ -219,23 +215,15 @@ class ListedSession(SummaryRow):
     last_run: LastRunState | None
 
 
-SessionRowPage = RowPage[ListedSession]
-
-
 SESSION_LEADS = {
     "created_at": (
-        build_lead("user_id component_id", "session_type"),
-        build_lead("user_id session_type"),
-        build_lead("user_id"),
+        build_lead("user_id", "session_type component_id"),
         build_lead("component_id", "session_type"),
-        build_lead("session_type"),
-        build_lead(""),
+        build_lead("", "session_type"),
     ),
     "updated_at": (
         build_lead("user_id", "session_type component_id"),
-        build_lead("component_id"),
-        build_lead("session_type"),
-        build_lead(""),
+        build_lead("", "session_type component_id"),
     ),
 }
 """The indexes of sessions for each order."""
@@ -247,7 +235,7 @@ def list_sessions(
     page: Slice,
     totals: ListTotals | None = None,
     search: Search | None = None,
-) -> Work[SessionRowPage]:
+) -> Work[RowPage[ListedSession]]:
     """Read a page of the visible sessions that match a filter, and their total.
 
     Args:
@@ -259,32 +247,20 @@ def list_sessions(
         return list_page(matched, search, searched, _match_sessions(filter, visibility), page)
     times, compared = _match_times(filter, page)
     compared = compared.with_all(_match_texts(filter))
-    equal, leads = _get_columns(filter), SESSION_LEADS[page.sort]
     ranges = find_by_prefix("session_id", filter.id_prefix)
+    owner = visibility.conditions()
+    if visibility.everyone:
+        owner = owner.with_equal(user_id=filter.where.user_id)
     if filter.session_name:
-        owner = visibility.conditions()
-        if visibility.everyone:
-            owner = owner.with_equal(user_id=filter.where.user_id)
-        # The index of the names of all users has the time of the creation.
-        others = (compared.texts, ranges, filter.where.type, filter.component_id, owner.texts)
-        is_covered = page.sort == "created_at" and not any(others)
-        maximum = MAXIMUM_COMPARED if is_covered else MAXIMUM_READ
-        name = fold_ascii(filter.session_name)
-        begins = Conditions().with_condition(
-            f"substr({_NAME}, 1, :name_length) = :name_prefix",
-            name_length=len(name),
-            name_prefix=name,
-        )
-        ranges.append(FilterRange(owner.with_prefix(_NAME, name, "name"), begins, maximum))
-        if page.sort == "created_at" and len(name) >= _START_LENGTH:
-            start = Conditions().with_condition(
-                f"substr({_NAME}, 1, {_START_LENGTH}) = :name_start",
-                name_start=name[:_START_LENGTH],
-            )
-            leads = (*(lead for lead in leads if "user_id" in lead.columns), Lead(condition=start))
+        ranges += find_by_prefix(_NAME, fold_ascii(filter.session_name), "name", owner)
+    if page.sort == "updated_at" and filter.component_id is not None and not owner.texts:
+        # Its index is in the order of the creation. The bound, true for every session, lets SQLite
+        # choose it. `equal` has the same filter for single rows.
+        found = Conditions(("created_at >= 0",)).with_equal(component_id=filter.component_id)
+        ranges.append(FilterRange(found, Conditions(), MAXIMUM_READ))
     filtered = Filtered(
-        SESSIONS, leads, visibility, equal, _match_few(filter), compared,
-        ranges, times, totals,
+        SESSIONS, SESSION_LEADS[page.sort], visibility, _get_columns(filter), _match_few(filter),
+        compared, ranges, times, totals,
     )  # fmt: skip
     return filtered.list_page(page, _build_row)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.sessions import PruneRecord
-from agentctl.store.compared import Filtered, Lead
+from agentctl.store.compared import Filtered
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import (
     ID_GROUP,
@@ -84,8 +84,6 @@ _MEASURED = Listing(
     id="session_id",
 )
 
-_WITHOUT_COMPONENT = Lead(condition=Conditions(("component_id IS NULL",)))
-
 _NEXT_COMPONENT = Sql("SELECT min(component_id) FROM sessions WHERE component_id > :after")
 
 _SET_HOLD = Sql("UPDATE sessions SET hold = :hold WHERE session_id = :session_id")
@@ -156,9 +154,10 @@ def list_idle(
     """
     filtered = Filtered(
         _MEASURED if measured else _IDLE,
-        (_WITHOUT_COMPONENT,) if choice.without_component else SESSION_LEADS["updated_at"],
+        SESSION_LEADS["updated_at"],
         choice.visibility,
         {"session_type": choice.session_type, "component_id": choice.component_id},
+        compared=Conditions(("component_id IS NULL",) if choice.without_component else ()),
         times=(None, choice.before),
     )
     # With a total nothing is counted.
