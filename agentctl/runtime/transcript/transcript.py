@@ -36,7 +36,7 @@ _STORED = (
     "tools", "_messages", "_usage", "_usage_of_models", "_knows_usage", "_content", "_reasoning",
     "_unanswered", "output", "native_kind", "native_history", "progress_events",
 )  # fmt: skip
-"""The attributes that a checkpoint has as they are."""
+"""The attributes that a checkpoint stores unchanged."""
 
 
 class TranscriptMark(NamedTuple):
