@@ -49,7 +49,7 @@ _MODEL_KEYS = (
 )  # fmt: skip
 """Keys of an agent that its object takes the place of."""
 
-_CODE_KEYS = ("deps", "store")
+_CODE_KEYS = ("deps", "store", "configurable")
 """Keys of an agent that are for its object."""
 
 Places = Mapping[str, Place]

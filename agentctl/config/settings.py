@@ -346,8 +346,7 @@ class Agent:
         tool_result_tokens: tokens of a tool result that the model is shown; 0 for all.
         durable: another process goes on with a run whose process has ended (docs/durable.md).
         trace: the parts of a run with spans: its calls too, or the run alone (docs/traces.md).
-        next, percent: the agent whose table answers in this part of the sessions, in its place
-            (docs/versions.md).
+        next, percent: the agent that answers in this part of the sessions (docs/versions.md).
     """
 
     id: Id
@@ -355,6 +354,7 @@ class Agent:
     object: ObjectName = ""
     deps: ObjectName = ""
     store: Literal["user", "shared", "off"] = "user"
+    configurable: tuple[NotEmpty, ...] = ()
     name: str = ""
     description: str = ""
     instructions: str = ""

@@ -44,7 +44,7 @@ def test_sample_has_every_key_of_a_component(table: str, kind: type) -> None:
     shown = tomllib.loads(SAMPLE_CONFIG)[table][0]
     names = {field.name for field in dataclasses.fields(kind)}
     # An object takes the place of a model: it is shown in a comment, with its deps.
-    assert shown.keys() == names - {"deps", "object", "store"}
+    assert shown.keys() == names - {"deps", "object", "store", "configurable"}
     assert "# object = " in SAMPLE_CONFIG
     for field in dataclasses.fields(kind):
         if field.name in {"history_runs", "model_calls", "on_busy", "mode"}:

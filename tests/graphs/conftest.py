@@ -32,6 +32,8 @@ def graphs(
     )
     for name, scope in (("shared_notes", "shared"), ("no_notes", "off")):
         tables += f'\n[[agents]]\nid = "{name}"\nobject = "{MODULE}:notes"\nstore = "{scope}"\n'
+    tables = tables.replace(':configured"', ':configured"\nconfigurable = ["model", "depth"]')
+    tables = tables.replace(':limited"', ':limited"\nconfigurable = ["tries"]')
     deployment = create_deployment(folder, model_endpoint.base_url, extra=tables)
     with serve_config(deployment.path, variables={"MODEL_URL": model_endpoint.base_url}) as process:
         yield ConformanceServer(process.url, deployment)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import operator
 import os
 import time
-from dataclasses import dataclass, field
-from typing import Annotated, Any, NotRequired, Required
+from dataclasses import astuple, dataclass, field, fields
+from typing import Annotated, Any, Literal, NotRequired, Required
 from typing import TypedDict as PlainTypedDict
 
 import httpx
@@ -30,7 +30,7 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
 
@@ -459,6 +459,18 @@ async def essay(inputs: dict[str, Any]) -> dict[str, Any]:
 written: Any = essay
 
 
+class Subject(BaseModel):
+    topic: str
+
+
+@entrypoint()
+def write_letter(subject: Subject) -> dict[str, Any]:
+    return {"essay": f"Dear {subject.topic}"}
+
+
+letter: Any = write_letter
+
+
 # Memory in a store (template "memory-agent")
 
 
@@ -624,3 +636,52 @@ def build_slow() -> Any:
 
 
 slow: Any = build_slow()
+
+
+# What a caller configures: LangGraph's documentation, "Add runtime configuration"
+
+
+@dataclass
+class Research:
+    model: Literal["small", "large"] = "small"
+    depth: int = 1
+    secret: str = "of the operator"
+
+
+async def report_context(
+    state: MessagesState, runtime: Runtime[Research], config: RunnableConfig
+) -> dict[str, Any]:
+    """Read the context, and the configuration as `from_runnable_config` of many templates does."""
+    names = [each.name for each in fields(Research)]
+    given = {name: value for name, value in config["configurable"].items() if name in names}
+    count = len(state["messages"])
+    return {"messages": [("ai", f"{astuple(runtime.context)} {given} {count}")]}
+
+
+def build_configured() -> Any:
+    graph = StateGraph(MessagesState, context_schema=Research)
+    graph.add_node("report_context", report_context)
+    graph.add_edge(START, "report_context")
+    return graph.compile()
+
+
+configured: Any = build_configured()
+
+
+class Limits(BaseModel):
+    tries: int = Field(gt=0)
+
+    @field_validator("tries")
+    @classmethod
+    def check_tries(cls, value: int) -> int:
+        if value == 13:
+            raise ValueError("a secret of the validator")
+        return value
+
+
+@entrypoint(context_schema=Limits)
+async def limited_task(inputs: dict[str, Any], *, runtime: Runtime[Limits]) -> dict[str, Any]:
+    return {"tries": runtime.context.tries, "inputs": inputs}
+
+
+limited: Any = limited_task

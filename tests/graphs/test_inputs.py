@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from langgraph.graph import START, MessagesState, StateGraph
 
 from agentctl.errors import ValidationFailed
 from agentctl.interface.requests import CancelRequest, RunRequest
+from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.runners.langgraph import LangGraphRunner
+from agentctl.runtime.runners.library_runner import RunnerOptions
 from tests.commands import run_command
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.graphs.test_members import call
@@ -122,7 +128,11 @@ async def test_function_of_a_graph_gets_and_returns_an_object(graphs: Conformanc
     async with graphs.connect() as operations:
         request = RunRequest(input={"topic": "cats"})
         run = dict((await operations.create_run("agent", "written", request)).value)
+        letter = dict((await operations.create_run("agent", "letter", request)).value)
+        with pytest.raises(ValidationFailed, match="topik"):
+            await operations.create_run("agent", "letter", RunRequest(input={"topik": "cats"}))
     assert (run["status"], run["output"]) == ("COMPLETED", {"essay": "about cats"})
+    assert (letter["status"], letter["output"]) == ("COMPLETED", {"essay": "Dear cats"})
 
 
 async def test_message_alone_is_refused_if_an_object_is_needed(graphs: ConformanceServer) -> None:
@@ -201,6 +211,88 @@ async def test_cancelled_run_writes_nothing_more(graphs: ConformanceServer) -> N
             ended = await operations.cancel_run("agent", "late", run_id, cancel)
         assert ended.value["cancel"] == "stopped"
         assert await list_items() == "late/first"
+
+
+async def test_request_configures_what_the_operator_declares(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+
+        async def run(agent: str, message: str | None = None, **given: Any) -> dict[str, Any]:
+            request = RunRequest(message, input=given or None)
+            return dict((await operations.create_run("agent", agent, request)).value)
+
+        chosen = {"model": "large", "depth": 3}
+        contents = [
+            (await run(*each[0], **each[1]))["content"]
+            for each in (
+                (("configured", "go"), {"configurable": chosen}),
+                (("configured", "go"), {"configurable": {"depth": 2}}),
+                (("configured", "go"), {}),
+                # A message is no configuration.
+                (("configured", json.dumps({"configurable": chosen})), {}),
+            )
+        ]
+        task = await run("limited", topic="tea", configurable={"tries": 2})
+        as_text = json.dumps({"topic": "tea", "configurable": {"tries": 5}})
+        text = await run_component(operations, "agent", "limited", as_text)
+    assert contents == [
+        f"('large', 3, 'of the operator') {chosen} 1",
+        "('small', 2, 'of the operator') {'depth': 2} 1",
+        *["('small', 1, 'of the operator') {} 1"] * 2,
+    ]  # fmt: skip
+    assert task["output"] == {"tries": 2, "inputs": {"topic": "tea"}}
+    assert text["output"] == {"tries": 5, "inputs": {"topic": "tea"}}
+
+
+@pytest.mark.parametrize(
+    ("agent", "given", "problem"),
+    [
+        ("configured", {"configurable": {"secret": "x"}}, "secret"),
+        ("configured", {"configurable": {"thread_id": "other"}}, "thread_id"),
+        ("configured", {"configurable": {"model": "huge"}}, "input.configurable.model"),
+        ("configured", {"configurable": {"depth": "3"}}, "input.configurable.depth"),
+        ("configured", {"configurable": [1]}, "input.configurable"),
+        ("configured", {"configurabel": {"depth": 3}}, "configurabel"),
+        ("limited", {"topic": "tea"}, "configurable"),
+        ("limited", {"configurable": {}}, "tries"),
+        ("limited", {"configurable": {"tries": 0}}, "input.configurable.tries"),
+        ("limited", {"configurable": {"tries": 13}}, "input.configurable.tries"),
+        ("profile", {"language": "de", "configurable": {}}, "configurable"),
+    ],
+)
+async def test_wrong_configuration_is_refused_before_the_run(
+    graphs: ConformanceServer, agent: str, given: dict[str, Any], problem: str
+) -> None:
+    async with graphs.connect() as operations:
+        with pytest.raises(ValidationFailed) as refused:
+            await operations.create_run("agent", agent, RunRequest("go", input=given))
+    assert problem in refused.value.detail
+    assert "secret of" not in refused.value.detail
+
+
+@dataclass
+class Needed:
+    depth: int
+    model: str = "small"
+
+
+@pytest.mark.parametrize(
+    ("context", "names", "problem"),
+    [
+        (Needed, ("modle", "depth"), "names modle, which a request cannot set"),
+        (Needed, ("model",), "needs depth, which is not configurable"),
+        (Needed, (), "needs a context of the type Needed"),
+        (None, ("model",), "needs a graph whose context_schema"),
+    ],
+)
+def test_wrong_names_are_configuration_errors(
+    context: Any, names: tuple[str, ...], problem: str
+) -> None:
+    graph = StateGraph(MessagesState, context_schema=context)
+    graph.add_node("node", lambda state: state)
+    graph.add_edge(START, "node")
+    with pytest.raises(UnusableObject) as wrong:
+        LangGraphRunner(graph, RunnerOptions(configurable=names))
+    assert problem in wrong.value.what
 
 
 async def test_custom_events_are_progress(graphs: ConformanceServer) -> None:

@@ -228,6 +228,7 @@ class Catalog:
                     approve=agent.agent.approve,
                     durable=agent.agent.durable,
                     store=agent.agent.store,
+                    configurable=agent.agent.configurable,
                 )
         return self._hosted[agent.key]
 

@@ -70,7 +70,7 @@ def build_input_schema(annotation: Any, *, is_required: bool) -> InputSchema:
         ) from error
     if schema.get("type", "object") != "object":
         raise UnusableObject(f"its input {name} is no object: its schema has another type")
-    return InputSchema(schema, is_required=is_required, convert=_build_converter(adapter))
+    return InputSchema(schema, is_required=is_required, convert=build_converter(adapter))
 
 
 def build_adapter(annotation: Any) -> TypeAdapter[Any]:
@@ -141,7 +141,8 @@ def _is_object_type(annotation: Any) -> bool:
     )
 
 
-def _build_converter(adapter: TypeAdapter[Any]) -> Callable[[dict[str, Any]], Any]:
+def build_converter(adapter: TypeAdapter[Any]) -> Callable[[dict[str, Any]], Any]:
+    """Build a function that makes the value of a type; it raises WrongInput for a wrong object."""
     from pydantic import ValidationError
 
     def convert(value: dict[str, Any]) -> Any:

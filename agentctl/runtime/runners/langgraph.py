@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import field
 from typing import Any
 
 import orjson
-from langchain_core.messages import HumanMessage, ToolMessage, convert_to_messages
+from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.errors import GraphDrained, GraphRecursionError
 from langgraph.graph import END, StateGraph, add_messages
 from langgraph.pregel import Pregel
@@ -23,15 +22,17 @@ from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.journal import Parked
-from agentctl.runtime.pauses import Decided, InputSchema, Paused, WrongInput
-from agentctl.runtime.runners.declared_types import (
-    build_adapter,
-    find_default,
-    is_typed_dict,
-    list_required_keys,
-)
+from agentctl.runtime.pauses import Decided, Paused
+from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
+from agentctl.runtime.runners.langgraph_input import (
+    CONFIGURABLE,
+    MESSAGES,
+    Configurable,
+    add_messages_to,
+    read_graph_input,
+)
 from agentctl.runtime.runners.langgraph_journal import (
     THREAD,
     DurableSaver,
@@ -63,16 +64,6 @@ _GRACE_SECONDS = 0.03
 """Time that the tasks of a cancelled graph have to end; the engine waits for longer."""
 
 
-_MESSAGES = "messages"
-
-_MESSAGES_SCHEMA = {
-    "type": "array",
-    "description": "Messages before the message of the run, as objects with role and content",
-    "items": {"type": "object"},
-}
-"""The schema of LangChain has each class of messages, and refuses the short forms."""
-
-
 class LangGraphRunner(LibraryRunner):
     """The runner of a graph.
 
@@ -82,7 +73,7 @@ class LangGraphRunner(LibraryRunner):
     A graph with its own checkpointer gets the new message only; another one gets the messages of
     earlier runs as well. A member's run has neither. The context of a run is the result of the
     configured function `deps`; without one, the `RunContext`, or a value of the graph's
-    `context_schema` if all of its fields have defaults. A graph that is not compiled is compiled
+    `context_schema`, with what the request configures. A graph that is not compiled is compiled
     without options. A graph without a store gets that of the run.
 
     Raises:
@@ -112,7 +103,13 @@ class LangGraphRunner(LibraryRunner):
             raise UnusableObject(problem, "compile it without one, or remove the key store")
         self._store = "off" if graph.store is not None else options.store
         build_context, schema = options.build_deps, graph.context_schema
-        if build_context is None and schema not in (None, RunContext):
+        self._configurable = None
+        if options.configurable:
+            makes_context = build_context is None
+            self._configurable = Configurable(
+                schema, options.configurable, makes_context=makes_context
+            )
+        elif build_context is None and schema not in (None, RunContext):
             build_context = find_default(schema)
             if build_context is None:
                 raise UnusableObject(
@@ -122,8 +119,8 @@ class LangGraphRunner(LibraryRunner):
         self._build_context = build_context
         self._graph = graph
         self._has_checkpointer = bool(graph.checkpointer)
-        self._schema = self.input_schema = _read_graph_input(graph)
-        self._takes_messages = _MESSAGES in self._schema.schema["properties"]
+        self._schema = self.input_schema = read_graph_input(graph, self._configurable)
+        self._takes_messages = MESSAGES in self._schema.schema["properties"]
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in a separate task.
@@ -190,7 +187,10 @@ class LangGraphRunner(LibraryRunner):
             saved.config["callbacks"].insert(1, ApprovedCalls(approved))
 
         # Code of the user: it may fail, so it runs before a call is stored as begun.
-        runtime_context = await run.build_deps(self._build_context)
+        if self._configurable is not None and self._configurable.makes_context:
+            runtime_context = self._configurable.build_context(saved.configured)
+        else:
+            runtime_context = await run.build_deps(self._build_context)
 
         # The begin of an approved call is on the disk before the graph can make it: if the process
         # dies, the call is doubtful, and is not made a second time without a decision.
@@ -242,14 +242,14 @@ class LangGraphRunner(LibraryRunner):
     async def _open_thread(self, message: str, run: HostedRun) -> _Thread:
         """Return the graph of the run with its thread: a new one, or the one of the pause."""
         context, leg = run.context, run.environment.leg
-        configurable: dict[str, Any] = {"run_context": context}
+        given, new, configured = await self._read_input(message, run)
+        configurable: dict[str, Any] = {**configured, "run_context": context}
         # Tracers of LangChain look for the session there.
         config: dict[str, Any] = {
             "configurable": configurable,
             "metadata": {"session_id": context.session_id},
         }
 
-        given, new = await self._read_input(message, run)
         graph = self._graph
         if self._store != "off":
             items = run.environment.open_store(is_shared=self._store == "shared")
@@ -266,9 +266,10 @@ class LangGraphRunner(LibraryRunner):
             graph = graph.copy({"checkpointer": saver})
             history = run.environment.history if self._takes_messages else []
             earlier = to_langchain_messages(await run.load_messages(history))
-            values = _add_messages(given, earlier, new)
+            values = add_messages_to(given, earlier, new)
             durability = "exit" if run.environment.journal is None else "sync"
-            return _Thread(graph, config, values, saver, {"durability": durability})
+            options = {"durability": durability}
+            return _Thread(graph, config, configured, values, saver, options)
 
         if leg is not None:
             configurable |= leg.state["thread"]
@@ -277,14 +278,14 @@ class LangGraphRunner(LibraryRunner):
                     "AGENT_FAILED",
                     "The checkpointer of the graph does not have the thread of the run any more",
                 )
-            return _Thread(graph, config)
+            return _Thread(graph, config, configured)
 
         # Two agents or two users never share a thread.
         configurable["thread_id"] = (
             f"{context.component_id}:{context.user_id or ''}:{context.session_id}"
         )
         earlier = await self._prepare_thread(config, run)
-        return _Thread(graph, config, _add_messages(given, earlier, new))
+        return _Thread(graph, config, configured, add_messages_to(given, earlier, new))
 
     def _open_journal(
         self,
@@ -305,21 +306,27 @@ class LangGraphRunner(LibraryRunner):
         journal.use()
         return journal
 
-    async def _read_input(self, message: str, run: HostedRun) -> tuple[dict[str, Any], list[Any]]:
-        """Return the object of a run and its new messages.
+    async def _read_input(
+        self, message: str, run: HostedRun
+    ) -> tuple[dict[str, Any], list[Any], Mapping[str, Any]]:
+        """Return the object of a run, its new messages, and the values that it configures.
 
         A run without a message has the JSON text of its object as its message: that is no message
         of a person.
         """
         schema, spec = self._schema, run.environment.spec
         given = (await schema.read(spec)) or {}
-        if spec.input_object is None:
-            is_object = schema.is_required
-        else:
-            is_object = find_object(message) == run.context.input
+        # A message that is the text of an object was checked only if an object is required.
+        value = find_object(message) if schema.is_required else None
+        is_object = value is not None
+        if spec.input_object is not None:
+            value = run.context.input
+            is_object = find_object(message) == value
+        configured = (value or {}).get(CONFIGURABLE, {}) if self._configurable else {}
         if not self._takes_messages or is_object:
-            return given, []
-        return given, [HumanMessage(build_content(await run.load_prompt(message)))]
+            return given, [], configured
+        new = [HumanMessage(build_content(await run.load_prompt(message)))]
+        return given, new, configured
 
     async def _pause(
         self, run: HostedRun, thread: _Thread, report: GraphReport, unfinished: Iterable[str]
@@ -367,8 +374,8 @@ class LangGraphRunner(LibraryRunner):
             # An earlier run was stopped in a step: keep what its ended tasks have returned.
             await self._graph.aupdate_state(config, None, as_node=END)
             state = await self._graph.aget_state(config)
-        messages = state.values.get(_MESSAGES, []) if state.values else []
-        reducer = getattr(self._graph.channels.get(_MESSAGES), "operator", None)
+        messages = state.values.get(MESSAGES, []) if state.values else []
+        reducer = getattr(self._graph.channels.get(MESSAGES), "operator", None)
         changes = [*repair_messages(messages)] if reducer is add_messages else []
         if changes:
             messages = add_messages(messages, changes)
@@ -380,90 +387,19 @@ class LangGraphRunner(LibraryRunner):
         return [*changes, *results, *requested]
 
 
-def _add_messages(given: dict[str, Any], earlier: list[Any], new: list[Any]) -> dict[str, Any]:
-    """Return the input of a graph: its object, with the messages of the session and of the run."""
-    messages = [*earlier, *given.get(_MESSAGES, ()), *new]
-    return {**given, _MESSAGES: messages} if messages else given
-
-
 @dataclass(slots=True)
 class _Thread:
     """The graph of a run, and the thread on which it works.
 
     Attributes:
+        configured: the values that the request configures.
         saver: the checkpointer of this run; None if the graph has its own.
         options: further options of the stream.
     """
 
     graph: Any
     config: dict[str, Any]
+    configured: Mapping[str, Any]
     input: Any = None
     saver: RunSaver | None = None
     options: dict[str, Any] = field(default_factory=dict)
-
-
-def _read_graph_input(graph: Any) -> InputSchema:
-    """Return the schema of the object that a compiled graph takes.
-
-    `messages` is not required: the server adds the message of the run. A typed dictionary requires
-    the keys that are marked with `Required`, because LangGraph demands none. An object is required
-    if other fields are, or if the graph takes no messages.
-    """
-    builder: Any = getattr(graph, "builder", None)
-    declared = graph.InputType if builder is None else builder.input_schema
-    schema = _read_schema(graph, declared)
-    properties = dict(schema.get("properties") or {})
-    if schema.get("type") != "object" or (builder is not None and not properties):
-        raise UnusableObject(
-            "the input of the graph is no object", "call it in an async function of your own"
-        )
-    takes_messages = _MESSAGES in properties
-    is_free = is_typed_dict(declared)
-    listed = list_required_keys(declared) if is_free else schema.get("required") or ()
-    required = [name for name in listed if name != _MESSAGES]
-    if takes_messages:
-        properties[_MESSAGES] = _MESSAGES_SCHEMA
-    # Code of a graph that takes messages alone may read any object from its run context.
-    if set(properties) - {_MESSAGES}:
-        schema.setdefault("additionalProperties", False)
-    schema |= {"properties": properties, "required": required}
-    schema["$defs"] = _find_used(properties, schema.get("$defs") or {})
-    if not schema["$defs"]:
-        del schema["$defs"]
-    is_required = bool(required) or not takes_messages
-    return InputSchema(schema, is_required=is_required, convert=_convert)
-
-
-def _read_schema(graph: Any, declared: Any) -> dict[str, Any]:
-    try:
-        if is_typed_dict(declared):
-            return build_adapter(declared).json_schema()
-        return dict(graph.get_input_jsonschema())
-    except Exception:
-        # A type has no JSON Schema; the names of the fields are known all the same.
-        builder: Any = getattr(graph, "builder", None)
-        fields = {} if builder is None else builder.schemas.get(declared, {})
-        return {"type": "object", "properties": {name: {} for name in fields}}
-
-
-def _find_used(properties: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the definitions to which the properties refer, and those to which these refer."""
-    used: dict[str, Any] = {}
-    texts = [json.dumps(properties)]
-    while texts:
-        text = texts.pop()
-        for name, definition in known.items():
-            if name not in used and f'"#/$defs/{name}"' in text:
-                used[name] = definition
-                texts.append(json.dumps(definition))
-    return used
-
-
-def _convert(value: dict[str, Any]) -> dict[str, Any]:
-    if _MESSAGES not in value:
-        return value
-    try:
-        return {**value, _MESSAGES: convert_to_messages(value[_MESSAGES])}
-    except Exception:
-        # The text of the exception repeats the message.
-        raise WrongInput("is no list of messages with role and content", f".{_MESSAGES}") from None

@@ -53,6 +53,7 @@ class RunnerOptions(NamedTuple):
         approve: who approves the calls of tools, by names and patterns.
         folder: folder of the configuration; None for none.
         store: the items that the store of a run reaches: `user`, `shared` or `off`.
+        configurable: the fields of the context of a graph that a request may set.
     """
 
     build_deps: BuildDeps | None = None
@@ -60,6 +61,7 @@ class RunnerOptions(NamedTuple):
     durable: bool = False
     folder: Path | None = None
     store: str = "user"
+    configurable: tuple[str, ...] = ()
 
 
 class OwnerTask:

@@ -173,7 +173,7 @@ KINDS: tuple[RunnerKind, ...] = (
         "a graph of LangGraph",
         lambda target: has_base(target, "langgraph", "Pregel", "StateGraph"),
         _import_runner("langgraph:LangGraphRunner"),
-        takes=("deps", "durable", "store"),
+        takes=("deps", "durable", "store", "configurable"),
     ),
     RunnerKind(
         "an Agent or Team of agno",
@@ -195,7 +195,7 @@ KINDS: tuple[RunnerKind, ...] = (
         "a function without parameters that returns one of these",
         _is_factory,
         _build_factory_runner,
-        takes=("deps", "approve", "durable", "store"),
+        takes=("deps", "approve", "durable", "store", "configurable"),
     ),
     RunnerKind(
         "a function or an async generator with the parameters (message, context)",
@@ -216,6 +216,7 @@ def load_runner(
     approve: Mapping[str, ApprovalPolicy] | None = None,
     durable: bool = False,
     store: str = "user",
+    configurable: tuple[str, ...] = (),
 ) -> Runner:
     """Load the object of an agent and build its runner.
 
@@ -227,6 +228,7 @@ def load_runner(
         approve: who approves the calls of tools, by names and patterns.
         durable: True if another process goes on with a run whose process has ended.
         store: the items that the store of a run reaches: `user`, `shared` or `off`.
+        configurable: the fields of the context of a graph that a request may set.
 
     Raises:
         InvalidConfiguration: the object is not usable; one line with the owner and the reference.
@@ -239,7 +241,7 @@ def load_runner(
         kinds = "; or ".join(kind.description for kind in KINDS)
         used, hint = f"object {reference!r}", f"an object is {kinds}; {_OTHER_LIBRARIES}"
         target = load_object(reference, folder)
-        options = RunnerOptions(build_deps, approve or {}, durable, folder, store)
+        options = RunnerOptions(build_deps, approve or {}, durable, folder, store, configurable)
         return build_runner(target, options)
     except UnusableObject as error:
         raise InvalidConfiguration(
@@ -258,6 +260,7 @@ def build_runner(target: object, options: RunnerOptions) -> Runner:
         if kind.matches(target):
             given = {"deps": options.build_deps is not None, "approve": bool(options.approve)}
             given |= {"durable": options.durable, "store": options.store != "user"}
+            given["configurable"] = bool(options.configurable)
             for key, is_given in given.items():
                 if is_given and key not in kind.takes:
                     problem = f"{key} has no effect for {kind.description}"
