@@ -20,7 +20,7 @@ from tests.process import serve_config
 
 MARKER = "sapphire7731"
 
-PARTS = ("sessions", "approvals", "decisions", "deliveries", "usage")
+PARTS = ("sessions", "approvals", "decisions", "deliveries", "usage", "files")
 
 
 @pytest.fixture(params=["locally", "remotely"])
@@ -37,6 +37,12 @@ def place(
             ("memories", "add", text, "--user", user),
         ):
             ended = agentctl(*words, *local)
+            assert ended.code == 0, ended.stderr
+        file = tmp_path / f"{user}.txt"
+        file.write_bytes(text.encode() * (600_000 // len(text)))
+        listed = agentctl("sessions", "list", "--user", user, "-o", "name", *local)
+        for words in (("--user", user), ("--session", listed.lines[0])):
+            ended = agentctl("files", "upload", str(file), *words, *local)
             assert ended.code == 0, ended.stderr
     with ExitStack() as stack:
         if request.param == "locally":
@@ -55,16 +61,25 @@ def test_export_verifies_its_manifest(
         content = {name: archive.read(name) for name in archive.namelist()}
     manifest = json.loads(content.pop("manifest.json"))
     assert (manifest["user_id"], manifest["format"]) == ("ada", "agentctl-personal-data/1")
+    rows = [json.loads(row) for row in content["databases/main/files.jsonl"].splitlines()]
+    files = {f"files/{row['file_id']}": row for row in rows}
+    for name, row in files.items():
+        assert content[name] == (tmp_path / "ada.txt").read_bytes()
+        assert (row["name"], row["sha256"]) == (
+            "ada.txt",
+            hashlib.sha256(content[name]).hexdigest(),
+        )
     assert [entry["name"] for entry in manifest["files"]] == [
         "README.txt", "memories.jsonl", "store.jsonl", "audit.jsonl",
-        *(f"databases/main/{part}.jsonl" for part in PARTS),
+        *(f"databases/main/{part}.jsonl" for part in PARTS), *files,
     ]  # fmt: skip
+    assert len(files) == 2
     assert content.keys() == {entry["name"] for entry in manifest["files"]}
     for entry in manifest["files"]:
         data = content[entry["name"]]
         assert entry["sha256"] == hashlib.sha256(data).hexdigest()
         assert entry["bytes"] == len(data)
-        if entry["name"] != "README.txt":
+        if entry["name"].endswith(".jsonl"):
             assert entry["rows"] == len([json.loads(line) for line in data.splitlines()])
     assert json.loads(ended.stdout)["rows"] == sum(entry["rows"] for entry in manifest["files"])
     for name in ("memories.jsonl", "databases/main/sessions.jsonl"):
@@ -164,6 +179,48 @@ def test_export_leaves_out_a_session_that_is_deleted_meanwhile(
     assert ended.code == 0, ended.stderr
     with zipfile.ZipFile(file) as archive:
         assert archive.read("databases/main/sessions.jsonl") == b""
+
+
+def test_export_needs_the_right_bytes_of_each_file(
+    agentctl: Agentctl, place: tuple[str, ...], tmp_path: Path
+) -> None:
+    data = (tmp_path / "ada.txt").read_bytes()
+    (bytes_of_ada,) = tmp_path.glob(f"files/*/{hashlib.sha256(data).hexdigest()}")
+    bytes_of_ada.write_bytes(data[:-1] + b"!")
+    words = ("users", "export", "ada", "--out", str(tmp_path / "ada.zip"), *place)
+    damaged = agentctl(*words)
+    assert damaged.code != 0
+    assert "the bytes are not those of file" in damaged.stderr
+    bytes_of_ada.unlink()
+    missing = agentctl(*words)
+    assert missing.code != 0
+    assert "bytes of the file are missing" in missing.stderr
+    assert not list(tmp_path.glob("ada.zip*"))
+    listed = agentctl("files", "list", "--user", "ada", "-o", "name", *place)
+    assert agentctl("files", "delete", *listed.lines, "--yes", *place).code == 0
+    assert agentctl(*words).code == 0
+
+
+def test_export_leaves_out_the_bytes_of_a_file_that_is_deleted_meanwhile(
+    agentctl: Agentctl, place: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_pages, lists_of_files = lists.read_pages, list[object]()
+
+    async def read_and_delete(read: Any, filter: Any) -> AsyncIterator[list[Any]]:
+        async for rows in read_pages(read, filter):
+            if rows and "sha256" in rows[0]:
+                lists_of_files.append(rows)
+                if len(lists_of_files) == 2:  # the one whose bytes are read next
+                    in_database(tmp_path / "agentctl.toml", "DELETE FROM files")
+            yield rows
+
+    monkeypatch.setattr(lists, "read_pages", read_and_delete)
+    file = tmp_path / "ada.zip"
+    ended = agentctl("users", "export", "ada", "--out", str(file), *place)
+    assert ended.code == 0, ended.stderr
+    with zipfile.ZipFile(file) as archive:
+        assert archive.read("databases/main/files.jsonl").count(b"\n") == 2
+        assert not [name for name in archive.namelist() if name.startswith("files/")]
 
 
 def test_damaged_export_gets_no_name(

@@ -6,7 +6,7 @@ An erasure is done in parts, so it can be interrupted and repeated.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,8 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import Conflict, Held, InvalidResponse, NotFound, PartFailed, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionLocator
 from agentctl.interface.requests.approvals import ApprovalFilter
-from agentctl.interface.requests.lists import Row, read_rows
+from agentctl.interface.requests.files import FileFilter
+from agentctl.interface.requests.lists import Read, Row, read_rows
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.interface.requests.personal_data import (
     Erasure,
@@ -37,7 +38,6 @@ from agentctl.records.times import DAY, format_rfc3339, now
 if TYPE_CHECKING:
     from zipfile import ZipFile
 
-    from agentctl.records.document import Document
     from agentctl.records.personal_data import PersonalDataRecord
 
 app = CommandApp(
@@ -65,7 +65,12 @@ databases/<id>/approvals.jsonl    what runs of the person asked people for, and 
 databases/<id>/decisions.jsonl    decisions of the person about runs of other users
 databases/<id>/deliveries.jsonl   events about runs of the person that were sent to webhooks
 databases/<id>/usage.jsonl        tokens, cost and times by day, component and model
+databases/<id>/files.jsonl        name, type, size and SHA-256 of each file of the person
+files/<file_id>                   the bytes of that file
 """
+
+_Member = tuple[str, AsyncIterator[tuple[bytes, int]]]
+"""A file of the archive: its name, and its content in pieces, each with the number of its rows."""
 
 PARTS: tuple[PersonalPart, ...] = ("decisions", "deliveries", "usage")
 """Kinds of rows that are exported of each database."""
@@ -128,33 +133,12 @@ async def _write_archive(
 
     from agentctl import __version__
 
-    manifest: list[dict[str, Any]] = []
+    ids = [database["db_id"] for database in data["databases"]]
     with ZipFile(file, "w", ZIP_DEFLATED) as archive:
-
-        async def write(name: str, lines: AsyncIterator[tuple[bytes, int]]) -> None:
-            manifest.append(await _write_member(archive, name, lines, counter))
-
-        await write("README.txt", _one_text(_README))
-
-        async def write_list(
-            name: str, read: Callable[[Any], Awaitable[Document[Any]]], wanted: object
-        ) -> None:
-            await write(name, _dump_rows(read_rows(read, wanted)))
-
-        call, page = target.operations, _OLDEST_FIRST
-        ids = [database["db_id"] for database in data["databases"]]
-        await write_list("memories.jsonl", call.get_memories, MemoryFilter(user, page=page))
-        for part in SYSTEM_PARTS:
-            rows = PersonalRowsFilter(user, part, ids[0])
-            await write_list(f"{part}.jsonl", call.get_user_rows, rows)
-        for db_id in ids:
-            folder = f"databases/{db_id}"
-            await write(f"{folder}/sessions.jsonl", _export_sessions(target, user, db_id))
-            approvals = ApprovalFilter(user_id=user, db_id=db_id, page=page)
-            await write_list(f"{folder}/approvals.jsonl", call.get_approvals, approvals)
-            for part in PARTS:
-                rows = PersonalRowsFilter(user, part, db_id)
-                await write_list(f"{folder}/{part}.jsonl", call.get_user_rows, rows)
+        async with aclosing(_list_members(target, user, ids)) as members:
+            manifest = [
+                await _write_member(archive, name, lines, counter) async for name, lines in members
+            ]
         head = {
             "format": FORMAT,
             "user_id": user,
@@ -165,6 +149,54 @@ async def _write_archive(
         text = orjson.dumps(head, option=orjson.OPT_INDENT_2).decode()
         await _write_member(archive, "manifest.json", _one_text(text), counter)
     return manifest
+
+
+async def _list_members(target: Target, user: str, ids: list[str]) -> AsyncGenerator[_Member]:
+    """Yield the name of each file of the archive, and its content."""
+    call, page = target.operations, _OLDEST_FIRST
+    yield "README.txt", _one_text(_README)
+    yield "memories.jsonl", _dump(call.get_memories, MemoryFilter(user, page=page))
+    for part in SYSTEM_PARTS:
+        yield f"{part}.jsonl", _dump(call.get_user_rows, PersonalRowsFilter(user, part, ids[0]))
+    for db_id in ids:
+        folder, files = f"databases/{db_id}", FileFilter(user, db_id=db_id, page=page)
+        yield f"{folder}/sessions.jsonl", _export_sessions(target, user, db_id)
+        approvals = ApprovalFilter(user_id=user, db_id=db_id, page=page)
+        yield f"{folder}/approvals.jsonl", _dump(call.get_approvals, approvals)
+        for part in PARTS:
+            rows = PersonalRowsFilter(user, part, db_id)
+            yield f"{folder}/{part}.jsonl", _dump(call.get_user_rows, rows)
+        yield f"{folder}/files.jsonl", _dump(call.get_files, files)
+        async with aclosing(_list_contents(target, files)) as contents:
+            async for member in contents:
+                yield member
+
+
+async def _list_contents(target: Target, files: FileFilter) -> AsyncGenerator[_Member]:
+    async with aclosing(read_rows(target.operations.get_files, files)) as rows:
+        async for row in rows:
+            pieces: Any = target.operations.get_file_content(row["file_id"], db_id=files.db_id)
+            async with aclosing(pieces):
+                try:
+                    first = await anext(pieces, b"")
+                except NotFound:
+                    continue  # it was deleted after the list was read
+                yield f"files/{row['file_id']}", _check_content(row, first, pieces)
+
+
+async def _check_content(
+    row: Row, first: bytes, pieces: AsyncIterator[bytes]
+) -> AsyncGenerator[tuple[bytes, int]]:
+    hashed = hashlib.sha256(first)
+    yield first, 0
+    async for piece in pieces:
+        hashed.update(piece)
+        yield piece, 0
+    if hashed.hexdigest() != row["sha256"]:
+        raise InvalidResponse(
+            f"the bytes are not those of file {row['file_id']}",
+            hint="restore them from a backup, or delete the file, and export again",
+        )
 
 
 async def _write_member(
@@ -207,10 +239,10 @@ async def _one_text(text: str) -> AsyncGenerator[tuple[bytes, int]]:
     yield text.encode(), 0
 
 
-async def _dump_rows(rows: AsyncGenerator[Row]) -> AsyncGenerator[tuple[bytes, int]]:
+async def _dump(read: Read[Any], wanted: object) -> AsyncGenerator[tuple[bytes, int]]:
     import orjson
 
-    async with aclosing(rows):
+    async with aclosing(read_rows(read, wanted)) as rows:
         async for row in rows:
             yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), 1
 
