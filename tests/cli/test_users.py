@@ -115,7 +115,8 @@ def test_erasure_reports_what_stays(
     assert {"sessions", "runs", "memories"} <= rows.keys()
     reasons = {kept["what"]: kept for kept in report["kept"]}
     assert reasons["audit_log"]["until"] > "2026"
-    assert "copies" in reasons
+    assert {"copies", "bytes of files"} <= reasons.keys()
+    assert rows["files"] == 2
     assert report["files"][0]["vacuumed"] is True
     assert MARKER.encode() not in read("ada")
     assert read("bob") == of_bob
@@ -132,12 +133,18 @@ def test_held_session_is_left_with_its_exit_code(agentctl: Agentctl, tmp_path: P
         "runs", "start", "--agent", "echo", "--no-stream", "-m", "x", "--session", "s1",
         "--as-user", "ada", *local,
     )  # fmt: skip
+    upload = ("files", "upload", str(config), "--name", "a.txt", "--session", "s1", "-o", "name")
+    (file_id,) = agentctl(*upload, *local).lines
     assert agentctl("sessions", "hold", "s1", "--reason", "claim", *local).code == 0
     unknown = agentctl("users", "erase", "adda", "--yes", *local)
     assert "user adda has no rows to erase" in unknown.stderr
     ended = agentctl("users", "erase", "ada", "--yes", *local, "-o", "json")
     assert ended.code == 6
-    assert json.loads(ended.stdout)["held"] == ["s1"]
+    report = json.loads(ended.stdout)
+    assert report["held"] == ["s1"]
+    assert "bytes of files" not in {kept["what"] for kept in report["kept"]}
+    download = agentctl("files", "download", file_id, "--to-file", "-", *local)
+    assert download.raw == config.read_bytes()
     assert "1 held session stays" in ended.stderr
     assert "agentctl sessions release s1" in ended.stderr
     assert agentctl("sessions", "get", "s1", *local).code == 0
