@@ -31,7 +31,7 @@ from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import approvals, queue, run_reads, sessions
-from agentctl.store.repositories.search_pages import Search
+from agentctl.store.repositories.search_pages import WordSearch
 from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
 from agentctl.store.threads import call_in_thread
 from agentctl.store.visibility import EVERYONE
@@ -95,7 +95,9 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
     return b'{"data":%b,"meta":%b}' % (join_array(items), orjson.dumps(meta))
 
 
-async def add_matches(items: list[bytes], rows: RowPage[Any], search: Search | None) -> list[bytes]:
+async def add_matches(
+    items: list[bytes], rows: RowPage[Any], search: WordSearch | None
+) -> list[bytes]:
     """Add to each document the part of its text around the words; none without a search."""
     if search is None:
         return items

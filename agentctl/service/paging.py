@@ -23,7 +23,7 @@ from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.store.database import Database
 from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, Slice, Total
-from agentctl.store.repositories.search_pages import Search
+from agentctl.store.repositories.search_pages import WordSearch
 from agentctl.store.search import parse_search
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def check_session_filter(filter: SessionFilter) -> None:
     check_text_filters(filter.metadata, filter.tag, filter.error)
 
 
-def build_search(database: Database, text: str | None) -> Search | None:
+def build_search(database: Database, text: str | None) -> WordSearch | None:
     """Return the search for the words of a filter; None without words.
 
     Raises:
@@ -76,7 +76,7 @@ def build_search(database: Database, text: str | None) -> Search | None:
     if text is None:
         return None
     words = parse_search(text, database.outbox.tokenizer)
-    return Search(words, is_sqlite=database.load().kind == "sqlite")
+    return WordSearch(words, is_sqlite=database.load().kind == "sqlite")
 
 
 def build_slice(noun: str, page: Page) -> Slice:

@@ -37,7 +37,7 @@ from agentctl.store.repositories import (
     workers,
 )
 from agentctl.store.repositories.retention import IdleSessions
-from agentctl.store.repositories.search_pages import Search
+from agentctl.store.repositories.search_pages import WordSearch
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.search import parse_search
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -235,7 +235,7 @@ def _build_search(owner: Visibility, name: str, is_sqlite: bool) -> Iterator[Rea
     for words in ("invoices", "incident", "absent", "migrated 1", "quest* invoices"):
         for after in (None, MIDDLE):
             part = Slice("created_at", "desc", 20, after=after)
-            search = Search(parse_search(words, "words"), is_sqlite)
+            search = WordSearch(parse_search(words, "words"), is_sqlite)
             yield Read(
                 "search",
                 f"{words} {name} {'later' * bool(after)}",
@@ -244,7 +244,7 @@ def _build_search(owner: Visibility, name: str, is_sqlite: bool) -> Iterator[Rea
                 ),
             )
     for words in ("invoices", "absent"):
-        search = Search(parse_search(words, "words"), is_sqlite)
+        search = WordSearch(parse_search(words, "words"), is_sqlite)
         for chosen in (RunFilter(), RunFilter(component_id="absent", form=SUMMARY_VIEW)):
             yield Read(
                 "search",

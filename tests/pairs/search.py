@@ -7,6 +7,7 @@ import contextlib
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ from uuid import uuid4
 import asyncpg
 
 from agentctl.config.settings import Database
+from agentctl.config.upkeep import Files
 from agentctl.store.repositories import workers
 from tests.loops import wait_until
 from tests.pairs import hosted
@@ -88,13 +90,20 @@ class Table:
 
 
 class Arena:
-    """Two servers on one database, and the run of a witness."""
+    """Two servers on one database, and the run of a witness.
 
-    def __init__(self, engine: str, entry: Database, model_url: str, kinds: list[str]) -> None:
+    Args:
+        folder: has the files of the servers.
+    """
+
+    def __init__(
+        self, engine: str, entry: Database, folder: Path, model_url: str, kinds: list[str]
+    ) -> None:
         self.engine = engine
         self.entry = entry
         self.watch: asyncpg.Connection[Any] | None = None
-        self._settings = build_settings(entry, model_url, kinds)
+        settings = build_settings(entry, model_url, kinds)
+        self._settings = replace(settings, files=Files(folder=folder / "files"))
         self._servers: list[Server] = []
         self._witness: Place | None = None
         self._witnessed: str = ""
@@ -181,7 +190,7 @@ async def opened(engine: str, url: str, model_url: str, kinds: list[str]) -> Asy
             entry = Database("main", f"sqlite:///{Path(folder) / 'main.db'}")
         else:
             entry = Database("main", url, search_path=f"pairs_{uuid4().hex}")
-        arena = Arena(engine, entry, model_url, kinds)
+        arena = Arena(engine, entry, Path(folder), model_url, kinds)
         await arena.open()
         try:
             yield arena

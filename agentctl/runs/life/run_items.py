@@ -9,7 +9,7 @@ from agentctl.records.store_items import ItemPut, ItemSearch, Namespace, StoreIt
 from agentctl.records.times import now
 from agentctl.store.database import Work
 from agentctl.store.repositories import store_items
-from agentctl.store.repositories.store_items import Found, Space
+from agentctl.store.repositories.store_items import FoundItems, Space
 
 if TYPE_CHECKING:
     from agentctl.config.upkeep import Quotas
@@ -46,7 +46,7 @@ class RunItems:
         self._run.checkpoint()
         await self._database.write(store_items.put(self._space, puts, self._quotas, now()))
 
-    async def _read(self, work: Work[Found], refresh: bool) -> list[StoreItem]:
+    async def _read(self, work: Work[FoundItems], refresh: bool) -> list[StoreItem]:
         found = await self._database.read(work, size="run")
         if refresh and found.limited:
             await self._database.write(store_items.refresh(found.limited, now()))

@@ -24,7 +24,7 @@ from agentctl.store.repositories.run_reads import (
     select_newest,
 )
 from agentctl.store.repositories.search import FARTHEST, LATEST, SHARE
-from agentctl.store.repositories.search_pages import FoundList, Search, list_page
+from agentctl.store.repositories.search_pages import FoundList, WordSearch, list_page
 from agentctl.store.states import IS_AT_WORK, IS_LIVE
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import Visibility
@@ -85,7 +85,7 @@ def list_runs(
     visibility: Visibility,
     page: Slice,
     totals: ListTotals | None = None,
-    search: Search | None = None,
+    search: WordSearch | None = None,
 ) -> Work[RowPage[RunRow]]:
     """Read a page of the visible runs that match a filter, and their total.
 
@@ -234,7 +234,7 @@ def list_sessions(
     visibility: Visibility,
     page: Slice,
     totals: ListTotals | None = None,
-    search: Search | None = None,
+    search: WordSearch | None = None,
 ) -> Work[RowPage[ListedSession]]:
     """Read a page of the visible sessions that match a filter, and their total.
 

@@ -66,7 +66,7 @@ class Found(NamedTuple):
     key: int | None
 
 
-class Search(NamedTuple):
+class WordSearch(NamedTuple):
     """The words of a search, and the engine of the database."""
 
     words: SearchWords
@@ -261,7 +261,7 @@ _ONLY_INDEXES = Sql(
 @unit
 def list_page(
     listed: FoundList[R],
-    search: Search,
+    search: WordSearch,
     visibility: Visibility,
     conditions: Conditions,
     page: Slice,

@@ -134,7 +134,7 @@ class ItemRow(NamedTuple):
         return StoreItem(self.labels, self.key, value, self.created_at, self.updated_at, score)
 
 
-class Found(NamedTuple):
+class FoundItems(NamedTuple):
     """Items, and the ids of those with a time to live."""
 
     items: list[StoreItem]
@@ -142,14 +142,14 @@ class Found(NamedTuple):
 
 
 @unit
-def get(space: Space, namespace: Namespace, key: str, now: int) -> Steps[Found]:
+def get(space: Space, namespace: Namespace, key: str, now: int) -> Steps[FoundItems]:
     """Return one item, or none."""
     rows = yield Statement(_GET, {**space.locate(namespace, key), "now": now})
     return _build_found([ItemRow(*row) for row in rows], {})
 
 
 @unit
-def search(space: Space, wanted: ItemSearch, now: int) -> Steps[Found]:
+def search(space: Space, wanted: ItemSearch, now: int) -> Steps[FoundItems]:
     """Return a page of the items below a namespace, those that match a text best first.
 
     The text orders the items, it leaves out none. Of the items without its words the last changed
@@ -245,9 +245,9 @@ def delete_expired(now: int) -> Work[int]:
     return _DELETE_EXPIRED.count_rows(now=now)
 
 
-def _build_found(rows: Sequence[ItemRow], scores: Mapping[str, float]) -> Found:
+def _build_found(rows: Sequence[ItemRow], scores: Mapping[str, float]) -> FoundItems:
     items = [row.build_item(scores.get(row.item_id)) for row in rows]
-    return Found(items, [row.item_id for row in rows if row.ttl is not None])
+    return FoundItems(items, [row.item_id for row in rows if row.ttl is not None])
 
 
 def _split_labels(namespace: str) -> Namespace:

@@ -35,7 +35,7 @@ from agentctl.store.databases import open_database
 from agentctl.store.listing import RowPage, Slice
 from agentctl.store.repositories import lists, sessions
 from agentctl.store.repositories.search import add_session
-from agentctl.store.repositories.search_pages import Search
+from agentctl.store.repositories.search_pages import WordSearch
 from agentctl.store.search import build_owner_key, parse_search
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.postgres import running_postgres
@@ -191,7 +191,7 @@ def build_search(
     engine: str, text: str, seen: Visibility, filter: SessionFilter | None = None
 ) -> Work[RowPage[Any]]:
     """Build the read of the first page of a search."""
-    search = Search(parse_search(text, "words"), is_sqlite=engine == "sqlite")
+    search = WordSearch(parse_search(text, "words"), is_sqlite=engine == "sqlite")
     return lists.list_sessions(filter or SessionFilter(), seen, Slice(), search=search)
 
 
