@@ -298,7 +298,7 @@ def test_assistant_ui_stops_and_shows_refusals(
     picture = {"name": "a.png", "mimeType": "image/png", "buffer": b"\x89PNG\r\n"}
     chosen.value.set_files([picture])  # type: ignore[list-item]
     chat.say("What is it?")
-    expect(chat.page.locator(".error")).to_contain_text("is a file, which is not supported")
+    expect(chat.page.locator(".error")).to_contain_text("sessions:write")
     chat.close()
 
 

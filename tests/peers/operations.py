@@ -123,9 +123,13 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
-        "Run with media",
+        "Run with media by URL",
         NONE,
-        refused(_OPERATIONS, "refused_image", "422: runs take text only"),
+        refused(
+            _OPERATIONS,
+            "refused_image",
+            "422: no URL is fetched; images, sound and files as base64 or as parts of a form work",
+        ),
     ),
     Row(
         "Run with `knowledge_filters`, `factory_input`",

@@ -155,9 +155,9 @@ def test_cancel_without_a_session_reaches_own_runs_only(ours: Ours) -> None:
     ("given", "place"),
     [
         ({"data": {"stream": "false"}}, ["body", "message"]),
-        ({"files": {"message": (None, "x"), "files": ("a.txt", b"text")}}, ["body", "files"]),
+        ({"files": {"message": (None, "x"), "videos": ("a", b"text")}}, ["body", "videos"]),
         ({"data": {"message": "x", "images": '[{"url": "u"}]'}}, ["body", "images"]),
-        ({"data": {"message": "x", "input_files": '[{"id": "f"}]'}}, ["body", "input_files"]),
+        ({"data": {"message": "x", "input_files": '[{"a": "f"}]'}}, ["body", "input_files"]),
         ({"data": {"message": "x", "factory_input": '{"a": 1}'}}, ["body", "factory_input"]),
         ({"data": {"message": "x", "session_state": "[1]"}}, ["body", "session_state"]),
         ({"data": {"message": "x", "dependencies": "no"}}, ["body", "dependencies"]),

@@ -10,6 +10,7 @@ from agentctl.runs.life.admission import AdmittedRun, admit_durable_member
 from agentctl.runs.life.continuation import Continuation
 from agentctl.runs.life.finish import store_end
 from agentctl.runs.life.live import LiveRun
+from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.states import Ending
@@ -57,6 +58,7 @@ class Bench:
             members=None,  # type: ignore[arg-type]  # no run here starts one
             cause_reader=CauseReader(self.service.settings),
             budgets=self.service.hosting.budgets,
+            files=lambda run: RunFiles(run, self.service.hosting.uploads),
             continuation=Continuation(attempt, None, Transcript()) if self.durable else None,
         )
         run.mark_stored(OWNER, AdmittedRun(spec, has_start=self.durable))

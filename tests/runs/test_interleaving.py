@@ -32,6 +32,7 @@ from agentctl.runs.life.cancel import _request_cancel
 from agentctl.runs.life.finish import store_end
 from agentctl.runs.life.legs import build_approval, claim_leg, prepare_pause, write_pause
 from agentctl.runs.life.live import LiveRun, _begin_call
+from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.log.stream import Recorder
 from agentctl.runs.states import Ending, Pause
 from agentctl.runs.workers.recovery import recover_runs
@@ -144,6 +145,7 @@ class Scene:
             members=NoMembers(),
             cause_reader=CauseReader(self.service.settings),
             budgets=self.service.hosting.budgets,
+            files=lambda run: RunFiles(run, self.service.hosting.uploads),
         )
 
     def asked(self, name: str) -> ApprovalRow:
@@ -221,6 +223,7 @@ class Scene:
             members=NoMembers(),
             cause_reader=CauseReader(self.service.settings),
             budgets=self.service.hosting.budgets,
+            files=lambda run: RunFiles(run, self.service.hosting.uploads),
         )
         run.recorder = Recorder(run.stream, self.database)
         run.transcript.add_user("hello")

@@ -143,5 +143,5 @@ async def upload(request: Request) -> int:
     return len(await request.body())
 
 
-app.mount("/files", agentctl.public(StaticFiles(directory=HERE / "public")))
+app.mount("/assets", agentctl.public(StaticFiles(directory=HERE / "public")))
 app.mount("/private", StaticFiles(directory=HERE / "public"))

@@ -75,7 +75,7 @@ def ask(shop: WorkerServer, method: str, path: str, token: str, **more: Any) -> 
     ("method", "path", "statuses"),
     [
         ("GET", "/shop", (200, 200, 200, 200)),
-        ("GET", "/files/logo.txt", (200, 200, 200, 200)),
+        ("GET", "/assets/logo.txt", (200, 200, 200, 200)),
         ("GET", "/private/logo.txt", (401, 401, 200, 200)),
         ("GET", "/shop/plain", (401, 401, 200, 200)),
         ("GET", "/shop/me", (401, 401, 200, 200)),
