@@ -10,17 +10,16 @@ import base64
 import binascii
 import contextlib
 import mimetypes
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import NamedTuple
 
 from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
-from agentctl.errors import BadRequest, TooLarge, ValidationFailed
+from agentctl.errors import TooLarge, ValidationFailed
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import MAXIMUM_RUN_FILES
 from agentctl.interface.requests.files import READ_BYTES, FileUpload
-from agentctl.server.requests import MAXIMUM_PAIRS
+from agentctl.server.requests import check_announced_length, parse_form
 from agentctl.server.state import Call
 from agentctl.store.threads import call_in_thread
 
@@ -106,13 +105,11 @@ async def read_multipart(
 
     Raises:
         TooLarge: the body is larger.
-        BadRequest: it is not valid, or has more than `MAXIMUM_PAIRS` fields or 16 files.
+        BadRequest: see `parse_form`.
     """
-    announced = call.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced[:20]) > limit:
-        raise TooLarge(f"The body is larger than {limit} bytes")
+    check_announced_length(call, limit)
 
-    async def stream() -> AsyncIterator[bytes]:
+    async def stream() -> AsyncGenerator[bytes]:
         size = 0
         async for piece in call.stream():
             size += len(piece)
@@ -120,18 +117,8 @@ async def read_multipart(
                 raise TooLarge(f"The body is larger than {limit} bytes")
             yield piece
 
-    parser = MultiPartParser(
-        call.headers,
-        stream(),  # type: ignore[arg-type]  # it is only iterated
-        max_files=MAXIMUM_RUN_FILES,
-        max_fields=MAXIMUM_PAIRS,
-        max_part_size=call.caller.app_state.settings.limits.body_bytes,
-    )
-    try:
-        form = await parser.parse()
-    # Older releases of Starlette pass on the error of python_multipart, a ValueError.
-    except (MultiPartException, KeyError, ValueError):
-        raise BadRequest("The body is not a valid multipart form") from None
+    part_size = call.caller.app_state.settings.limits.body_bytes
+    form = await parse_form(call, stream(), max_files=MAXIMUM_RUN_FILES, max_part_size=part_size)
     fields, files = list[tuple[str, str]](), list[tuple[str, UploadFile]]()
     for name, value in form.multi_items():
         if isinstance(value, str):

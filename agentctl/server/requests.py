@@ -23,6 +23,8 @@ from inspect import Parameter
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
+from starlette.datastructures import FormData
+
 from agentctl.auth import policy
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.interface.declarations import Header, Query, find_declared
@@ -258,23 +260,13 @@ async def _parse_multipart(call: Call, content: bytes) -> list[tuple[str, str]]:
         BadRequest: it is not valid, or has more than `MAXIMUM_PAIRS` parts.
         ValidationFailed: a part is a file.
     """
-    from starlette.formparsers import MultiPartException, MultiPartParser
 
     async def stream() -> AsyncGenerator[bytes]:
         yield content
 
-    parser = MultiPartParser(
-        call.headers,
-        stream(),
-        max_files=MAXIMUM_PAIRS,
-        max_fields=MAXIMUM_PAIRS,
-        max_part_size=max(len(content), 1),
+    form = await parse_form(
+        call, stream(), max_files=MAXIMUM_PAIRS, max_part_size=max(len(content), 1)
     )
-    try:
-        form = await parser.parse()
-    # Older releases of Starlette pass on the error of python_multipart, a ValueError.
-    except (MultiPartException, KeyError, ValueError):
-        raise BadRequest("The body is not a valid multipart form") from None
     pairs = list[tuple[str, str]]()
     try:
         for name, value in form.multi_items():
@@ -285,6 +277,33 @@ async def _parse_multipart(call: Call, content: bytes) -> list[tuple[str, str]]:
     finally:
         await form.close()
     return pairs
+
+
+async def parse_form(
+    call: Call, stream: AsyncGenerator[bytes], *, max_files: int, max_part_size: int
+) -> FormData:
+    """Return the fields and files of a multipart form, which the caller closes.
+
+    Args:
+        max_part_size: maximum bytes of a field.
+
+    Raises:
+        BadRequest: it is not valid, or has more than `MAXIMUM_PAIRS` fields or `max_files` files.
+    """
+    from starlette.formparsers import MultiPartException, MultiPartParser
+
+    parser = MultiPartParser(
+        call.headers,
+        stream,
+        max_files=max_files,
+        max_fields=MAXIMUM_PAIRS,
+        max_part_size=max_part_size,
+    )
+    try:
+        return await parser.parse()
+    # Older releases of Starlette pass on the error of python_multipart, a ValueError.
+    except (MultiPartException, KeyError, ValueError):
+        raise BadRequest("The body is not a valid multipart form") from None
 
 
 async def read_json_body(call: Call) -> object:
@@ -316,6 +335,13 @@ def read_content_type(call: Call) -> str:
     return content_type
 
 
+def check_announced_length(call: Call, limit: int) -> None:
+    """Raise TooLarge if the header section announces a body of more than `limit` bytes."""
+    announced = call.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise TooLarge(f"The body is larger than {limit} bytes")
+
+
 async def read_content(call: Call) -> bytes:
     """Return the bytes of the whole body.
 
@@ -324,9 +350,7 @@ async def read_content(call: Call) -> bytes:
         ClientDisconnect: the client disconnected before the end of the body.
     """
     limit = call.caller.app_state.settings.limits.body_bytes
-    announced = call.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced[:20]) > limit:
-        raise TooLarge(f"The body is larger than {limit} bytes")
+    check_announced_length(call, limit)
     content = bytearray()
     async for part in call.stream():
         content += part
