@@ -151,11 +151,15 @@ class WatchedOutput(ListOutput):
         filter: F,
         columns: ColumnChoice,
         id_field: str,
-        **more: Any,
+        *,
+        noun: str = "rows",
+        note_rest: Callable[[Document[Any]], None] | None = None,
     ) -> None:
         """Show the list once, or with `--watch` again and again."""
         if not self.watch:
-            await ListOutput.show(self, target, read, filter, columns, id_field, **more)
+            await ListOutput.show(
+                self, target, read, filter, columns, id_field, noun=noun, note_rest=note_rest
+            )
             return
         again = partial(read_page, target, read, filter)
         seconds = self.every or DEFAULT_SECONDS
