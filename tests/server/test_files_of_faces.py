@@ -260,3 +260,14 @@ def test_form_of_agentos_has_files_and_its_record_links_to_them(
     )
     assert refused.status_code == 422
     assert "videos is not supported" in refused.text
+
+
+def test_form_that_continues_a_run_takes_no_files(served: ThreadedServer) -> None:
+    headers = served.bearer("ada", *SCOPES)
+    form = {"message": "hello", "stream": "false"}
+    run = served.client.post("/agents/seeing/runs", headers=headers, data=form).json()
+    path = f"/agents/seeing/runs/{run['run_id']}/continue"
+    given = {"session_id": run["session_id"], "files": "an-id"}
+    refused = served.client.post(path, headers=headers, data=given)
+    assert refused.status_code == 422
+    assert "only the start of a run takes files" in refused.text

@@ -109,17 +109,20 @@ class FormBody(RequestBody):
         super().__init__(record, form=True, optional=optional)
 
     def check_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
-        return super().check_form(_check_pairs(pairs))
+        return super().check_form(_check_pairs(pairs, takes_ids="files" in self._fields))
 
 
-def _check_pairs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the pairs without empty unsupported ones, truth values as the contract spells them."""
+def _check_pairs(pairs: list[tuple[str, str]], *, takes_ids: bool) -> list[tuple[str, str]]:
+    """Return the pairs without empty unsupported ones, truth values as the contract spells them.
+
+    With `takes_ids` the field `files` can have ids.
+    """
     checked = list[tuple[str, str]]()
     for name, text in pairs:
         if name in _REFUSED or name in _MEDIA:
             if text in _EMPTY:
                 continue
-            if name == "files":
+            if name == "files" and takes_ids:
                 checked.append((name, text))
             else:
                 reason = _REFUSED.get(name, "only the start of a run takes files")
