@@ -74,6 +74,7 @@ def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
         "created_at": format_rfc3339(run.created_at),
         "finished_at": format_optional_time(run.finished_at),
         "total_tokens": parse_counters(run.metrics).get("total_tokens"),
+        **_list_files(run.files),
         "approvals": waits_for[:MAXIMUM_APPROVALS],
         "console_url": _build_console_url(outbox, run.session_id),
     }
@@ -84,6 +85,14 @@ def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
         yield from webhooks.create(
             webhooks.NewDelivery(new_id(), event_id, webhook.id, event, run_id, body, now())
         )
+
+
+def _list_files(stored: str | None) -> dict[str, list[str]]:
+    """Return the ids of the files of the message of a run, and of those that it has saved."""
+    files: dict[str, list[str]] = {"input_files": [], "saved_files": []}
+    for file in orjson.loads(stored or "[]"):
+        files["saved_files" if "created_at" in file else "input_files"].append(file["file_id"])
+    return files
 
 
 @unit

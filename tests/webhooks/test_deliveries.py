@@ -49,6 +49,19 @@ def wait_for_error(people: People, run_id: str, webhook_id: str) -> Any:
     return wait_for(find, seconds=60)
 
 
+def test_event_of_a_run_has_the_ids_of_its_files(people: People, receiver: Receiver) -> None:
+    marker = b"only in the bytes of the file"
+    headers = people.headers("ann") | {"content-type": "text/plain"}
+    sent = people.host.client.post("/files?name=n.txt", content=marker, headers=headers)
+    file_id = sent.json()["file_id"]
+    run = people.start("look", agent="long", files=[file_id])
+    got = wait_for_event(receiver, run["run_id"], "run.completed")
+    data = got.event["data"]
+    assert (data["input_files"], data["saved_files"]) == ([file_id], [])
+    assert b"n.txt" not in got.body
+    assert marker not in got.body
+
+
 def test_completed_run_is_delivered_with_a_valid_signature(
     people: People, receiver: Receiver
 ) -> None:

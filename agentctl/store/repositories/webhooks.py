@@ -58,6 +58,7 @@ class PublishedRun(NamedTuple):
     metrics: str | None
     content: str | None
     version: str | None
+    files: str | None
 
 
 class NewDelivery(NamedTuple):
