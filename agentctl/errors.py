@@ -308,6 +308,10 @@ class DatabaseMoved(Unavailable, code="DATABASE_MOVED"):
     retry_after = 5
 
 
+class BytesMissing(Unavailable, code="BYTES_MISSING"):
+    """The store of files lacks the bytes of a file (503)."""
+
+
 class OutcomeUnknown(Unavailable, code="OUTCOME_UNKNOWN"):
     """A change that may be committed, of the run `run_id` unless it is None (503)."""
 
@@ -423,7 +427,7 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
     if body.get("error_code") == Held.error_code:
         held = body.get("session_ids")
         return Held(text, session_ids=map(str, held) if isinstance(held, list) else ())
-    for refusal in (QuotaExceeded, RateLimited, BudgetExceeded, OutcomeUnknown):
+    for refusal in (QuotaExceeded, RateLimited, BudgetExceeded, OutcomeUnknown, BytesMissing):
         if body.get("error_code") == refusal.error_code:
             return refusal(text)
     by_status = {

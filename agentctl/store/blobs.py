@@ -252,8 +252,8 @@ async def call_on_files(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
         raise _build_unavailable(os.strerror(error.errno or 0).lower()) from None
 
 
-def _build_missing() -> errors.Unavailable:
-    return errors.Unavailable(
+def _build_missing() -> errors.BytesMissing:
+    return errors.BytesMissing(
         "The bytes of the file are missing", hint="look for the cause with: agentctl doctor"
     )
 

@@ -32,8 +32,8 @@ MOST_PATTERNS = 3
 
 USES: dict[str, tuple[str, ...]] = {
     "one digest of a text or a file": (
-        "auth.audit_chain", "cli.commands.files", "cli.commands.sessions.change",
-        "cli.commands.users", "cli.show.answer",
+        "auth.audit_chain", "cli.archives", "cli.commands.files", "cli.commands.sessions.change",
+        "cli.show.answer",
         "interop.mcp.handshake", "interop.pages.request", "records.approvals",
         "records.sessions", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.components.catalog", "runtime.components.versions",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
+from tests.remote.conftest import Serve, answer, serve
+
+__all__ = ["serve"]
 
 pytestmark = pytest.mark.slow
 
@@ -78,3 +83,89 @@ def test_an_export_needs_ids_or_all(
     ended = agentctl("sessions", "export", *arguments, "--config", str(demo.config))
     assert ended.code == 2
     assert "give a SESSION_ID, or --all" in ended.stderr
+
+
+def test_archive_has_the_files_and_names_missing_bytes(
+    through: Agentctl, demo: Demo, tmp_path: Path
+) -> None:
+    note, session = tmp_path / "a [note](x).txt", f"filed-{tmp_path.name}"
+    note.write_text(f"the text of {session}")
+    start = ("runs", "start", "--agent", "echo", "-m", "hello", "--session", session)
+    ran = through(*start, "--file", str(note), "-o", "json")
+    assert ran.code == 0, ran.stderr
+    file_id = json.loads(ran.raw)["files"][0]["file_id"]
+    words = ("sessions", "export", session, "--with-files", "--to-file")
+    plain = through("sessions", "export", session)
+    archives = {}
+    for form in ("jsonl", "json", "markdown"):
+        path = tmp_path / f"{form}.zip"
+        ended = through(*words, str(path), "--format", form)
+        assert ended.code == 0, ended.stderr
+        with zipfile.ZipFile(path) as archive:
+            assert archive.read(f"files/{file_id}.txt") == note.read_bytes()
+            content = {name: archive.read(name) for name in archive.namelist()}
+        manifest = json.loads(content.pop("manifest.json"))
+        assert {each["name"] for each in manifest["files"]} == content.keys()
+        for each in manifest["files"]:
+            assert hashlib.sha256(content[each["name"]]).hexdigest() == each["sha256"]
+        archives[form] = content
+    assert archives["jsonl"]["sessions.jsonl"] == plain.raw
+    assert json.loads(archives["json"]["sessions.json"]) == [json.loads(plain.raw)]
+    assert json.loads(archives["jsonl"]["files.jsonl"])["file_id"] == file_id
+    link = f"\n## Files\n\n- [a \\[note\\](x).txt](files/{file_id}.txt)\n"
+    assert link in archives["markdown"]["sessions.md"].decode()
+
+    (stored,) = demo.config.parent.glob(f"files/*/{hashlib.sha256(note.read_bytes()).hexdigest()}")
+    stored.unlink()
+    path = tmp_path / "rest.zip"
+    ended = through(*words, str(path))
+    assert (ended.code, file_id in ended.stderr) == (1, True), ended.stderr
+    with zipfile.ZipFile(path) as archive:
+        (missing,) = json.loads(archive.read("manifest.json"))["missing"]
+        assert archive.read("sessions.jsonl") == plain.raw
+    assert (missing["file_id"], missing["name"]) == (file_id, note.name)
+
+
+def test_archive_needs_a_file(agentctl: Agentctl, demo: Demo) -> None:
+    ended = agentctl("sessions", "export", "s", "--with-files", "--config", str(demo.config))
+    assert (ended.code, "--with-files needs --to-file" in ended.stderr) == (2, True)
+
+
+def _build_page(file_id: str, name: str) -> bytes:
+    row = {
+        "file_id": file_id, "name": name, "media_type": "text/plain", "size": 100, "sha256": "0",
+        "user_id": None, "session_id": "s", "run_id": None, "origin": "upload", "version": 1,
+        "created_at": "2026-11-23T09:30:00.000000Z",
+    }  # fmt: skip
+    meta = {"page": 1, "limit": 100, "total_pages": 1, "total_count": 1, "next_cursor": None}
+    return json.dumps({"data": [row], "meta": meta}).encode()
+
+
+@pytest.mark.parametrize("file_id", ["../../x", "a/b", "", "C:\\x"])
+def test_archive_has_no_paths_of_a_server(
+    agentctl: Agentctl, serve: Serve, tmp_path: Path, file_id: str
+) -> None:
+    page = _build_page(file_id, "../../../n.txt")
+    exported, listed = answer(body=b'{"session":{},"runs":[]}\n'), answer(body=page)
+    url = serve(exported, then=[[listed]]).url
+    path = tmp_path / "a.zip"
+    ended = agentctl(
+        "sessions", "export", "s", "--with-files", "--to-file", str(path), "--url", url
+    )
+    assert ended.code == 7, ended.stderr
+    assert "the id of a file has characters that no id has" in ended.stderr.lower()
+    assert not list(tmp_path.glob("a.zip*"))
+
+
+def test_cut_download_leaves_no_archive(agentctl: Agentctl, serve: Serve, tmp_path: Path) -> None:
+    page = _build_page("f1", "n.txt")
+    exported, listed = answer(body=b'{"session":{},"runs":[]}\n'), answer(body=page)
+    content = answer(body=b"x" * 100, content_type="text/plain")[:-40]
+    url = serve(exported, then=[[listed], [listed], [content]]).url
+    path = tmp_path / "a.zip"
+    ended = agentctl(
+        "sessions", "export", "s", "--with-files", "--to-file", str(path), "--url", url
+    )
+    assert ended.code == 7, ended.stderr
+    assert "is not what agentctl expects" not in ended.stderr
+    assert not list(tmp_path.glob("a.zip*"))

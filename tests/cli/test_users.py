@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.cli.commands import users
+from agentctl.cli.archives import Archive
 from agentctl.interface.requests import lists
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database, write_config
@@ -199,11 +199,16 @@ def test_export_needs_the_right_bytes_of_each_file(
     assert damaged.code != 0
     assert "the bytes are not those of file" in damaged.stderr
     bytes_of_ada.unlink()
-    missing = agentctl(*words)
-    assert missing.code != 0
-    assert "bytes of the file are missing" in missing.stderr
     assert not list(tmp_path.glob("ada.zip*"))
+    missing = agentctl(*words)
+    assert missing.code == 1
+    assert "the bytes of 2 files are missing" in missing.stderr.lower()
+    with zipfile.ZipFile(tmp_path / "ada.zip") as archive:
+        named = json.loads(archive.read("manifest.json"))["missing"]
+        assert archive.read("databases/main/sessions.jsonl")
+    (tmp_path / "ada.zip").unlink()
     listed = agentctl("files", "list", "--user", "ada", "-o", "name", *place)
+    assert {each["file_id"] for each in named} == set(listed.lines)
     assert agentctl("files", "delete", *listed.lines, "--yes", *place).code == 0
     assert agentctl(*words).code == 0
 
@@ -237,12 +242,12 @@ def test_damaged_export_gets_no_name(
     local = ("--config", str(config))
     words = ("runs", "start", "--agent", "echo", "--no-stream", "-m", "x", "--as-user", "ada")
     assert agentctl(*words, *local).code == 0
-    write = users._write_member
+    add = Archive._add
 
     async def lie(*arguments: object) -> dict[str, object]:
-        return {**await write(*arguments), "sha256": "0"}  # type: ignore[arg-type]
+        return {**await add(*arguments), "sha256": "0"}  # type: ignore[arg-type]
 
-    monkeypatch.setattr(users, "_write_member", lie)
+    monkeypatch.setattr(Archive, "_add", lie)
     ended = agentctl("users", "export", "ada", "--out", str(file), *local)
     assert ended.code == 2
     assert "differs from the written data" in ended.stderr

@@ -5,14 +5,13 @@ An erasure is done in parts, so it can be interrupted and repeated.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
-from agentctl.cli.files import check_absent, creating_file, publish_file
+from agentctl.cli.archives import Archive, Member, Pieces, name_content, one_text
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import UserOfData, Yes
 from agentctl.cli.parameters import flag, option
@@ -25,7 +24,7 @@ from agentctl.errors import Conflict, Held, InvalidResponse, NotFound, PartFaile
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionLocator
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.files import FileFilter
-from agentctl.interface.requests.lists import Read, Row, read_rows
+from agentctl.interface.requests.lists import Read, read_rows
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.interface.requests.personal_data import (
     Erasure,
@@ -36,8 +35,6 @@ from agentctl.interface.requests.personal_data import (
 from agentctl.records.times import DAY, format_rfc3339, now
 
 if TYPE_CHECKING:
-    from zipfile import ZipFile
-
     from agentctl.records.personal_data import PersonalDataRecord
 
 app = CommandApp(
@@ -69,9 +66,6 @@ databases/<id>/files.jsonl        name, type, size and SHA-256 of each file of t
 files/<file_id>                   the bytes of that file
 """
 
-_Member = tuple[str, AsyncIterator[tuple[bytes, int]]]
-"""A file of the archive: its name, and its content in pieces, each with the number of its rows."""
-
 PARTS: tuple[PersonalPart, ...] = ("decisions", "deliveries", "usage")
 """Kinds of rows that are exported of each database."""
 
@@ -98,63 +92,29 @@ async def export_user(
     The file gets its name when it is complete and was read again; until then it is FILE.part. Only
     administrators can export.
     """
-    part = file.with_name(f"{file.name}.part")
-    check_absent(file)
     data = (await target.operations.get_user_data(user)).value
-    counter = Counter("rows exported")
-    with creating_file(part) as stream:
-        async with showing_progress(counter):
-            manifest = await _write_archive(stream, target, user, data, counter)
-    try:
-        _verify_archive(part, manifest)
-        check_absent(file)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    publish_file(part, file)
+    ids = [database["db_id"] for database in data["databases"]]
+    head = {"format": FORMAT, "user_id": user}
+    archive = Archive(file, head, Counter("rows exported"))
+    await archive.write(_list_members(archive, target, user, ids))
     record = {
         "file": str(file),
         "user_id": user,
-        "rows": sum(entry["rows"] for entry in manifest),
-        "files": len(manifest),
+        "rows": sum(entry["rows"] for entry in archive.entries),
+        "files": len(archive.entries),
         "bytes": file.stat().st_size,
     }
     out.show_record(record, _EXPORTED, "file")
     note(f"wrote the data of user {user} to {file} and checked it")
+    archive.check_missing()
 
 
-async def _write_archive(
-    file: BinaryIO, target: Target, user: str, data: Any, counter: Counter
-) -> list[dict[str, Any]]:
-    """Write all files of the archive. Return the entries of its manifest."""
-    from zipfile import ZIP_DEFLATED, ZipFile
-
-    import orjson
-
-    from agentctl import __version__
-
-    ids = [database["db_id"] for database in data["databases"]]
-    with ZipFile(file, "w", ZIP_DEFLATED) as archive:
-        async with aclosing(_list_members(target, user, ids)) as members:
-            manifest = [
-                await _write_member(archive, name, lines, counter) async for name, lines in members
-            ]
-        head = {
-            "format": FORMAT,
-            "user_id": user,
-            "created_at": format_rfc3339(now()),
-            "agentctl": __version__,
-            "files": manifest,
-        }
-        text = orjson.dumps(head, option=orjson.OPT_INDENT_2).decode()
-        await _write_member(archive, "manifest.json", _one_text(text), counter)
-    return manifest
-
-
-async def _list_members(target: Target, user: str, ids: list[str]) -> AsyncGenerator[_Member]:
+async def _list_members(
+    archive: Archive, target: Target, user: str, ids: list[str]
+) -> AsyncGenerator[Member]:
     """Yield the name of each file of the archive, and its content."""
     call, page = target.operations, _OLDEST_FIRST
-    yield "README.txt", _one_text(_README)
+    yield "README.txt", one_text(_README)
     yield "memories.jsonl", _dump(call.get_memories, MemoryFilter(user, page=page))
     for part in SYSTEM_PARTS:
         yield f"{part}.jsonl", _dump(call.get_user_rows, PersonalRowsFilter(user, part, ids[0]))
@@ -167,79 +127,12 @@ async def _list_members(target: Target, user: str, ids: list[str]) -> AsyncGener
             rows = PersonalRowsFilter(user, part, db_id)
             yield f"{folder}/{part}.jsonl", _dump(call.get_user_rows, rows)
         yield f"{folder}/files.jsonl", _dump(call.get_files, files)
-        async with aclosing(_list_contents(target, files)) as contents:
+        async with aclosing(archive.list_contents(call, files, name_content)) as contents:
             async for member in contents:
                 yield member
 
 
-async def _list_contents(target: Target, files: FileFilter) -> AsyncGenerator[_Member]:
-    async with aclosing(read_rows(target.operations.get_files, files)) as rows:
-        async for row in rows:
-            pieces: Any = target.operations.get_file_content(row["file_id"], db_id=files.db_id)
-            async with aclosing(pieces):
-                try:
-                    first = await anext(pieces, b"")
-                except NotFound:
-                    continue  # it was deleted after the list was read
-                yield f"files/{row['file_id']}", _check_content(row, first, pieces)
-
-
-async def _check_content(
-    row: Row, first: bytes, pieces: AsyncIterator[bytes]
-) -> AsyncGenerator[tuple[bytes, int]]:
-    hashed = hashlib.sha256(first)
-    yield first, 0
-    async for piece in pieces:
-        hashed.update(piece)
-        yield piece, 0
-    if hashed.hexdigest() != row["sha256"]:
-        raise InvalidResponse(
-            f"the bytes are not those of file {row['file_id']}",
-            hint="restore them from a backup, or delete the file, and export again",
-        )
-
-
-async def _write_member(
-    archive: ZipFile, name: str, lines: AsyncIterator[tuple[bytes, int]], counter: Counter
-) -> dict[str, Any]:
-    from zipfile import ZIP_DEFLATED, ZipInfo
-
-    digest, rows, size = hashlib.sha256(), 0, 0
-    info = ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-    info.compress_type = ZIP_DEFLATED
-    info.external_attr = 0o600 << 16
-    with archive.open(info, "w", force_zip64=True) as member:
-        async for data, count in lines:
-            member.write(data)
-            digest.update(data)
-            rows, size = rows + count, size + len(data)
-            counter.done += count
-    return {"name": name, "rows": rows, "bytes": size, "sha256": digest.hexdigest()}
-
-
-def _verify_archive(path: Path, manifest: list[dict[str, Any]]) -> None:
-    """Read every file of the archive again."""
-    from zipfile import BadZipFile, ZipFile
-
-    try:
-        with ZipFile(path) as archive:
-            for entry in manifest:
-                with archive.open(entry["name"]) as member:
-                    if hashlib.file_digest(member, "sha256").hexdigest() != entry["sha256"]:  # type: ignore[arg-type]
-                        raise BadZipFile
-    except (OSError, BadZipFile):
-        raise UsageError(
-            "The export failed: the file differs from the written data",
-            cause=f"{path} was read again",
-            hint="check the disk, and export again",
-        ) from None
-
-
-async def _one_text(text: str) -> AsyncGenerator[tuple[bytes, int]]:
-    yield text.encode(), 0
-
-
-async def _dump(read: Read[Any], wanted: object) -> AsyncGenerator[tuple[bytes, int]]:
+async def _dump(read: Read[Any], wanted: object) -> Pieces:
     import orjson
 
     async with aclosing(read_rows(read, wanted)) as rows:
@@ -247,9 +140,7 @@ async def _dump(read: Read[Any], wanted: object) -> AsyncGenerator[tuple[bytes, 
             yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), 1
 
 
-async def _export_sessions(
-    target: Target, user: str, db_id: str
-) -> AsyncGenerator[tuple[bytes, int]]:
+async def _export_sessions(target: Target, user: str, db_id: str) -> Pieces:
     where = SessionLocator(user_id=user, db_id=db_id)
     wanted = SessionFilter(where, page=_OLDEST_FIRST)
     async with aclosing(read_rows(target.operations.get_sessions, wanted)) as rows:

@@ -7,11 +7,12 @@ the same time are shown one after the other, in their order in the session.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from agentctl.cli.archives import Archive, Member, Pieces, name_content_with_ending
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
 from agentctl.cli.follow import Retries, WatchedRun
@@ -48,13 +49,14 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import read_rows
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import build_document
 from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.sessions import ExportFormat, SessionView
-from agentctl.transcripts.model import build_drawn_run
+from agentctl.transcripts.model import build_drawn_run, clean_line
 from agentctl.transcripts.runs import CausesReader, SessionRuns, read_members
 
 if TYPE_CHECKING:
@@ -66,6 +68,11 @@ LAST_USED = SessionFilter(page=Page(sort_by="updated_at"))
 
 DEFAULT_LAST_RUNS = 20
 """Runs of a transcript."""
+
+_OLDEST_FIRST = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
+
+Found = tuple[str, SessionLocator]
+"""A session to export: its id, and where it is."""
 
 POLL_SECONDS = 1.0
 """Seconds between two looks for new runs."""
@@ -293,10 +300,14 @@ async def export_sessions(
         "--format", "FORM", "jsonl, json or markdown", default="jsonl"
     ),
     model_calls: bool = flag("--model-calls", "Add the model calls of each run"),
+    with_files: bool = flag("--with-files", "Write a ZIP archive that has the files, too"),
     to_file: ToFile = None,
     where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
     """Export sessions with all their runs.
+
+    With --with-files FILE is a ZIP archive: the export, the bytes of the files of the sessions, and
+    manifest.json, which names bytes that are missing; the exit code is 1 then.
 
     jsonl has a line for each session, `{"session": …, "runs": […]}`, json is an array of these, and
     markdown is a transcript. A file is written completely or not at all.
@@ -304,48 +315,107 @@ async def export_sessions(
     if bool(session_ids) is all:
         raise UsageError("give a SESSION_ID, or --all", hint="--all takes filters such as --user")
     counter = Counter("sessions exported", len(session_ids) if session_ids else None)
-    forms = file_format, model_calls
-    async with aclosing(_find_sessions(target, session_ids, where)) as sessions:
+    sessions = _find_sessions(target, session_ids, where)
+    if with_files:
         if to_file is None or str(to_file) == "-":
-            await _write_sessions(target, sessions, *forms, write_bytes, counter)
+            raise UsageError("--with-files needs --to-file FILE")
+        archive = Archive(to_file, {"format": "agentctl-sessions/1"}, counter)
+        await archive.write(_list_members(archive, target, sessions, file_format, model_calls))
+        note(f"wrote {counter.done} sessions to {to_file}")
+        archive.check_missing()
+        return
+    parts = _read_sessions(target, sessions, file_format, model_calls)
+    async with aclosing(sessions), aclosing(parts):
+        if to_file is None or str(to_file) == "-":
+            async for part, _ in parts:
+                write_bytes(part)
             return
         with creating_file(to_file) as file:
             async with showing_progress(counter):
-                await _write_sessions(target, sessions, *forms, file.write, counter)
+                async for part, count in parts:
+                    file.write(part)
+                    counter.done += count
     note(f"wrote {counter.done} sessions to {to_file}")
+
+
+async def _list_members(
+    archive: Archive,
+    target: Target,
+    sessions: AsyncGenerator[Found],
+    file_format: ExportFormat,
+    model_calls: bool,
+) -> AsyncGenerator[Member]:
+    """Yield the export, the list of the files of its sessions, and the bytes of each."""
+    found: list[FileFilter] = []
+    ending = "md" if file_format == "markdown" else file_format
+    parts = _read_sessions(target, sessions, file_format, model_calls, found)
+    yield f"sessions.{ending}", parts
+    yield "files.jsonl", _list_files(target, found)
+    for files in found:
+        contents = archive.list_contents(target.operations, files, name_content_with_ending)
+        async with aclosing(contents):
+            async for member in contents:
+                yield member
+
+
+async def _list_files(target: Target, found: list[FileFilter]) -> Pieces:
+    import orjson
+
+    for files in found:
+        async with aclosing(read_rows(target.operations.get_files, files)) as rows:
+            async for row in rows:
+                yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), 0
 
 
 async def _find_sessions(
     target: Target, session_ids: list[str] | None, where: SessionLocator
-) -> AsyncGenerator[tuple[str, SessionLocator]]:
+) -> AsyncGenerator[Found]:
     for session_id in session_ids or ():
         yield session_id, where
     if session_ids:
         return
-    page = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
-    async for row in read_rows(target.operations.get_sessions, SessionFilter(where, page=page)):
+    wanted = SessionFilter(where, page=_OLDEST_FIRST)
+    async for row in read_rows(target.operations.get_sessions, wanted):
         yield row["session_id"], replace(where, user_id=row.get("user_id"))
 
 
-async def _write_sessions(
+async def _read_sessions(
     target: Target,
-    sessions: AsyncGenerator[tuple[str, SessionLocator]],
+    sessions: AsyncGenerator[Found],
     file_format: ExportFormat,
     model_calls: bool,
-    write: Callable[[bytes], object],
-    counter: Counter,
-) -> None:
+    found: list[FileFilter] | None = None,
+) -> AsyncGenerator[tuple[bytes, int]]:
+    """Yield the parts of an export, each with the number of sessions that end with it.
+
+    Args:
+        found: receives the filter of the files of each session; Markdown has links to them then.
+    """
     is_array = file_format == "json"
     one: ExportFormat = "jsonl" if is_array else file_format
-    before = b"[" if is_array else b""
+    before, done = b"[" if is_array else b"", 0
     async for session_id, where in sessions:
         parts = target.operations.export_session(
             session_id, where, format=one, model_calls=model_calls
         )
         async for part in parts:
-            write(before + (part.removesuffix(b"\n") if is_array else part))
+            yield before + (part.removesuffix(b"\n") if is_array else part), 0
             before = b""
-        before = b",\n" if is_array else b""
-        counter.done += 1
+        if found is not None:
+            files = FileFilter(where.user_id, session_id, where.db_id, page=_OLDEST_FIRST)
+            found.append(files)
+            if file_format == "markdown":
+                yield await _link_files(target, files), 0
+        before, done = b",\n" if is_array else b"", done + 1
+        yield b"", 1
     if is_array:
-        write(b"]\n" if counter.done else b"[]\n")
+        yield b"]\n" if done else b"[]\n", 0
+
+
+async def _link_files(target: Target, files: FileFilter) -> bytes:
+    lines = []
+    async with aclosing(read_rows(target.operations.get_files, files)) as rows:
+        async for row in rows:
+            name = "".join(f"\\{each}" if each in "\\[]`*_<>&!" else each for each in row["name"])
+            lines.append(f"- [{clean_line(name)}]({name_content_with_ending(row)})\n")
+    return f"## Files\n\n{''.join(lines)}\n".encode() if lines else b""
