@@ -139,6 +139,21 @@ async def made_for_a_while() -> AsyncIterator[Any]:
     closed.append("closed")
 
 
+async def made_of_none() -> Any:
+    return None
+
+
+async def not_decorated() -> AsyncIterator[Any]:
+    yield graph("echo")
+
+
+def for_langgraph_server(config: RunnableConfig) -> Any:
+    return graph("echo")
+
+
+still_closed: Any = made_for_a_while()
+
+
 def made_of_nothing() -> Any:
     return None
 

@@ -401,8 +401,17 @@ def test_unusable_objects_are_one_line() -> None:
     assert "an object of the type NoneType" in str(nothing)
     assert "LangGraph" in (nothing.hint or "")
     assert "ValueError: no such place" in str(refusal("broken"))
+    assert "asynccontextmanager" in (refusal("not_decorated").hint or "")
+    assert "without parameters" in (refusal("still_closed").hint or "")
+    assert "server of LangGraph" in str(refusal("for_langgraph_server"))
     for name in ("made_of_nothing", "broken"):
         assert "\n" not in str(refusal(name))
+
+
+async def test_factory_without_an_agent_is_explained() -> None:
+    failure, _ = await fail_once("made_of_none")
+    assert failure.code == "AGENT_FAILED"
+    assert "it is an object of the type NoneType" in failure.detail
 
 
 async def test_failure_to_open_is_logged_and_tried_again(
@@ -419,7 +428,8 @@ async def test_failure_to_open_is_logged_and_tried_again(
     try:
         with caplog.at_level(logging.WARNING), pytest.raises(ExecutionError) as failure:
             await run(catalog, "hello")
-        assert frameworks().SECRET not in failure.value.detail
+        assert failure.value.detail == "The factory of the agent failed"
+        assert frameworks().SECRET in caplog.text
         monkeypatch.undo()
         assert users(await run(catalog, "hello")) == ["hello"]
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.process import serve_config
+from tests.process import serve_config, start_server
 
 pytestmark = pytest.mark.slow
 
@@ -60,12 +60,43 @@ steps = [{ name = "one", agent = "good" }]
 """
 
 
+APPLICATION = """import agentctl
+
+app = agentctl.create_app("agentctl.toml")
+
+
+@app.get("/word")
+def get_word() -> str:
+    return "own"
+"""
+
+
+def write_project(folder: Path) -> Path:
+    """Write a configuration with good and broken agents, and return its path."""
+    config = folder / "agentctl.toml"
+    config.write_text(CONFIG)
+    (folder / "good_code.py").write_text(GOOD)
+    (folder / "broken_code.py").write_text("raise RuntimeError('no key')\n")
+    return config
+
+
+def test_application_starts_without_broken_components(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    (tmp_path / "front.py").write_text(APPLICATION)
+    options = ("--app", "front:app", "--skip-broken", "--port", "0")
+    with start_server(*options, log=tmp_path / "server.log") as server:
+        with httpx2.Client(base_url=server.url) as client:
+            agents, word = client.get("/agents").json(), client.get("/word").json()
+            ready = client.get("/ready").json()
+        said = server.log_text
+    assert ([each["id"] for each in agents], word) == (["good"], "own")
+    assert ready["checks"]["components"] == "degraded"
+    assert "LEFT OUT: agent broken: " in said
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_server_starts_without_broken_components(tmp_path: Path, workers: int) -> None:
-    config = tmp_path / "agentctl.toml"
-    config.write_text(CONFIG)
-    (tmp_path / "good_code.py").write_text(GOOD)
-    (tmp_path / "broken_code.py").write_text("raise RuntimeError('no key')\n")
+    config = write_project(tmp_path)
 
     with serve_config(config, "--skip-broken", "--workers", str(workers)) as server:
         with httpx2.Client(base_url=server.url) as client:

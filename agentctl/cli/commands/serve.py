@@ -72,8 +72,6 @@ def serve(
             f"--app and {'--demo' if demo else '--config'} exclude each other",
             hint="the application names its configuration: agentctl.create_app(PATH)",
         )
-    if app is not None and skip_broken:
-        raise UsageError("--app and --skip-broken exclude each other")
     real = None if model is None else find_model(model)
     file = create_demo(demo_dir or DEMO_DIRECTORY) if demo else config
     options = {"host": host, "port": port, "workers": workers}

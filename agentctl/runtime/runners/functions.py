@@ -67,6 +67,11 @@ def _read_parameters(function: Callable[..., Any]) -> _Parameters:
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         and (parameter.default is parameter.empty or is_run_context(hints.get(parameter.name)))
     ]
+    if "RunnableConfig" in [getattr(hints.get(name), "__name__", "") for name in names]:
+        raise UnusableObject(
+            "it takes a RunnableConfig, which a factory for the server of LangGraph gets",
+            "remove the parameter; the nodes of a graph read the configuration of a run",
+        )
     contexts = [name for name in names if is_run_context(hints.get(name))]
     others = [name for name in names if name not in contexts]
     if not contexts and len(others) == 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -13,10 +14,13 @@ from typing import Any, NamedTuple
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.approvals import ApprovalPolicy
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject, build_failure, load_object
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import LibraryRunner, OwnerTask, RunnerOptions
 from agentctl.runtime.runners.runner import Runner
+
+_log = logging.getLogger("agentctl.runtime")
 
 
 class NoAgentKind(UnusableObject):
@@ -118,6 +122,19 @@ class _FactoryRunner(LibraryRunner):
         self._options = options
         self._runner: Runner | None = None
         super().__init__(OwnerTask(self._enter))
+
+    async def open(self) -> None:
+        """Call the factory.
+
+        Raises:
+            ExecutionError: the factory failed, or its object is of no kind.
+        """
+        try:
+            await super().open()
+        except Exception as error:
+            _log.warning("the factory of an agent failed", exc_info=error)
+            what = f"made no agent: {error}" if isinstance(error, UnusableObject) else "failed"
+            raise ExecutionError("AGENT_FAILED", f"The factory of the agent {what}") from error
 
     async def run(self, message: str, run: HostedRun) -> None:
         assert self._runner is not None
@@ -270,7 +287,11 @@ def build_runner(target: object, options: RunnerOptions) -> Runner:
 
 
 def _find_remedy(target: object) -> str | None:
-    """Return what to do about an object that a function can call; None for another one."""
+    """Return what to do about an object that a function can call or enter; None for another one."""
+    if inspect.isasyncgen(target):
+        return "put @contextlib.asynccontextmanager above the function"
+    if hasattr(target, "__aenter__"):
+        return "name a function without parameters that returns it"
     if has_base(target, "langchain_core", "Runnable"):
         call = "await NAME.ainvoke(message)"
     elif callable(target) and not inspect.isclass(target):
