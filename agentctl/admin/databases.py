@@ -47,7 +47,7 @@ from agentctl.store.schema import (
 from agentctl.store.search import Tokenizer
 from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
-from agentctl.store.sqlite.file import get_file_size
+from agentctl.store.sqlite.connection import get_file_size
 from agentctl.store.versions import exclude_earlier_programs
 
 DatabaseState = Literal[

@@ -23,7 +23,7 @@ from agentctl.runs.workers.recovery import Settled, settle
 from agentctl.store.databases import Databases, open_sqlite
 from agentctl.store.sqlite.backup import CopiedRows
 from agentctl.store.sqlite.backup_folder import BackupFolder, has_same_rows, read_facts
-from agentctl.store.sqlite.file import mark_as_used
+from agentctl.store.sqlite.connection import mark_as_used
 from agentctl.store.sqlite.restore import restore as put_in_place
 from agentctl.store.sqlite.schema import migrate as migrate_file
 

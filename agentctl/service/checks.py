@@ -19,7 +19,7 @@ from agentctl.records.times import format_span
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
 from agentctl.store.sqlite.backup import read_creation_time
 from agentctl.store.sqlite.backup_folder import SPARE_BYTES, BackupFolder
-from agentctl.store.sqlite.file import get_file_size
+from agentctl.store.sqlite.connection import get_file_size
 
 _CHECK = "backups"
 

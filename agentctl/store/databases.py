@@ -40,8 +40,8 @@ def open_database(entry: settings.Database, *, create: bool) -> Database:
 def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
     """Open the database in a file. Raises the errors of `open_database`."""
     from agentctl.store.schema import check_version
+    from agentctl.store.sqlite.connection import add_path, check_file, mark_as_used
     from agentctl.store.sqlite.database import SqliteDatabase
-    from agentctl.store.sqlite.file import add_path, check_file, mark_as_used
     from agentctl.store.sqlite.schema import create_file, require_version
 
     check_file(path, create=create)

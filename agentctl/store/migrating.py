@@ -54,8 +54,7 @@ async def read_version(entry: Entry) -> StoredVersion | None:
 
         async with open_connection(entry) as connection:
             return await read_stored_version(connection, entry)
-    from agentctl.store.sqlite.connection import run_unit
-    from agentctl.store.sqlite.file import build_emptied, check_file, has_been_used
+    from agentctl.store.sqlite.connection import build_emptied, check_file, has_been_used, run_unit
     from agentctl.store.sqlite.schema import read_stored_version as stored
     from agentctl.store.sqlite.thread import run_on_thread
 
@@ -139,8 +138,7 @@ async def read_sizes(entry: Entry) -> Sizes:
             sessions, runs = await run_on_postgres(connection, _count_rows(_TUPLES))
             size: int = await connection.fetchval(_BYTES)
         return Sizes(size, None, sessions, runs, max(sessions, runs) > EXACT_COUNT_LIMIT)
-    from agentctl.store.sqlite.connection import run_unit
-    from agentctl.store.sqlite.file import get_file_size, get_wal_path
+    from agentctl.store.sqlite.connection import get_file_size, get_wal_path, run_unit
     from agentctl.store.sqlite.thread import run_on_thread
 
     path, counting = sqlite_path(entry.url), _count_rows(_ROWID)
@@ -189,7 +187,7 @@ async def migrate(entry: Entry, applied: Callable[[Migration], None]) -> None:
         async with open_connection(replace(entry, statement_seconds=LONGEST_SECONDS)) as connection:
             await apply_pending(connection, entry, applied)
         return
-    from agentctl.store.sqlite.file import check_file
+    from agentctl.store.sqlite.connection import check_file
     from agentctl.store.sqlite.schema import create_file
     from agentctl.store.sqlite.schema import migrate as migrate_file
 

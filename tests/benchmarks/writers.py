@@ -23,8 +23,8 @@ from pathlib import Path
 from agentctl.errors import AgentctlError
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import runs, sessions
+from agentctl.store.sqlite.connection import get_file_size, get_wal_path
 from agentctl.store.sqlite.database import SqliteDatabase
-from agentctl.store.sqlite.file import get_file_size, get_wal_path
 from agentctl.store.visibility import EVERYONE
 from tests.store.rows import a_run, a_session
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from agentctl.store.database import Steps, Work
 from agentctl.store.postgres.database import PostgresDatabase
-from agentctl.store.sqlite.database import SqliteDatabase
-from agentctl.store.sqlite.writer import Writer
+from agentctl.store.sqlite.database import SqliteDatabase, Writer
 
 __all__ = ["Actor", "Killed", "create_task", "current_server", "install"]
 
@@ -255,10 +254,10 @@ def _stop_around(run: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
 
 def _stop_at_statements(submit: Callable[..., Any]) -> Callable[..., Any]:
-    def submit_stopping(writer: Writer, work: Work[Any]) -> Any:
+    def submit_stopping(writer: Writer, work: Work[Any], future: Any) -> Any:
         actor = _actor.get()
         if actor is None:
-            return submit(writer, work)
+            return submit(writer, work, future)
         name = _name_unit(work)
 
         def begin() -> Steps[Any]:
@@ -277,6 +276,7 @@ def _stop_at_statements(submit: Callable[..., Any]) -> Callable[..., Any]:
             finally:
                 steps.close()
 
-        return submit(writer, Work(begin, single=work.single, repeatable=work.repeatable))
+        single = Work(begin, single=work.single, repeatable=work.repeatable)
+        return submit(writer, single, future)
 
     return submit_stopping

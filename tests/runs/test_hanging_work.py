@@ -20,7 +20,7 @@ from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest, Se
 from agentctl.records.times import parse_rfc3339
 from agentctl.runs.life import finish
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.store.sqlite import connection, writer
+from agentctl.store.sqlite import connection, database
 from tests.conditions import wait_for_run
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -267,7 +267,7 @@ async def test_work_that_stops_before_the_end_is_stored_has_stopped_at(
     tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
-    monkeypatch.setattr(writer, "WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(database, "WAIT_SECONDS", 0.02)
     monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
     deployment = create_hanging_deployment(
         tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n"

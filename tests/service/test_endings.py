@@ -27,7 +27,7 @@ from agentctl.service.service import ServiceOperations
 from agentctl.store.database import single_unit
 from agentctl.store.repositories import events as event_store
 from agentctl.store.repositories import sessions
-from agentctl.store.sqlite import connection, writer
+from agentctl.store.sqlite import connection, database
 from tests.conditions import wait_for_run
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -48,7 +48,7 @@ from tests.service.callers import (
 def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the writer time out on a lock at once, and retry soon."""
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
-    monkeypatch.setattr(writer, "WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(database, "WAIT_SECONDS", 0.02)
     monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
     monkeypatch.setattr(runs, "LEAVE_SECONDS", 0.1)
 

@@ -14,9 +14,8 @@ from agentctl import errors
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.repositories import integrity, runs, sessions
 from agentctl.store.sqlite.backup import back_up, hash_rows
-from agentctl.store.sqlite.connection import run_unit_on_snapshot
+from agentctl.store.sqlite.connection import get_wal_path, run_unit_on_snapshot
 from agentctl.store.sqlite.database import SqliteDatabase
-from agentctl.store.sqlite.file import get_wal_path
 from tests.loops import wait_until
 from tests.store.rows import a_run, a_session
 

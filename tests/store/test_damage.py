@@ -22,7 +22,7 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.databases import open_database, open_sqlite
 from agentctl.store.migrating import migrate, read_version
 from agentctl.store.repositories import sessions
-from agentctl.store.sqlite.file import get_lock_folder, get_wal_path
+from agentctl.store.sqlite.connection import get_lock_folder, get_wal_path
 from agentctl.store.visibility import EVERYONE
 from tests.process import without_coverage
 from tests.store.rows import a_session

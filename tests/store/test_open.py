@@ -165,7 +165,7 @@ from agentctl import errors
 from agentctl.config import settings
 from agentctl.store import databases
 from agentctl.store.repositories import sessions
-from agentctl.store.sqlite import connection, database as sqlite, schema, writer
+from agentctl.store.sqlite import connection, database as sqlite, schema
 from agentctl.store.visibility import EVERYONE
 from tests.store.rows import a_session
 import concurrent.futures.thread

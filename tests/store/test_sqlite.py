@@ -321,7 +321,7 @@ def test_a_busy_process_lets_another_one_write(sqlite: SqliteDatabase, path: Pat
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentctl.store.sqlite.connection.WAIT_MILLISECONDS", 50)
-    monkeypatch.setattr("agentctl.store.sqlite.writer.WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("agentctl.store.sqlite.database.WAIT_SECONDS", 0.05)
 
 
 @pytest.fixture

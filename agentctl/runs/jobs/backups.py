@@ -18,7 +18,7 @@ from agentctl.config.upkeep import Backup as BackupTable
 from agentctl.records.times import format_span
 from agentctl.store.sqlite.backup import back_up_in_child, read_creation_time
 from agentctl.store.sqlite.backup_folder import BackupFolder, StoredBackup
-from agentctl.store.sqlite.file import get_file_size, get_wal_path
+from agentctl.store.sqlite.connection import get_file_size, get_wal_path
 from agentctl.store.threads import call_in_thread
 
 RETRY_SECONDS = 30.0

@@ -1,6 +1,12 @@
 """The SQLite driver: reads on the event loop or on reader threads, writes on a writer thread.
 
 Every connection is opened when it is first used: a command that only reads opens one.
+
+A commit waits for the disk, and SQLite has one writer at a time. So the writer takes all waiting
+units, runs them in one transaction, commits once, and returns all results. If a unit fails, the
+writer undoes the transaction and runs all units again, each in a savepoint, so that only the
+changes of the failed one are lost. Savepoints from the beginning would copy every page before its
+first change, for each unit, in most cases to a temporary file (docs/decisions/0112).
 """
 
 from __future__ import annotations
@@ -14,7 +20,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar, cast
 
 import apsw
 
@@ -24,17 +31,232 @@ from agentctl.store.database import FAILURE_SECONDS, Load, ReadSize, SecondState
 from agentctl.store.outbox import Outbox
 from agentctl.store.schema import StoredVersion
 from agentctl.store.sqlite.connection import (
+    WAIT_MILLISECONDS,
+    BusyHandler,
+    OpenFile,
     connect_reader,
+    connect_writer,
+    get_lock_folder,
+    log,
     run_unit,
     run_unit_on_snapshot,
     to_public_error,
 )
-from agentctl.store.sqlite.file import OpenFile, get_lock_folder
-from agentctl.store.sqlite.writer import Writer
 from agentctl.store.threads import call_in_thread
 from agentctl.store.totals import ListTotals
 
 T = TypeVar("T")
+
+GROUP = 512
+"""Maximum number of units in one transaction: it limits the wait of other processes."""
+
+WAIT_SECONDS = WAIT_MILLISECONDS / 1_000
+"""Maximum wait of a unit for the lock of another process, from its submission."""
+
+PAUSE_SECONDS = 0.005
+"""Time between two attempts if SQLite reports a lock without waiting for it."""
+
+
+class _QueuedUnit:
+    """A unit of work with the future of its caller, and its result or error.
+
+    `deadline` is the time on the monotonic clock until which the unit waits for the lock of another
+    process.
+    """
+
+    __slots__ = ("deadline", "error", "future", "result", "work")
+
+    def __init__(self, work: Work[Any], future: asyncio.Future[Any] | Future[Any]) -> None:
+        self.work = work
+        self.future = future
+        self.deadline = time.monotonic() + WAIT_SECONDS
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def answer(self) -> None:
+        """Resolve the future of the caller, unless its task was cancelled."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class Writer:
+    """The writer thread of one file. The constructor starts it, `stop` ends it.
+
+    Attributes:
+        is_busy: True while the thread runs units.
+        failed_at: the time on the monotonic clock of the last transaction that failed because the
+            file cannot be written; None without one.
+    """
+
+    def __init__(self, name: str, file: OpenFile) -> None:
+        self._name = name
+        self._file = file
+        self._queue: SimpleQueue[_QueuedUnit | None] = SimpleQueue()
+        self.is_busy = False
+        self._busy_handler = BusyHandler(WAIT_SECONDS)
+        self._late: list[_QueuedUnit] = []  # of a group that waited in vain, with time left
+        self.failed_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"store-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """The number of units that wait for the thread."""
+        return self._queue.qsize()
+
+    def submit(self, work: Work[Any], future: asyncio.Future[Any] | Future[Any]) -> None:
+        """Accept a unit for a task, or for a thread that blocks on the future.
+
+        It runs even if the task is cancelled.
+        """
+        self._queue.put(_QueuedUnit(work, future))
+
+    def stop(self) -> None:
+        """End the thread after the accepted units."""
+        self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait until the thread has ended. Its connection is closed then."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection: apsw.Connection | None = None
+        stopping = False
+        open_connection = partial(connect_writer, busy_handler=self._busy_handler)
+        while not stopping or self._late:
+            group, stop = self._take()
+            stopping = stopping or stop
+            self.is_busy = True
+            try:
+                connection = connection or self._file.connect(open_connection)
+                self._commit(connection, group)
+            except apsw.BusyError as error:
+                self._undo(connection)
+                group = self._keep_those_in_time(group)
+                self._fail(group, error)
+            except BaseException as error:
+                self._undo(connection)
+                self._fail(group, error)
+            self.is_busy = False
+            # After the commit: no caller has a result that a crash could undo.
+            _resolve(group)
+        if connection is not None:
+            connection.close(True)
+
+    def _keep_those_in_time(self, group: list[_QueuedUnit]) -> list[_QueuedUnit]:
+        """Put units whose deadline has not passed into the next group; return the others.
+
+        A unit that arrives while a group waits would otherwise wait twice.
+        """
+        present = time.monotonic()
+        self._late = [unit for unit in group if unit.error is None and unit.deadline > present]
+        if len(self._late) == len(group):
+            time.sleep(PAUSE_SECONDS)  # SQLite has not waited, as during the recovery of the log.
+        return [unit for unit in group if unit not in self._late]
+
+    def _take(self) -> tuple[list[_QueuedUnit], bool]:
+        group, self._late = self._late, []
+        try:
+            unit = self._queue.get_nowait() if group else self._queue.get()
+            while unit is not None:
+                group.append(unit)
+                if len(group) == GROUP:
+                    return group, False
+                unit = self._queue.get_nowait()
+        except Empty:
+            return group, False
+        return group, True
+
+    def _commit(self, connection: apsw.Connection, group: list[_QueuedUnit]) -> None:
+        if not group:
+            return
+        self._file.check()
+        self._begin(connection, group)
+        try:
+            for unit in group:
+                unit.result = run_unit(connection, unit.work)
+        except BaseException as error:
+            if not connection.in_transaction:
+                # After a full disk or an I/O error SQLite has undone the transaction.
+                raise
+            connection.execute("ROLLBACK")
+            if len(group) == 1:
+                group[0].error = self._to_public(error)
+                return
+            self._begin(connection, group)
+            for unit in group:
+                self._apply(connection, unit)
+        connection.execute("COMMIT")
+
+    def _begin(self, connection: apsw.Connection, group: list[_QueuedUnit]) -> None:
+        until = min(unit.deadline for unit in group)
+        self._busy_handler.seconds = max(0.0, until - time.monotonic())
+        # The lock first: a transaction that began with a read cannot get it after a commit of
+        # another process, and SQLite would not wait for it.
+        connection.execute("BEGIN IMMEDIATE")
+        self._busy_handler.seconds = WAIT_SECONDS
+
+    def _apply(self, connection: apsw.Connection, unit: _QueuedUnit) -> None:
+        connection.execute("SAVEPOINT unit")
+        try:
+            unit.result = run_unit(connection, unit.work)
+        except BaseException as error:
+            unit.error = self._to_public(error)
+            if not connection.in_transaction:
+                # The changes of the earlier units are lost as well.
+                raise
+            connection.execute("ROLLBACK TO unit")
+        connection.execute("RELEASE unit")
+
+    def _fail(self, group: list[_QueuedUnit], error: BaseException) -> None:
+        public = self._to_public(error)
+        if not isinstance(public, errors.AgentctlError):
+            log.error("database %s: the writer failed", self._name, exc_info=error)
+            public = errors.InternalError()
+        if group and isinstance(public, errors.Unavailable):
+            self.failed_at = time.monotonic()
+        for unit in group:
+            unit.error = unit.error or public
+
+    def _to_public(self, error: BaseException) -> BaseException:
+        if not isinstance(error, apsw.Error):
+            return error
+        public = to_public_error(error, self._name)
+        if isinstance(public, errors.DatabaseMoved):
+            self.failed_at = time.monotonic()
+        return public
+
+    def _undo(self, connection: apsw.Connection | None) -> None:
+        if connection is None or not connection.in_transaction:
+            return
+        try:
+            connection.execute("ROLLBACK")
+        except apsw.Error as error:
+            to_public_error(error, self._name)
+
+
+def _resolve(group: list[_QueuedUnit]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedUnit]] = {}
+    for unit in group:
+        if isinstance(unit.future, asyncio.Future):
+            by_loop.setdefault(unit.future.get_loop(), []).append(unit)
+        else:
+            unit.answer()
+    for loop, units in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve_each, units)
+        except RuntimeError:
+            log.warning("%d writes ended after their event loop was closed", len(units))
+
+
+def _resolve_each(units: list[_QueuedUnit]) -> None:
+    for unit in units:
+        unit.answer()
+
 
 READERS, RUN_READERS = 4, 2
 """Threads for large reads, and for the reads that live runs wait for."""
@@ -150,13 +372,15 @@ class SqliteDatabase:
         return run_unit_on_snapshot(reader, work)
 
     async def write(self, work: Work[T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._lock:
-            future: asyncio.Future[T] = self._open_writer().submit(work)
+            self._open_writer().submit(work, future)
         return await future
 
     def write_blocking(self, work: Work[T]) -> T:
+        future = Future[T]()
         with self._lock:
-            future: Future[T] = self._open_writer().submit_blocking(work)
+            self._open_writer().submit(work, future)
         return future.result()
 
     def changes(self) -> int:
@@ -184,8 +408,7 @@ class SqliteDatabase:
 
     def load(self) -> Load:
         """Return the load now. Small reads are never in it, because they end at once."""
-        writer = self._writer
-        writing = writer is not None and writer.is_busy
+        writing = (writer := self._writer) is not None and writer.is_busy
         reads = [(self._large_reads[False], READERS), (self._large_reads[True], RUN_READERS)]
         queued = 0 if writer is None else writer.waiting
         return Load(
@@ -196,8 +419,7 @@ class SqliteDatabase:
         )
 
     async def close(self) -> None:
-        waits = self._shut_down()
-        if waits:
+        if waits := self._shut_down():
             await call_in_thread(_call_each, waits)
 
     def close_blocking(self) -> None:
@@ -216,8 +438,7 @@ class SqliteDatabase:
                 self._reader = None
             if self._writer is not None:
                 # Last, so that the checkpoint of the last connection runs on the writer thread.
-                waits.append(self._writer.stop)
-                waits.append(self._writer.join)
+                waits += (self._writer.stop, self._writer.join)
             return waits
 
     def _refuse_when_closed(self) -> None:

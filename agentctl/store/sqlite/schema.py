@@ -27,8 +27,14 @@ from agentctl.store.schema import (
     list_pending,
     load_migrations,
 )
-from agentctl.store.sqlite.connection import run_unit, to_public_error
-from agentctl.store.sqlite.file import add_path, build_emptied, build_no_database, has_been_used
+from agentctl.store.sqlite.connection import (
+    add_path,
+    build_emptied,
+    build_no_database,
+    has_been_used,
+    run_unit,
+    to_public_error,
+)
 from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
 from agentctl.store.versions import read_version
 

@@ -12,8 +12,13 @@ from typing import NamedTuple, TypeVar
 
 import apsw
 
-from agentctl.store.sqlite.connection import connect_reader, connect_writer, to_public_error
-from agentctl.store.sqlite.file import add_path, get_file_size
+from agentctl.store.sqlite.connection import (
+    add_path,
+    connect_reader,
+    connect_writer,
+    get_file_size,
+    to_public_error,
+)
 from agentctl.store.threads import call_in_thread
 from agentctl.work.event_loop import retrieve_exception
 
