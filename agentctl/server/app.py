@@ -1,22 +1,339 @@
-"""The ASGI application: alone, under a `root_path`, or mounted in another application."""
+"""The ASGI application: alone, under a `root_path`, or mounted in another application.
+
+Its outermost layer identifies the caller and adds the common header fields.
+
+With authorization off it first refuses requests that pages of web sites may have made: a browser
+reaches every server that its machine reaches, also one on loopback. A page of any site can make it
+send requests: a form needs no permission of the server, and a name of the site that is resolved to
+127.0.0.1 (DNS rebinding) makes responses readable. So such an address accepts only requests whose
+`Host` is a name of the server, and none that a page of another origin has made
+(docs/security-cases.md T20 to T22, docs/decisions/0037).
+
+It turns the Authorization header into a principal or a failure in the ASGI scope. The failure is
+raised later, in `routing`, where the operation is known. Every response gets a new request id and
+the security header fields, also after an unexpected exception.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import ipaddress
+import logging
+import re
+import socket
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from time import perf_counter
 from typing import cast
 
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentctl.config.settings import Settings
+from agentctl.errors import BadRequest, CrossSiteRequest, Unauthenticated, Unavailable
 from agentctl.extensions import load_extensions
-from agentctl.server.authentication import AuthenticationMiddleware, CrossOriginMiddleware
+from agentctl.records.hosts import is_loopback_host, parse_ip_address
+from agentctl.records.ids import new_id
+from agentctl.records.logs import add_log_context, current_log_context, set_log_context
+from agentctl.records.routes import INTERFACE_HEADER
+from agentctl.records.trace_context import caller_trace, parse_traceparent
+from agentctl.server.answers import (
+    CALLER_KEY,
+    OWN_ROUTE_KEY,
+    AppState,
+    BytesResponse,
+    Caller,
+    error_response,
+)
+from agentctl.server.observability.log import FIELDS_ATTRIBUTE, FinishedRequest
 from agentctl.server.openapi import pages
 from agentctl.server.routes import build_all_operations
-from agentctl.server.routing import Dispatcher, Face, Operation, check_routes
-from agentctl.server.state import AppState
+from agentctl.server.routing import (
+    RESPONSE_KEY,
+    Dispatcher,
+    Face,
+    Operation,
+    check_routes,
+    send_error_response,
+)
+
+_WRONG_HOST = (
+    "The Host of the request is not accepted without authorization: call the server by a loopback"
+    " name or address or by server.host, or enable authorization"
+)
+_WRONG_ORIGIN = (
+    "A page of another origin has made the request, which is not accepted without authorization:"
+    " add the origin to server.cors_origins, or enable authorization"
+)
+
+_access_log = logging.getLogger("agentctl.access")
+
+_FIXED_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_DEFAULT_HEADERS = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+
+_ALLOWED_HEADERS = (
+    INTERFACE_HEADER, "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match",
+    "Last-Event-ID", "Traceparent",
+    # Of the faces: sessions, and the fields that the clients of OpenAI and MCP send.
+    "X-Session-ID", "Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id",
+    "X-Stainless-Arch", "X-Stainless-Helper-Method", "X-Stainless-Lang", "X-Stainless-OS",
+    "X-Stainless-Package-Version", "X-Stainless-Poll-Helper", "X-Stainless-Retry-Count",
+    "X-Stainless-Runtime", "X-Stainless-Runtime-Version", "X-Stainless-Timeout",
+)  # fmt: skip
+_EXPOSED_HEADERS = (
+    "ETag", "Retry-After", "X-Request-ID", "X-Run-ID", "X-Session-ID", "X-Ignored-Parameters",
+    "Mcp-Session-Id", "WWW-Authenticate", "X-Trace-ID",
+)  # fmt: skip
+
+_SEVERAL_CREDENTIALS = re.compile(rb"bearer .*,\s*bearer ", re.IGNORECASE)
+
+HeaderFields = Iterable[tuple[bytes, bytes]]
+
+
+class OriginGuard:
+    """The check of the Host and the origin of each request to one address.
+
+    Args:
+        host: the name or address that the server listens on. For all addresses of the machine, any
+            IP address and the name of the machine are accepted: rebinding needs a name of the
+            attacker.
+        origins: web origins whose pages may call; `*` for all.
+    """
+
+    def __init__(self, host: str, origins: Iterable[str] = ()) -> None:
+        self._everywhere = _is_unspecified(host)
+        name = socket.gethostname() if self._everywhere else host
+        self._name = _normalize(name.encode("ascii", "replace"))
+        self._origins = frozenset(origin.encode() for origin in origins)
+        self._is_accepted_host = functools.lru_cache(maxsize=64)(self._check_name)
+
+    def check(self, scope: Scope) -> None:
+        """Check the header of a request.
+
+        The navigation of a browser to a URL of the server is accepted from any page: it changes
+        nothing, and the page cannot read the response.
+
+        Raises:
+            CrossSiteRequest: the Host is not a name of the server, or a page of another origin has
+                made the request.
+        """
+        fields = dict[bytes, bytes](scope["headers"])
+        host = fields.get(b"host", b"")
+        if not self._is_accepted_host(host):
+            raise CrossSiteRequest(_WRONG_HOST)
+        if b"*" in self._origins:
+            return
+        origins = {value for name, value in scope["headers"] if name == b"origin"}
+        if origins:
+            hosts = {origin.partition(b"://")[2].lower() for origin in origins - self._origins}
+            if hosts - {host.lower()}:
+                raise CrossSiteRequest(_WRONG_ORIGIN)
+        elif fields.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not (
+            scope["method"] in ("GET", "HEAD")
+            and fields.get(b"sec-fetch-mode") == b"navigate"
+            and fields.get(b"sec-fetch-dest") == b"document"
+        ):
+            raise CrossSiteRequest(_WRONG_ORIGIN)
+
+    def accepts(self, scope: Scope) -> bool:
+        try:
+            self.check(scope)
+        except CrossSiteRequest:
+            return False
+        return True
+
+    def _check_name(self, host: bytes) -> bool:
+        has_port = b":" in host and not host.endswith(b"]")
+        name = _normalize(host.rpartition(b":")[0] if has_port else host)
+        if name == self._name or name == "localhost" or name.endswith(".localhost"):
+            return True
+        if self._everywhere:
+            return parse_ip_address(name) is not None
+        return is_loopback_host(name)
+
+
+def _normalize(host: bytes) -> str:
+    text = host.decode("latin-1").lower()
+    if text.startswith("["):
+        return text[1:-1]
+    return text.removesuffix(".")
+
+
+def _is_unspecified(host: str) -> bool:
+    address = parse_ip_address(host)
+    if address is None:
+        return host == "0"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_unspecified
+
+
+def add_common_headers(fields: HeaderFields, request_id: str) -> list[tuple[bytes, bytes]]:
+    headers = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED_HEADERS]
+    names = dict(headers)
+    return [*headers, *(field for field in _DEFAULT_HEADERS if field[0] not in names)]
+
+
+class _SentResponse:
+    """The outermost ASGI `send`: adds the common header fields, and drops the body for HEAD.
+
+    Attributes:
+        status: status of the response; None until it starts: then no error can be sent.
+    """
+
+    __slots__ = ("omits_body", "request_id", "send", "status")
+
+    def __init__(self, send: Send, request_id: str, *, omits_body: bool) -> None:
+        self.send = send
+        self.request_id = request_id
+        self.omits_body = omits_body
+        self.status: int | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = add_common_headers(message["headers"], self.request_id)
+            if (trace_id := current_log_context().get("trace_id")) is not None:
+                message["headers"].append((b"x-trace-id", trace_id.encode("ascii")))
+        elif self.omits_body:
+            message["body"] = b""
+        await self.send(message)
+
+
+class AuthenticationMiddleware:
+    """Identifies the caller and adds the common header fields to the response."""
+
+    def __init__(self, app: ASGIApp, state: AppState) -> None:
+        self.app = app
+        self.state = state
+        settings = state.settings
+        self._reads_traces = settings.tracing.enabled and settings.tracing.parent != "ignore"
+        self._guard = (
+            None
+            if settings.authorization.enabled
+            else OriginGuard(settings.server.host, settings.server.cors_origins)
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start = perf_counter()
+        request_id = new_id()
+        set_log_context(request_id=request_id)
+        method = scope["method"]
+        response = _SentResponse(send, request_id, omits_body=method == "HEAD")
+        if method == "HEAD":  # In a copy, because the HTTP protocol still reads the method HEAD.
+            scope = {**scope, "method": "GET"}
+        scope[RESPONSE_KEY] = response
+        try:
+            self.state.running_service  # noqa: B018 - raises while the app is not running
+            if self._guard is not None:
+                self._guard.check(scope)
+            scope[CALLER_KEY] = await self._identify_caller(scope["headers"], request_id)
+            await self.app(scope, receive, response)
+        except Exception as error:
+            await send_error_response(error, scope, receive, response)
+        finally:
+            seconds = perf_counter() - start
+            operation = getattr(scope.get("route"), "operation", None) or scope.get(OWN_ROUTE_KEY)
+            caller = scope.get(CALLER_KEY)
+            principal = None if caller is None else caller.principal
+            identity = None if principal is None else principal.identity
+            finished = FinishedRequest(operation, method, response.status, seconds, identity)
+            for observe in self.state.request_observers:
+                observe(finished)
+
+    async def _identify_caller(self, headers: HeaderFields, request_id: str) -> Caller:
+        assert self.state.verifier is not None
+        try:
+            principal = await self.state.verifier.identify(_get_authorization(headers))
+        except (Unauthenticated, Unavailable) as error:
+            return Caller(self.state, request_id, None, error)
+        add_log_context(principal=principal.identity)
+        if self._reads_traces:
+            _read_trace(headers)
+        return Caller(self.state, request_id, principal)
+
+
+def _read_trace(headers: HeaderFields) -> None:
+    """Take over the trace of an identified caller; several fields or a wrong one count as none."""
+    values = [value for name, value in headers if name == b"traceparent"]
+    trace = parse_traceparent(values[0].decode("latin-1")) if len(values) == 1 else None
+    caller_trace.set(trace)
+    if trace is not None:
+        add_log_context(trace_id=trace.trace_id)
+
+
+def _get_authorization(headers: HeaderFields) -> str | None:
+    """Return the value of the Authorization header, None if there is none.
+
+    Raises:
+        BadRequest: several fields, or several credentials in one field, as a proxy joins them.
+            Implementations disagree which one counts (RFC 6750 3.1, `invalid_request`).
+    """
+    values = [value for name, value in headers if name == b"authorization"]
+    if not values:
+        return None
+    if len(values) > 1 or (b"," in values[0] and _SEVERAL_CREDENTIALS.search(values[0])):
+        raise BadRequest("The request has more than one credential")
+    return values[0].decode("latin-1")
+
+
+def log_request(request: FinishedRequest) -> None:
+    """Write a line of the access log, with the fields of the log context.
+
+    The line has the operation and not the path, because callers choose parts of the path.
+    """
+    if not _access_log.isEnabledFor(logging.INFO):
+        return
+    # The record is built by hand: `info` also looks up the calling function, which takes
+    # 3 to 4 of the 15 microseconds of a line.
+    record = logging.LogRecord(
+        _access_log.name, logging.INFO, "", 0, "request finished", None, None
+    )
+    fields = {
+        "operation": request.operation,
+        "method": request.method,
+        "status": request.status,
+        "duration_ms": round(request.seconds * 1_000, 3),
+        "via": request.via,
+    }
+    setattr(record, FIELDS_ATTRIBUTE, fields)
+    _access_log.handle(record)
+
+
+class CrossOriginMiddleware(CORSMiddleware):
+    """Starlette's CORS middleware without cookies, with error responses of our shape."""
+
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=("DELETE", "GET", "HEAD", "PATCH", "POST"),
+            allow_headers=_ALLOWED_HEADERS,
+            expose_headers=_EXPOSED_HEADERS,
+            max_age=600,
+        )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Return a 204 with the allowed methods and fields, or a 400."""
+        response = super().preflight_response(request_headers)
+        answer = BytesResponse(b"", 204, None)
+        if response.status_code >= 400:
+            answer = error_response(BadRequest("Origin not allowed"))
+        answer.raw_headers += [
+            field
+            for field in response.raw_headers
+            if field[0].startswith(b"access-control-") or field[0] == b"vary"
+        ]
+        return answer
 
 
 class ServedApplication(Starlette):
@@ -120,7 +437,6 @@ async def running(app: ServedApplication) -> AsyncIterator[None]:
         InvalidConfiguration: a tool cannot be used.
         RuntimeError: a route has no row in the policy table.
     """
-    from agentctl.server.observability.log import log_request
     from agentctl.service.service import Service
 
     app.check()

@@ -19,8 +19,8 @@ from agentctl.errors import TooLarge, ValidationFailed
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import MAXIMUM_RUN_FILES
 from agentctl.interface.requests.files import READ_BYTES, FileUpload
+from agentctl.server.answers import Call
 from agentctl.server.requests import check_announced_length, parse_form
-from agentctl.server.state import Call
 from agentctl.store.threads import call_in_thread
 
 FILES_ALONE = "Look at the files of this message."

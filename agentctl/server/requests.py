@@ -36,6 +36,7 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.strict import parse_json
 from agentctl.records.value_types import ValueType, WrongValue, compile_type, field_types
 from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
+from agentctl.server.answers import Call
 from agentctl.server.operation_bodies import (
     ContinueBody,
     DecisionBody,
@@ -56,7 +57,6 @@ from agentctl.server.operation_bodies import (
     UpdateMemoryBody,
     UpdateSessionBody,
 )
-from agentctl.server.state import Call
 
 MAXIMUM_PAIRS = 100
 """Pairs in one query string or form. No regular client sends more."""

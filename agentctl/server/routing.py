@@ -16,6 +16,7 @@ the audit entry and the cancel of that operation.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from inspect import Parameter, getdoc
@@ -32,8 +33,11 @@ from agentctl.auth.principal import Principal
 from agentctl.errors import (
     AgentctlError,
     BadRequest,
+    CrossSiteRequest,
+    InternalError,
     InvalidToken,
     Unauthenticated,
+    Unavailable,
     UnsupportedMediaType,
     ValidationFailed,
 )
@@ -42,20 +46,24 @@ from agentctl.interface.operations import ROUTES
 from agentctl.interface.requests import SessionLocator
 from agentctl.records.audit import AUTHENTICATE
 from agentctl.records.kinds import KINDS
-from agentctl.records.logs import add_log_context
+from agentctl.records.logs import RateLimitedLog, add_log_context
 from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.times import now
-from agentctl.server.answers import revalidate
-from agentctl.server.authentication import send_error_response
+from agentctl.server.answers import CALLER_KEY, ERROR_RESPONSE_KEY, Call, error_response, revalidate
 from agentctl.server.requests import Adapt, BodyFields, Parameters, RequestBody
-from agentctl.server.state import CALLER_KEY, ERROR_RESPONSE_KEY, Call
 from agentctl.service.audit_log import EntryCounter
 from agentctl.store.repositories.audit import AuditRow
 
 Endpoint = Callable[..., Awaitable[Response]]
 Responses = Mapping[int | str, dict[str, Any]]
 """OpenAPI responses by status."""
+
+RESPONSE_KEY = "agentctl.response"
+"""Key of the response in the ASGI scope: its `status` is None until it starts, and `request_id`."""
+
+_log = logging.getLogger("agentctl.server")
+_limited_log = RateLimitedLog(_log)
 
 _LOGGED_PATH_PARAMETERS = frozenset({"session_id", "run_id"})
 """Path parameters that log lines contain."""
@@ -272,6 +280,32 @@ async def respond(
         if isinstance(error, Unauthenticated) and service is not None:
             count_rejection(service.hosting.audit_log.counter, error)
         await send_error_response(error, scope, receive, send)
+
+
+async def send_error_response(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send an error response; log an exception that is not ours and send a 500.
+
+    Raises:
+        Exception: the response had already started, so only the closed connection can show the
+            error.
+    """
+    response = scope[RESPONSE_KEY]
+    shown = error if isinstance(error, AgentctlError) else None
+    if shown is None or (shown.status == 500 and not isinstance(shown, InternalError)):
+        _log.error("request %s failed", response.request_id, exc_info=error)
+        shown = InternalError()
+    elif isinstance(shown, CrossSiteRequest):
+        _limited_log.log("refused with 403: %s", shown.detail)
+    elif isinstance(shown, Unavailable):
+        # The same cause fails many requests, and its source has logged it. Log it rarely here.
+        _limited_log.log("requests fail with 503: %s", shown.detail)
+        _log.debug("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)
+    elif shown.status >= 500:
+        _log.warning("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)
+    if response.status is not None:
+        raise error
+    build_response = scope.get(ERROR_RESPONSE_KEY, error_response)
+    await build_response(shown)(scope, receive, send)
 
 
 def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:

@@ -85,7 +85,7 @@ USES: dict[str, tuple[str, ...]] = {
     "the names and texts of a standard in messages, explanations and fields": (
         "auth.explain.checks", "config.settings", "errors", "interop.agui.face",
         "interface.requests.files", "interop.mcp.face", "runtime.json_schema",
-        "server.authentication",
+        "server.app",
         "store.repositories.events",
     ),
     "own formats, which no library reads": (

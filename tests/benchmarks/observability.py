@@ -21,7 +21,8 @@ from typing import get_args
 
 from agentctl.config.observability import Log, LogFormat
 from agentctl.records.logs import add_log_context, set_log_context
-from agentctl.server.observability.log import FinishedRequest, log_request, log_to_stderr
+from agentctl.server.app import log_request
+from agentctl.server.observability.log import FinishedRequest, log_to_stderr
 from agentctl.server.observability.measurements import RequestCounters
 from tests.benchmarks.load import Load
 from tests.benchmarks.measure import run_rounds

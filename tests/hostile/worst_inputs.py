@@ -261,7 +261,7 @@ CASES: dict[str, Case] = {
     "long session": Case(
         get("/sessions/history"),
         OK,
-        ("server.state.RESPONSE_BYTES", "interface.requests.MAXIMUM_CUT"),
+        ("server.answers.RESPONSE_BYTES", "interface.requests.MAXIMUM_CUT"),
     ),
     "message": Case(run("echo", message="é" * 131_072), OK, ("limits.message_bytes",)),
     "metadata": Case(

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.server import create_app, running
-from agentctl.server.authentication import AuthenticationMiddleware
+from agentctl.server.answers import Call
+from agentctl.server.app import AuthenticationMiddleware
 from agentctl.server.routing import Dispatcher, Operation
-from agentctl.server.state import Call
 from tests.deployment import ADMIN, Deployment
 from tests.server.test_mounting import bearer, client
 

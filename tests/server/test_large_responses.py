@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from agentctl.server import state
+from agentctl.server import answers
 from tests.deployment import ADMIN, Deployment
 from tests.loops import wait_until
 from tests.server.concurrent_callers import open_client
@@ -47,7 +47,7 @@ def slow_reader(url: str, path: str, token: str) -> Iterator[RawConnection]:
 async def test_unread_responses_use_a_limited_number_of_bytes(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "RESPONSE_BYTES", 16_000_000)
+    monkeypatch.setattr(answers, "RESPONSE_BYTES", 16_000_000)
     with serve_in_thread(deployment) as served:
         async with (
             open_client(deployment, served.url) as mine,

@@ -13,7 +13,7 @@ from agentctl.interface.requests import StreamEvent
 from agentctl.interop.mcp.questions import Question
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import TEXT_KINDS, EventKind, parse_event
-from agentctl.server.state import Call
+from agentctl.server.answers import Call
 
 Result = dict[str, Any]
 """The result of a call as JSON of the protocol."""

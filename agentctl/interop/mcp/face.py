@@ -33,9 +33,8 @@ from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
 from agentctl.records.logs import add_log_context
 from agentctl.runtime.mcp.library import IS_FIRST
-from agentctl.server.answers import json_response
+from agentctl.server.answers import ERROR_RESPONSE_KEY, Call, json_response
 from agentctl.server.routing import Face, MatchedRoute, path_below_root
-from agentctl.server.state import ERROR_RESPONSE_KEY, Call
 
 WELL_KNOWN = "/.well-known/"
 

@@ -30,9 +30,8 @@ from agentctl.interop.mcp.tools import INSTRUCTIONS
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.trace_context import caller_trace, parse_traceparent
-from agentctl.server.answers import COMMENT_SECONDS, json_response, no_content_response
+from agentctl.server.answers import COMMENT_SECONDS, Call, json_response, no_content_response
 from agentctl.server.requests import read_json_body
-from agentctl.server.state import Call
 
 SESSION_HEADER = "Mcp-Session-Id"
 

@@ -22,7 +22,7 @@ from agentctl.config.settings import Settings
 from agentctl.interop.mcp.client import CallingClient, CallTool, ListTools, NoSuchTool
 from agentctl.interop.mcp.tools import INSTRUCTIONS
 from agentctl.runtime.mcp.library import to_json
-from agentctl.server.state import Call
+from agentctl.server.answers import Call
 
 Context = ServerRequestContext[Any, Any]
 

@@ -47,11 +47,10 @@ from agentctl.records.ids import is_component_id, is_session_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteTable, operation_ids
 from agentctl.records.runs import FoundTurn
-from agentctl.server.answers import BytesResponse, json_response
+from agentctl.server.answers import BytesResponse, Call, json_response
 from agentctl.server.given_files import FILES_ALONE, store_files
 from agentctl.server.requests import read_json_body
 from agentctl.server.routing import Face, match_route
-from agentctl.server.state import Call
 
 PREFIX = "/v1"
 

@@ -30,12 +30,12 @@ from agentctl.records.logs import add_log_context
 from agentctl.records.runs import FoundTurn
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import (
+    Call,
     EventStreamResponse,
     cancel_on_disconnect,
     json_response,
     wait_for_first_events,
 )
-from agentctl.server.state import Call
 from agentctl.work.event_loop import build_unread_outcome, read_after_change
 
 SESSION_HEADER = "X-Session-ID"

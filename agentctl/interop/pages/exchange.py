@@ -30,11 +30,10 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.logs import add_log_context
 from agentctl.records.routes import RouteTable, operation_ids
 from agentctl.runs.states import CLIENT_DISCONNECTED
-from agentctl.server.answers import EventStreamResponse, wait_for_first_events
+from agentctl.server.answers import Call, EventStreamResponse, wait_for_first_events
 from agentctl.server.given_files import FILES_ALONE, store_files
 from agentctl.server.requests import read_json_body
 from agentctl.server.routing import Face, match_route
-from agentctl.server.state import Call
 from agentctl.work.event_loop import read_after_change
 
 Portions = AsyncGenerator[list[StreamEvent]]

@@ -19,9 +19,8 @@ import orjson
 from starlette.responses import Response
 
 from agentctl.errors import NotFound
-from agentctl.server.answers import BytesResponse
+from agentctl.server.answers import BytesResponse, Call
 from agentctl.server.routing import Operation
-from agentctl.server.state import Call
 
 _HTML = b"text/html; charset=utf-8"
 _SCRIPT = b"text/javascript; charset=utf-8"

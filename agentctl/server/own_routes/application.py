@@ -41,10 +41,10 @@ from agentctl.errors import (
 )
 from agentctl.records.routes import Route, RouteTable
 from agentctl.runtime.imports import UnusableObject, find_place, load_object
+from agentctl.server.answers import CALLER_KEY, OWN_ROUTE_KEY
 from agentctl.server.app import ServedApplication, configure, get_app_state, running
 from agentctl.server.own_routes.access import is_public
 from agentctl.server.routing import Dispatcher, Operation
-from agentctl.server.state import CALLER_KEY, OWN_ROUTE_KEY
 
 _PAGE_POLICY = b"base-uri 'self'; frame-ancestors 'none'; object-src 'none'"
 """The default content security policy of a user's route: its pages may load scripts and styles."""

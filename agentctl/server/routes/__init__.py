@@ -44,6 +44,7 @@ from agentctl.records.sessions import ExportFormat
 from agentctl.runs.follow.follow import stream_items
 from agentctl.server.answers import (
     BytesResponse,
+    Call,
     EventStreamResponse,
     KnownTags,
     cancel_on_disconnect,
@@ -72,7 +73,6 @@ from agentctl.server.requests import (
 )
 from agentctl.server.routes import console
 from agentctl.server.routing import Endpoint, Operation, Responses
-from agentctl.server.state import Call
 
 T = TypeVar("T")
 

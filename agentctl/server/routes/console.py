@@ -49,11 +49,10 @@ from agentctl.errors import (
     ValidationFailed,
 )
 from agentctl.records.logs import RateLimitedLog
-from agentctl.server.answers import BytesResponse, json_response
+from agentctl.server.answers import BytesResponse, Call, json_response
 from agentctl.server.openapi.pages import content_security_policy
 from agentctl.server.requests import RequestBody
 from agentctl.server.routing import Endpoint, Operation
-from agentctl.server.state import Call
 
 _CONTENT_TYPES = {
     ".css": b"text/css; charset=utf-8",

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from agentctl.errors import AgentctlError, InternalError, TooLarge
 from agentctl.records.ids import new_id
 from agentctl.server.answers import error_response
-from agentctl.server.authentication import add_common_headers
+from agentctl.server.app import add_common_headers
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent

@@ -18,8 +18,8 @@ from agentctl.interop.agentos.server.run_endpoints import RunEndpoints
 from agentctl.interop.agentos.server.session_endpoints import ApprovalEndpoints, SessionEndpoints
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
+from agentctl.server.answers import Call
 from agentctl.server.routing import Endpoint, Operation
-from agentctl.server.state import Call
 
 _SAME_ENDPOINT = ("create_session", "update_session", "rename_session", "update_memory")
 """Operations of which only the errors differ, or the body, too."""

@@ -18,10 +18,9 @@ from agentctl.interface.requests import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page, Str
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.records.document import Document
 from agentctl.records.routes import INTERFACE_HEADER
-from agentctl.server.answers import BytesResponse, document_response, json_response
+from agentctl.server.answers import BytesResponse, Call, document_response, json_response
 from agentctl.server.requests import parse_pairs
 from agentctl.server.routing import Endpoint, Operation
-from agentctl.server.state import Call
 
 _INTERFACE_FIELD = INTERFACE_HEADER.lower().encode("ascii")
 

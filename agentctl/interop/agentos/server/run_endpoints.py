@@ -42,6 +42,7 @@ from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.strict import parse_json
 from agentctl.runs.states import is_final
 from agentctl.server.answers import (
+    Call,
     EventStreamResponse,
     cancel_on_disconnect,
     document_response,
@@ -65,7 +66,6 @@ from agentctl.server.requests import (
     read_content,
     read_content_type,
 )
-from agentctl.server.state import Call
 
 _VARIANTS: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("input", "additional_instructions"), (None, "")),

@@ -52,11 +52,10 @@ from agentctl.interop.agentos.waiting import PAUSE_TYPES
 from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
-from agentctl.server.answers import json_response, no_content_response
+from agentctl.server.answers import Call, json_response, no_content_response
 from agentctl.server.operation_bodies import DeleteSessionsBody, Field
 from agentctl.server.requests import RequestBody
 from agentctl.server.routes import get_file_content
-from agentctl.server.state import Call
 
 ApprovalId = Annotated[str, Path("Id of the approval")]
 Only = Annotated[str | None, Query("Only approvals with this value")]

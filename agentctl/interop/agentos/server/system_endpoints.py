@@ -24,10 +24,9 @@ from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.records.times import format_rfc3339, now
-from agentctl.server.answers import json_response, no_content_response
+from agentctl.server.answers import Call, json_response, no_content_response
 from agentctl.server.operation_bodies import GrantBody, UpdateMemoryBody
 from agentctl.server.requests import RequestBody
-from agentctl.server.state import Call
 
 DEFAULT_SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read", "config:read")
 """Scopes of a new service account without `scopes`."""
