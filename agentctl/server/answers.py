@@ -219,8 +219,8 @@ class Call(Request):
     def operations(self) -> ServiceOperations:
         """The operations as the caller; without a principal, as one without scopes."""
         caller = self.caller
-        service = caller.app_state.running_service
-        return service.operations_for(caller.principal or _ANONYMOUS, caller.request_id)
+        hosting = caller.app_state.running_service.hosting
+        return ServiceOperations(hosting, caller.principal or _ANONYMOUS, caller.request_id)
 
 
 class BytesResponse(Response):

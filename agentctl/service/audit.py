@@ -23,8 +23,8 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.service import paging
+from agentctl.service.documents import RecordWriter
 from agentctl.service.family import OperationFamily
-from agentctl.service.json_texts import RecordWriter
 from agentctl.store.database import Database
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import AuditRow, Frontier, HeadRow

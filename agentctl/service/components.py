@@ -12,7 +12,7 @@ from agentctl import errors
 from agentctl.auth import policy
 from agentctl.auth.policy import list_open_operations
 from agentctl.auth.tokens.grants import ScopeRules, trace_scopes
-from agentctl.interface.requests import DiffFilter, SessionLocator, VersionFilter
+from agentctl.interface.requests import DiffFilter, VersionFilter
 from agentctl.records.components import VersionDiff, VersionPage, VersionRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -61,14 +61,6 @@ class ComponentOperations(OperationFamily):
         catalog = self.hosting.catalog
         components = [item for item in catalog.components(kind).values() if item.id in visible]
         return build_document([build_record(catalog, component) for component in components])
-
-    def require_component(self, kind: ComponentKind, component_id: str) -> None:
-        """Raise NotFound unless the component is configured."""
-        self.lookups.component(kind, component_id)
-
-    def require_database(self, where: SessionLocator) -> None:
-        """Raise NotFound unless the database and table exist."""
-        self.lookups.session_database(where)
 
     async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
         path = {KINDS[kind].id_field: component_id}

@@ -1,40 +1,193 @@
-"""Documents of runs, and pages, built from rows."""
+"""Documents of runs, and pages, built from rows.
+
+Long stored JSON is part of the JSON texts and is not parsed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
 
 from agentctl.errors import Unavailable
-from agentctl.interface.requests import FULL_VIEW, Page, RunView
+from agentctl.interface.requests import Page
 from agentctl.records.approvals import ApprovalRecord, ApprovalRow
-from agentctl.records.document import parse_records, parse_stored, require
-from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
+from agentctl.records.document import build_damage, parse_records, parse_stored, require
 from agentctl.records.kinds import KINDS
-from agentctl.records.phase import describe_run
-from agentctl.records.run_reader import RunReader
 from agentctl.records.run_spec import RunSpec
-from agentctl.records.runs import CancelRecord, RunDetails, RunRecord, RunRow, RunState, RunSummary
+from agentctl.records.runs import (
+    CancelRecord,
+    LastRunState,
+    RunRecord,
+    RunRow,
+    RunState,
+    RunSummary,
+)
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import Timestamp, format_rfc3339, now
 from agentctl.records.trace_context import parse_run_trace
+from agentctl.records.value_types import field_types
 from agentctl.runs.life.cancel import CancelResult
-from agentctl.runs.log.fold import find_root_id, read_stored_items
-from agentctl.runs.states import is_final, is_settled
+from agentctl.runs.states import is_final
 from agentctl.runtime.transcript.history import parse_messages
-from agentctl.service.json_texts import RecordWriter, dump_holding, embed_stored, join_array
 from agentctl.service.paging import encode_cursor
-from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories import approvals, queue, run_reads, sessions
-from agentctl.store.repositories.search_pages import WordSearch
 from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
-from agentctl.store.threads import call_in_thread
-from agentctl.store.visibility import EVERYONE
+
+CHECKED_BYTES = 1_048_576
+"""Size of a stored text that is parsed before it is sent, in some milliseconds."""
+
+
+def join_array(items: Iterable[bytes]) -> bytes:
+    """Join documents into a JSON array."""
+    return b"[" + b",".join(items) + b"]"
+
+
+def stored_json(text: str | None, opening: str = "") -> bytes:
+    """Return a stored JSON text; None is null.
+
+    A text of up to `CHECKED_BYTES` is parsed, of a longer one only its two ends are checked: the
+    time of a parse grows with the text.
+
+    Args:
+        opening: the bracket with which the text begins; `""` for any value.
+
+    Raises:
+        Unavailable: the text is not JSON.
+    """
+    if text is None:
+        return b"null"
+    raw = text.encode()
+    try:
+        if not text.startswith(opening):
+            raise build_damage()
+        if len(raw) <= CHECKED_BYTES:
+            orjson.loads(raw)
+            return raw
+    except orjson.JSONDecodeError:
+        pass
+    else:
+        if raw[:1] + raw[-1:] in (b"{}", b"[]", b'""'):
+            return raw
+    raise build_damage()
+
+
+def embed_stored(text: str | None, opening: str = "") -> orjson.Fragment:
+    """Return a stored JSON text as a part of a document. Raises Unavailable, see `stored_json`."""
+    return orjson.Fragment(stored_json(text, opening))
+
+
+def check_array(pieces: Iterable[bytes]) -> None:
+    """Check the inner texts of stored JSON arrays that are joined.
+
+    Raises:
+        Unavailable: they are not JSON.
+    """
+    try:
+        orjson.loads(b"[%b]" % b",".join(filter(None, pieces)))
+    except orjson.JSONDecodeError:
+        raise build_damage() from None
+
+
+def join_arrays(inner: Sequence[bytes]) -> list[bytes]:
+    """Join the inner texts of JSON arrays into one array, without a copy of them."""
+    pieces = [piece for text in inner if text for piece in (b",", text)]
+    pieces[:1] = [b"["]
+    pieces.append(b"]")
+    return pieces
+
+
+def dump_in_pieces(record: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> bytes:
+    """Serialize a record with one long member from pieces, which are copied only once.
+
+    Args:
+        name: the member; it is neither the first nor the last one.
+    """
+    names = list(record)
+    at = names.index(name)
+    head, tail = (
+        orjson.dumps({each: record[each] for each in part})
+        for part in (names[:at], names[at + 1 :])
+    )
+    return b"".join([head[:-1], b',"%b":' % name.encode(), *pieces, b",", tail[1:]])
+
+
+class RecordWriter:
+    """Writes the JSON texts of a record from rows of a class, by the types of the fields.
+
+    A time is stored in microseconds; objects, arrays and values of any type are stored as JSON.
+
+    Args:
+        record, row: the class of the record, a typed dictionary, and of the rows.
+        columns: the columns of the fields that have another name.
+        computed: the fields that `write` takes, although the row has such a column.
+        last: the fields that come last; the others have the order of the record.
+    """
+
+    def __init__(
+        self,
+        record: type,
+        row: type,
+        columns: Mapping[str, str] | None = None,
+        *,
+        computed: Collection[str] = (),
+        last: Sequence[str] = (),
+    ) -> None:
+        names = getattr(row, "_fields", None) or [field.name for field in fields(row)]
+        named = dict(zip(names, names, strict=True)) | dict(columns or {})
+        order = [*(name for name in record.__annotations__ if name not in last), *last]
+        self._record = record
+        self._stored = [name for name in order if name in named and name not in computed]
+        self._read = attrgetter(*(named[name] for name in self._stored))
+        self._template: dict[str, Any] = dict.fromkeys(order)
+        self._others = frozenset(order).difference(self._stored)
+
+    @cached_property
+    def _converters(self) -> list[tuple[str, Callable[[Any], Any]]]:
+        """The functions for the columns that are not stored as they are sent."""
+        types = field_types(self._record)
+        kinds: dict[object, Callable[[Any], Any]] = {
+            Timestamp: format_rfc3339,
+            dict: partial(embed_stored, opening="{"),
+            list: partial(embed_stored, opening="["),
+        }
+        return [
+            (name, kinds.get(types[name].kind, embed_stored))
+            for name in self._stored
+            if types[name].kind is Timestamp or not types[name].classes
+        ]
+
+    def build(self, row: Any, computed: Mapping[str, Any]) -> Any:
+        """Build a record; a field that is neither a column nor computed is left out.
+
+        Raises:
+            Unavailable: see `stored_json`.
+        """
+        record = self._template | dict(zip(self._stored, self._read(row), strict=True))
+        for name, convert in self._converters:
+            if (value := record[name]) is not None:
+                record[name] = convert(value)
+        record.update(computed)
+        for name in self._others.difference(computed):
+            del record[name]
+        return record
+
+    def write(self, row: Any, computed: Mapping[str, Any]) -> bytes:
+        """Return the text of what `build` returns."""
+        return orjson.dumps(self.build(row, computed))
+
+
+def dump_holding(run: LastRunState) -> bytes:
+    """Return the names of the work that goes on after the end of a run, `null` if not known."""
+    if not is_final(run.status) or run.stopped_at is not None:
+        return b"[]"
+    return stored_json(run.holding)
+
 
 INPUT_LENGTH = 200
 """Characters of the input in the summary of a run."""
@@ -42,11 +195,6 @@ INPUT_LENGTH = 200
 MAXIMUM_DEPTH = 8
 """Levels of members whose tokens are added in the summary of a run."""
 
-FindSpans = Callable[[str], list[dict[str, Any]] | None]
-"""Returns the spans of a live run by its id, None if they are not known."""
-
-FindMetrics = Callable[[str], dict[str, int | None] | None]
-"""Returns the token counters so far of a live run by its id, None if they are not known."""
 
 UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
 """The counters of a live run that another process executes: a JSON object."""
@@ -93,26 +241,6 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
     if rows.searched_until is not None:
         meta["searched_until"] = format_rfc3339(rows.searched_until)
     return b'{"data":%b,"meta":%b}' % (join_array(items), orjson.dumps(meta))
-
-
-async def add_matches(
-    items: list[bytes], rows: RowPage[Any], search: WordSearch | None
-) -> list[bytes]:
-    """Add to each document the part of its text around the words; none without a search."""
-    if search is None:
-        return items
-    words = search.words
-
-    def add() -> list[bytes]:
-        documents = list[bytes]()
-        for item, match in zip(items, rows.matches, strict=True):
-            snippet, highlights = words.cut(match.text)
-            found = {"run_id": match.run_id, "snippet": snippet, "highlights": highlights}
-            documents.append(b'%b,"match":%b}' % (item[:-1], orjson.dumps(found)))
-        return documents
-
-    # Long texts take milliseconds each: not on the event loop.
-    return await call_in_thread(add)
 
 
 class RelatedFacts(NamedTuple):
@@ -171,7 +299,7 @@ def _write_whole(
     try:
         return writer.write(row, {**_build_members(row, facts), **build(row)})
     except Unavailable:
-        whole, damaged = _leave_out_damage(row)
+        whole, damaged = leave_out_damage(row)
         if not damaged:
             raise
         if "metrics" in damaged:
@@ -180,7 +308,7 @@ def _write_whole(
         return writer.write(whole, {**_build_members(whole, facts), **build(whole), **named})
 
 
-def _leave_out_damage(row: RunRow) -> tuple[RunRow, list[str]]:
+def leave_out_damage(row: RunRow) -> tuple[RunRow, list[str]]:
     """Return a row without its damaged JSON texts, and their names."""
     texts = {name: getattr(row, name) for name in _PARSERS}
     damaged = [
@@ -251,60 +379,15 @@ def cut_entries(entries: Iterable[Any], field: str, cut: int | None) -> None:
             entry["truncated"] = {"characters": len(text)}
 
 
-@unit
-def read_run_page(
-    rows: Work[RowPage[RunRow]], view: RunView, find_spans: FindSpans, find_metrics: FindMetrics
-) -> Steps[tuple[RowPage[RunRow], list[bytes]]]:
-    """Read a page of runs with their documents; the arguments are those of `read_run_documents`."""
-    page = yield from rows
-    return page, (yield from read_run_documents(page.rows, view, find_spans, find_metrics))
-
-
-@unit
-def read_run_documents(
-    rows: Sequence[RunRow],
-    view: RunView = FULL_VIEW,
-    find_spans: FindSpans = lambda _: None,
-    find_metrics: FindMetrics = lambda _: None,
-) -> Steps[list[bytes]]:
-    """Build the documents of runs, each with the runs that it started.
-
-    Args:
-        rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
-        find_spans: finds the spans of live runs; without it they have none.
-        find_metrics: finds the tokens of live runs; without it they are not known.
-    """
-    if view.view in SUMMARY_VIEWS:
-        related = yield from _read_related(rows, find_metrics)
-        summaries = [build_run_summary(row, related[row.run_id]) for row in rows]
-        if view.view == "phase":
-            return [orjson.dumps(_add_phase(summary)) for summary in summaries]
-        return summaries
-    if view.view == "items":
-        return (yield from _read_run_items(rows, view.cut, find_spans, find_metrics))
-    members = yield from run_reads.list_children([row.run_id for row in rows])
-    related = yield from _read_related(rows, find_metrics)
-    return [
-        build_run_document(
-            row,
-            related[row.run_id],
-            members[row.run_id],
-            view.cut,
-            None if is_final(row.status) else find_spans(row.run_id),
-        )
-        for row in rows
-    ]
-
-
 def build_document_alone(row: RunRow, cut: int | None) -> bytes:
     """Build the document of a run that no other row concerns (`run_reads.get_alone`)."""
     metrics = row.metrics or NO_USAGE
-    total = _total_tokens(metrics)
-    facts = RelatedFacts(metrics, total if _is_counted(metrics, total) else None, 0)
+    total = total_tokens(metrics)
+    facts = RelatedFacts(metrics, total if is_counted(metrics, total) else None, 0)
     return build_run_document(row, facts, (), cut)
 
 
-def _is_counted(metrics: str, total: int) -> bool:
+def is_counted(metrics: str, total: int) -> bool:
     if metrics is UNKNOWN_USAGE:
         return False
     if total:
@@ -312,119 +395,8 @@ def _is_counted(metrics: str, total: int) -> bool:
     return (parse_stored(metrics, dict) or {}).get("total_tokens") is not None
 
 
-def _add_phase(summary: bytes) -> dict[str, Any]:
-    run = orjson.loads(summary)
-    return {**run, "phase": describe_run(run)}
-
-
-@unit
-def _read_run_items(
-    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans, find_metrics: FindMetrics
-) -> Steps[list[bytes]]:
-    child_rows = yield from run_reads.list_child_rows([row.run_id for row in rows])
-    related = yield from _read_related([*child_rows, *rows], find_metrics)
-    summaries = [build_run_summary(row, related[row.run_id]) for row in (*child_rows, *rows)]
-    children: dict[str | None, list[Child]] = {}
-    for child, summary in zip(child_rows, summaries, strict=False):
-        below = children.setdefault(child.parent_run_id, [])
-        below.append(Child(_add_phase(summary), child.input))
-    readers: dict[str, RunReader] = {}
-    documents = []
-    for row, summary in zip(rows, summaries[len(child_rows) :], strict=True):
-        own = children.get(row.run_id, ())
-        spans = None if is_final(row.status) else find_spans(row.run_id)
-        member_ids = [child.run["run_id"] for child in own]
-        stored, damaged = _leave_out_damage(row)
-        run = orjson.loads(build_run_document(stored, related[row.run_id], member_ids, None, spans))
-        run["damaged"] = damaged
-        items = build_items(run, own, cut)
-        if not is_settled(row.status):
-            root_id = yield from find_root_id(row)
-            if root_id not in readers:
-                readers[root_id] = yield from read_stored_items(root_id)
-            so_far = readers[root_id].runs.get(row.run_id)
-            items = items if so_far is None else [cut_item(item, cut) for item in so_far.items]
-        whole = {name: run[name] for name in WHOLE_FIELDS}
-        documents.append(orjson.dumps({**_add_phase(summary), **whole, "items": items}))
-    return documents
-
-
-@unit
-def _read_related(
-    rows: Sequence[RunRow], find_metrics: FindMetrics
-) -> Steps[dict[str, RelatedFacts]]:
-    metrics = {row.run_id: _find_usage(row, find_metrics) for row in rows}
-    counts = dict.fromkeys(metrics, 0)
-    tokens = {run_id: _total_tokens(text) for run_id, text in metrics.items()}
-    # By id of a run below one of the rows: the rows above it.
-    above = {run_id: [run_id] for run_id in metrics}
-    level = list(above)
-
-    for depth in range(MAXIMUM_DEPTH):
-        children = yield from run_reads.list_children_usage(level)
-        if not children:
-            break
-        following: dict[str, list[str]] = {}
-        for parent_run_id, run_id, stored in children:
-            if not depth:
-                counts[parent_run_id] += 1
-            following[run_id] = above[parent_run_id]
-            live = None if stored else find_metrics(run_id)
-            own = _total_tokens(stored) if live is None else live["total_tokens"] or 0
-            for root in above[parent_run_id]:
-                tokens[root] += own
-        above, level = following, list(following)
-
-    paused = [row.run_id for row in rows if row.paused_at is not None]
-    asked = (yield from approvals.list_summaries(paused)) if paused else {}
-    queued = [row.run_id for row in rows if row.queue_turn is not None and row.started_at is None]
-    places = (yield from queue.list_positions(queued)) if queued else {}
-
-    return {
-        run_id: RelatedFacts(
-            text,
-            tokens[run_id] if _is_counted(text, tokens[run_id]) else None,
-            counts[run_id],
-            asked.get(run_id, ()),
-            places.get(run_id),
-        )
-        for run_id, text in metrics.items()
-    }
-
-
-def _find_usage(row: RunRow, find_metrics: FindMetrics) -> str:
-    if row.metrics or is_final(row.status) or row.status == "PENDING":
-        return row.metrics or NO_USAGE
-    live = find_metrics(row.run_id)
-    return UNKNOWN_USAGE if live is None else orjson.dumps(live).decode()
-
-
-def _total_tokens(metrics: str | None) -> int:
+def total_tokens(metrics: str | None) -> int:
     return parse_counters(metrics)["total_tokens"]
-
-
-@unit
-def read_run_details(run: RunRecord) -> Steps[RunDetails]:
-    """Read the runs below a run, the state of their session, and their approvals."""
-    descendants = list[RunRecord]()
-    level = run["member_runs"]
-    while level:
-        children = list[RunRecord]()
-        for child in level:
-            row = yield from run_reads.get(child, EVERYONE)
-            if row is not None:
-                (document,) = yield from read_run_documents([row])
-                children.append(orjson.loads(document))
-        descendants += children
-        level = [child for run in children for child in run["member_runs"]]
-    state = yield from sessions.get_state(run["session_id"])
-    asked = list[ApprovalRecord]()
-    if run["approvals"]:
-        find = approvals.list_of_root if run["parent_run_id"] is None else approvals.list_of_run
-        rows = yield from find(run["run_id"])
-        asked = [build_approval_record(row) for row in rows]
-    state_now = None if state is None else sessions.parse_state(state)
-    return RunDetails(descendants, state_now, asked)
 
 
 def build_approval_document(row: ApprovalRow) -> bytes:

@@ -40,8 +40,9 @@ from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import SESSION_TABLE
 from agentctl.service.audit_log import AppendEntry, AuditedCall
-from agentctl.service.documents import build_document_alone, read_run_documents
+from agentctl.service.documents import build_document_alone
 from agentctl.service.hosting import Hosting
+from agentctl.service.run_documents import read_run_documents
 from agentctl.store.database import Database, Steps, single_unit, unit
 from agentctl.store.repositories import idempotency, run_reads, sessions
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -309,6 +310,14 @@ class OperationFamily:
         policy.authorize(self.principal, operation, path_params)
         for name, text in path_params.items():
             check_text(name, text)
+
+    def require_component(self, kind: ComponentKind, component_id: str) -> None:
+        """Raise NotFound unless the component is configured."""
+        self.lookups.component(kind, component_id)
+
+    def require_database(self, where: SessionLocator) -> None:
+        """Raise NotFound unless the database and table exist."""
+        self.lookups.session_database(where)
 
     def follow(
         self, database: Database, run_id: str, after: int, *, is_started: bool = False

@@ -18,8 +18,8 @@ from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.records.validation import check_texts
 from agentctl.service import documents, paging
+from agentctl.service.documents import RecordWriter
 from agentctl.service.family import Lookups, OperationFamily
-from agentctl.service.json_texts import RecordWriter
 from agentctl.store.blobs import build_key
 from agentctl.store.database import Steps, single_unit, unit
 from agentctl.store.repositories import files, sessions

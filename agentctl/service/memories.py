@@ -18,8 +18,8 @@ from agentctl.records.memories import MemoryPage, MemoryRecord, split_words
 from agentctl.records.times import now
 from agentctl.records.validation import check_text, check_texts
 from agentctl.service import documents, paging
+from agentctl.service.documents import RecordWriter
 from agentctl.service.family import OperationFamily
-from agentctl.service.json_texts import RecordWriter
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import memories
 from agentctl.store.repositories.memories import MemoryRow

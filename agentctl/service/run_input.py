@@ -1,4 +1,4 @@
-"""The message and the object `input` of a run to start (docs/contract.md "Runs")."""
+"""The input of a run to start, and the limits of starts (docs/contract.md "Runs")."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from agentctl.auth.principal import Principal
 from agentctl.config.settings import Limits, Model
 from agentctl.errors import InvalidConfiguration, NotFound, TooLarge, ValidationFailed
 from agentctl.interface.requests import MAXIMUM_RUN_FILES, EarlierMessage, RunRequest
@@ -15,12 +16,14 @@ from agentctl.records.files import FileReference
 from agentctl.records.strict import find_object
 from agentctl.records.times import now, whole_seconds
 from agentctl.records.validation import check_json, check_text, check_texts, dump_checked_json
+from agentctl.runs.life.admission import Submission
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.files import find_kind, list_references
 from agentctl.runtime.pauses import InputSchema, WrongInput
-from agentctl.service.family import Lookups
+from agentctl.service.family import Lookups, find_repeated
 from agentctl.service.hosting import Hosting
+from agentctl.store.database import Database
 from agentctl.store.repositories import files
 
 _log = logging.getLogger("agentctl.runtime")
@@ -265,3 +268,22 @@ def _build_neutral_message(
     if message.files:
         neutral["files"] = list_references(files[file_id] for file_id in message.files)
     return neutral
+
+
+async def check_start(
+    hosting: Hosting, principal: Principal, database: Database, submission: Submission
+) -> None:
+    """Check the budgets and the rate limit of a start. A repeated request starts nothing.
+
+    Raises:
+        BudgetExceeded: a budget is used up.
+        RateLimited: the caller has started too many runs.
+    """
+    budgets, limits = hosting.budgets, hosting.rate_limits
+    if not (budgets.budgets or limits.limits_runs):
+        return
+    if await find_repeated(database, submission.idempotency):
+        return
+    if principal.via == "http":
+        limits.take_run(principal.identity)
+    await budgets.check_start(submission.spec.user_id, submission.component)

@@ -42,15 +42,16 @@ from agentctl.runtime.files import dump_references
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
+from agentctl.service.run_documents import add_matches, read_run_details, read_run_page
 from agentctl.service.run_input import (
     build_neutral_messages,
+    check_start,
     dump_request_tools,
     list_file_ids,
     read_files,
     read_run_input,
 )
 from agentctl.service.run_parts import check_event_number
-from agentctl.service.usage import check_start
 from agentctl.store.database import Database
 from agentctl.store.repositories import lists, run_reads
 from agentctl.work.event_loop import read_after_change, retry_while_unavailable
@@ -404,9 +405,9 @@ class RunOperations(OperationFamily):
         noun = "runs" if search is None else "found_runs"
         part, engine = paging.build_slice(noun, filter.page), self.hosting.engine
         rows = lists.list_runs(filter, self.lookups.visibility, part, database.totals, search)
-        read = documents.read_run_page(rows, filter.form, engine.find_spans, engine.find_metrics)
+        read = read_run_page(rows, filter.form, engine.find_spans, engine.find_metrics)
         page, items = await database.read(read, size="large")
-        items = await documents.add_matches(items, page, search)
+        items = await add_matches(items, page, search)
         return Document(documents.build_page_document(noun, items, filter.page, page))
 
     async def get_run(
@@ -445,9 +446,7 @@ class RunOperations(OperationFamily):
         self, kind: ComponentKind, component_id: str, run: RunRecord
     ) -> RunDetails:
         database = self.lookups.component_database(kind, component_id)
-        return await read_after_change(
-            lambda: database.read(documents.read_run_details(run)), run["run_id"]
-        )
+        return await read_after_change(lambda: database.read(read_run_details(run)), run["run_id"])
 
     async def cancel_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest

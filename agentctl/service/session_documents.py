@@ -31,7 +31,7 @@ from agentctl.records.sessions import (
     SummaryRow,
 )
 from agentctl.runtime.bounds import convert
-from agentctl.service.json_texts import (
+from agentctl.service.documents import (
     RecordWriter,
     check_array,
     dump_holding,

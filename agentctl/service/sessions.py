@@ -44,7 +44,7 @@ from agentctl.records.times import now
 from agentctl.records.validation import check_session_id, check_text, dump_checked_json
 from agentctl.runtime.bounds import convert
 from agentctl.runtime.components.records import build_session_data
-from agentctl.service import documents, json_texts, paging, session_documents
+from agentctl.service import documents, paging, run_documents, session_documents
 from agentctl.service.family import OperationFamily
 from agentctl.service.session_documents import JOIN_BYTES
 from agentctl.store.database import Database, Steps, unit
@@ -71,7 +71,7 @@ class SessionOperations(OperationFamily):
             work = lists.list_sessions(filter, visibility, part, database.totals, search)
             page = await database.read(work, size="unknown" if search is None else "large")
             items = session_documents.build_session_summaries(map(self._show_hold, page.rows))
-            items = await documents.add_matches(items, page, search)
+            items = await run_documents.add_matches(items, page, search)
             return Document(documents.build_page_document("sessions", items, filter.page, page))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
@@ -151,7 +151,7 @@ class SessionOperations(OperationFamily):
         if view == "summary":
             return Document(await database.read(session_documents.read_session_head(row)))
         histories = [] if history is None else [history]
-        json_texts.check_array(histories)
+        documents.check_array(histories)
         if not histories and row.session_type != "workflow" and row.history_bytes:
             histories = await self.hosting.histories.read(database, row, identity)
         build = partial(session_documents.build_session_document, row, histories)
@@ -313,7 +313,7 @@ class SessionOperations(OperationFamily):
             database = self.lookups.session_database(query.where)
             work = self._runs(session_id, query)
             runs = await database.read(work, size="large")
-            build = partial(json_texts.join_array, runs)
+            build = partial(documents.join_array, runs)
             return Document(await convert(build, sum(map(len, runs))))
 
     @unit
@@ -333,7 +333,7 @@ class SessionOperations(OperationFamily):
         )
         engine = self.hosting.engine
         return (
-            yield from documents.read_run_documents(
+            yield from run_documents.read_run_documents(
                 rows, query.form, engine.find_spans, engine.find_metrics
             )
         )

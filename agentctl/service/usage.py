@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, cast, get_args
 
 from agentctl import errors
-from agentctl.auth.principal import Principal
 from agentctl.config.upkeep import Budget
 from agentctl.interface.requests.usage import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.records.document import Document, build_document
@@ -26,12 +25,10 @@ from agentctl.records.usage import (
     UsageRow,
 )
 from agentctl.records.validation import check_texts
-from agentctl.runs.life.admission import Submission
 from agentctl.runs.life.budgets import Period, build_scope, find_limit, find_period, measure
 from agentctl.service import paging
-from agentctl.service.family import OperationFamily, find_repeated
-from agentctl.service.hosting import Hosting
-from agentctl.store.database import Database, Steps, Value, unit
+from agentctl.service.family import OperationFamily
+from agentctl.store.database import Steps, Value, unit
 from agentctl.store.repositories import quotas, usage_reads
 from agentctl.store.repositories.quotas import Used
 from agentctl.store.repositories.usage import COUNTERS, NANODOLLARS, PERIODS, CostOf, SumKey, Sums
@@ -267,25 +264,6 @@ MAXIMUM_ROWS = 100
 """Users or components that are listed of one budget: those that have used most."""
 
 _OWNER_COLUMNS = {"user": ("user_id",), "agent": ("component_id",), "server": ()}
-
-
-async def check_start(
-    hosting: Hosting, principal: Principal, database: Database, submission: Submission
-) -> None:
-    """Check the budgets and the rate limit of a start. A repeated request starts nothing.
-
-    Raises:
-        BudgetExceeded: a budget is used up.
-        RateLimited: the caller has started too many runs.
-    """
-    budgets, limits = hosting.budgets, hosting.rate_limits
-    if not (budgets.budgets or limits.limits_runs):
-        return
-    if await find_repeated(database, submission.idempotency):
-        return
-    if principal.via == "http":
-        limits.take_run(principal.identity)
-    await budgets.check_start(submission.spec.user_id, submission.component)
 
 
 class BudgetOperations(OperationFamily):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
-from agentctl.store.database import Database
-from agentctl.store.outbox import Outbox
+from agentctl.store.database import Database, Outbox
 
 if TYPE_CHECKING:
     from agentctl.config import settings

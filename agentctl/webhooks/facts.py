@@ -13,8 +13,7 @@ import orjson
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.ids import new_id
 from agentctl.records.times import format_optional_time, format_rfc3339, now
-from agentctl.store.database import Steps, unit
-from agentctl.store.outbox import Outbox
+from agentctl.store.database import Outbox, Steps, unit
 from agentctl.store.repositories import approvals, search, webhooks
 from agentctl.store.repositories.sessions import parse_counters
 

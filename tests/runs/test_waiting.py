@@ -17,8 +17,7 @@ from agentctl.runs.states import Pause
 from agentctl.runtime.journal import JournaledCall
 from agentctl.runtime.pauses import Ask, CallOutcome
 from agentctl.runtime.transcript.history import CANCELLED_RESULT
-from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.outbox import Outbox
+from agentctl.store.database import Outbox, Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs
 from agentctl.store.visibility import EVERYONE
 from tests.deployment import Deployment

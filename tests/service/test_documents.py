@@ -7,7 +7,7 @@ import pytest
 
 from agentctl.errors import Unavailable
 from agentctl.interface.requests import RunRequest
-from agentctl.service.json_texts import CHECKED_BYTES
+from agentctl.service.documents import CHECKED_BYTES
 from agentctl.service.session_documents import build_session_document
 from agentctl.store.database import Sql
 from agentctl.store.repositories.sessions import build_session

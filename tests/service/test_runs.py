@@ -13,7 +13,7 @@ import pytest
 from agentctl import errors
 from agentctl.interface.requests import MAXIMUM_LIMIT, RunFilter, RunRequest, SessionRunsQuery
 from agentctl.runs.life import finish, supervision
-from agentctl.service import family, json_texts, session_documents
+from agentctl.service import documents, family, session_documents
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from tests.conditions import wait_for_run
@@ -404,7 +404,7 @@ async def test_large_documents_are_built_outside_of_the_event_loop(
 
     async with open_service(deployment) as service:
         operations = user(service)
-        watch(json_texts, "join_array")
+        watch(documents, "join_array")
         watch(session_documents, "build_session_document")
         watch(finish, "build_run_end")
         watch(family, "read_run_documents")

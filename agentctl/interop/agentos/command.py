@@ -31,8 +31,8 @@ async def import_database(
         open_agentos_database,
     )
     from agentctl.interop.agentos.imports import import_agentos
+    from agentctl.store.database import Outbox
     from agentctl.store.databases import open_database
-    from agentctl.store.outbox import Outbox
 
     settings, (chosen, *_) = selected.load()
     entry, counter = build_database_entry(source, Path.cwd()), Counter("")

@@ -37,8 +37,7 @@ from agentctl.runs.log.results import to_json
 from agentctl.runtime.journal import dump_outcome
 from agentctl.runtime.json_schema import find_schema_problem
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.store.database import Database, Steps, Work, unit
-from agentctl.store.outbox import Outbox
+from agentctl.store.database import Database, Outbox, Steps, Work, unit
 from agentctl.store.repositories import approvals, run_reads, steps
 from agentctl.store.repositories.approvals import DecisionChange
 from agentctl.store.visibility import EVERYONE

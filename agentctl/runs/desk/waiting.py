@@ -20,8 +20,7 @@ from agentctl.runs.log.fold import find_root_id, fold_row, load_log
 from agentctl.runs.log.results import build_run_end, store_question
 from agentctl.runs.states import Ending, is_final
 from agentctl.runtime.transcript.transcript import Transcript
-from agentctl.store.database import Steps, Work, unit
-from agentctl.store.outbox import Outbox
+from agentctl.store.database import Outbox, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs, steps
 from agentctl.webhooks.facts import publish_run
 

@@ -45,8 +45,7 @@ from agentctl.runs.log.fold import StoredLog, begin_transcript, find_root_id, fo
 from agentctl.runs.states import AlreadyFinished, Ending, is_final
 from agentctl.runtime.transcript.history import mark_kept, parse_messages
 from agentctl.runtime.transcript.transcript import Transcript
-from agentctl.store.database import Database, Steps, unit
-from agentctl.store.outbox import Outbox
+from agentctl.store.database import Database, Outbox, Steps, unit
 from agentctl.store.repositories import approvals, integrity, run_reads, runs, steps, webhooks
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run

@@ -23,13 +23,13 @@ from agentctl.config.settings import Database as Entry
 from agentctl.store.database import (
     FAILURE_SECONDS,
     Load,
+    Outbox,
     ReadSize,
     SecondStatement,
     Shortcut,
     Sql,
     Work,
 )
-from agentctl.store.outbox import Outbox
 from agentctl.store.postgres.connection import (
     LAST_CRASH,
     InDoubt,

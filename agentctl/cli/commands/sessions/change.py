@@ -78,8 +78,8 @@ async def import_sessions(
     Exit code 1 if a session or run was left out; stderr lists it.
     """
     from agentctl.admin.imports.exports import SessionFile
+    from agentctl.store.database import Outbox
     from agentctl.store.databases import open_database
-    from agentctl.store.outbox import Outbox
 
     assert target.local is not None
     entry = find_databases(target.local.settings, db)[0]

@@ -1,0 +1,218 @@
+"""Documents of runs that are read with the rows that concern them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+from agentctl.interface.requests import FULL_VIEW, RunView
+from agentctl.records.approvals import ApprovalRecord
+from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
+from agentctl.records.phase import describe_run
+from agentctl.records.run_reader import RunReader
+from agentctl.records.runs import RunDetails, RunRecord, RunRow
+from agentctl.runs.log.fold import find_root_id, read_stored_items
+from agentctl.runs.states import is_final, is_settled
+from agentctl.service.documents import (
+    MAXIMUM_DEPTH,
+    UNKNOWN_USAGE,
+    RelatedFacts,
+    build_approval_record,
+    build_run_document,
+    build_run_summary,
+    is_counted,
+    leave_out_damage,
+    total_tokens,
+)
+from agentctl.store.database import Steps, Work, unit
+from agentctl.store.listing import RowPage
+from agentctl.store.repositories import approvals, queue, run_reads, sessions
+from agentctl.store.repositories.search_pages import WordSearch
+from agentctl.store.repositories.sessions import NO_USAGE
+from agentctl.store.threads import call_in_thread
+from agentctl.store.visibility import EVERYONE
+
+FindSpans = Callable[[str], list[dict[str, Any]] | None]
+"""Returns the spans of a live run by its id, None if they are not known."""
+
+
+FindMetrics = Callable[[str], dict[str, int | None] | None]
+"""Returns the token counters so far of a live run by its id, None if they are not known."""
+
+
+async def add_matches(
+    items: list[bytes], rows: RowPage[Any], search: WordSearch | None
+) -> list[bytes]:
+    """Add to each document the part of its text around the words; none without a search."""
+    if search is None:
+        return items
+    words = search.words
+
+    def add() -> list[bytes]:
+        documents = list[bytes]()
+        for item, match in zip(items, rows.matches, strict=True):
+            snippet, highlights = words.cut(match.text)
+            found = {"run_id": match.run_id, "snippet": snippet, "highlights": highlights}
+            documents.append(b'%b,"match":%b}' % (item[:-1], orjson.dumps(found)))
+        return documents
+
+    # Long texts take milliseconds each: not on the event loop.
+    return await call_in_thread(add)
+
+
+@unit
+def read_run_page(
+    rows: Work[RowPage[RunRow]], view: RunView, find_spans: FindSpans, find_metrics: FindMetrics
+) -> Steps[tuple[RowPage[RunRow], list[bytes]]]:
+    """Read a page of runs with their documents; the arguments are those of `read_run_documents`."""
+    page = yield from rows
+    return page, (yield from read_run_documents(page.rows, view, find_spans, find_metrics))
+
+
+@unit
+def read_run_documents(
+    rows: Sequence[RunRow],
+    view: RunView = FULL_VIEW,
+    find_spans: FindSpans = lambda _: None,
+    find_metrics: FindMetrics = lambda _: None,
+) -> Steps[list[bytes]]:
+    """Build the documents of runs, each with the runs that it started.
+
+    Args:
+        rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
+        find_spans: finds the spans of live runs; without it they have none.
+        find_metrics: finds the tokens of live runs; without it they are not known.
+    """
+    if view.view in SUMMARY_VIEWS:
+        related = yield from _read_related(rows, find_metrics)
+        summaries = [build_run_summary(row, related[row.run_id]) for row in rows]
+        if view.view == "phase":
+            return [orjson.dumps(_add_phase(summary)) for summary in summaries]
+        return summaries
+    if view.view == "items":
+        return (yield from _read_run_items(rows, view.cut, find_spans, find_metrics))
+    members = yield from run_reads.list_children([row.run_id for row in rows])
+    related = yield from _read_related(rows, find_metrics)
+    return [
+        build_run_document(
+            row,
+            related[row.run_id],
+            members[row.run_id],
+            view.cut,
+            None if is_final(row.status) else find_spans(row.run_id),
+        )
+        for row in rows
+    ]
+
+
+def _add_phase(summary: bytes) -> dict[str, Any]:
+    run = orjson.loads(summary)
+    return {**run, "phase": describe_run(run)}
+
+
+@unit
+def _read_run_items(
+    rows: Sequence[RunRow], cut: int | None, find_spans: FindSpans, find_metrics: FindMetrics
+) -> Steps[list[bytes]]:
+    child_rows = yield from run_reads.list_child_rows([row.run_id for row in rows])
+    related = yield from _read_related([*child_rows, *rows], find_metrics)
+    summaries = [build_run_summary(row, related[row.run_id]) for row in (*child_rows, *rows)]
+    children: dict[str | None, list[Child]] = {}
+    for child, summary in zip(child_rows, summaries, strict=False):
+        below = children.setdefault(child.parent_run_id, [])
+        below.append(Child(_add_phase(summary), child.input))
+    readers: dict[str, RunReader] = {}
+    documents = []
+    for row, summary in zip(rows, summaries[len(child_rows) :], strict=True):
+        own = children.get(row.run_id, ())
+        spans = None if is_final(row.status) else find_spans(row.run_id)
+        member_ids = [child.run["run_id"] for child in own]
+        stored, damaged = leave_out_damage(row)
+        run = orjson.loads(build_run_document(stored, related[row.run_id], member_ids, None, spans))
+        run["damaged"] = damaged
+        items = build_items(run, own, cut)
+        if not is_settled(row.status):
+            root_id = yield from find_root_id(row)
+            if root_id not in readers:
+                readers[root_id] = yield from read_stored_items(root_id)
+            so_far = readers[root_id].runs.get(row.run_id)
+            items = items if so_far is None else [cut_item(item, cut) for item in so_far.items]
+        whole = {name: run[name] for name in WHOLE_FIELDS}
+        documents.append(orjson.dumps({**_add_phase(summary), **whole, "items": items}))
+    return documents
+
+
+@unit
+def _read_related(
+    rows: Sequence[RunRow], find_metrics: FindMetrics
+) -> Steps[dict[str, RelatedFacts]]:
+    metrics = {row.run_id: _find_usage(row, find_metrics) for row in rows}
+    counts = dict.fromkeys(metrics, 0)
+    tokens = {run_id: total_tokens(text) for run_id, text in metrics.items()}
+    # By id of a run below one of the rows: the rows above it.
+    above = {run_id: [run_id] for run_id in metrics}
+    level = list(above)
+
+    for depth in range(MAXIMUM_DEPTH):
+        children = yield from run_reads.list_children_usage(level)
+        if not children:
+            break
+        following: dict[str, list[str]] = {}
+        for parent_run_id, run_id, stored in children:
+            if not depth:
+                counts[parent_run_id] += 1
+            following[run_id] = above[parent_run_id]
+            live = None if stored else find_metrics(run_id)
+            own = total_tokens(stored) if live is None else live["total_tokens"] or 0
+            for root in above[parent_run_id]:
+                tokens[root] += own
+        above, level = following, list(following)
+
+    paused = [row.run_id for row in rows if row.paused_at is not None]
+    asked = (yield from approvals.list_summaries(paused)) if paused else {}
+    queued = [row.run_id for row in rows if row.queue_turn is not None and row.started_at is None]
+    places = (yield from queue.list_positions(queued)) if queued else {}
+
+    return {
+        run_id: RelatedFacts(
+            text,
+            tokens[run_id] if is_counted(text, tokens[run_id]) else None,
+            counts[run_id],
+            asked.get(run_id, ()),
+            places.get(run_id),
+        )
+        for run_id, text in metrics.items()
+    }
+
+
+def _find_usage(row: RunRow, find_metrics: FindMetrics) -> str:
+    if row.metrics or is_final(row.status) or row.status == "PENDING":
+        return row.metrics or NO_USAGE
+    live = find_metrics(row.run_id)
+    return UNKNOWN_USAGE if live is None else orjson.dumps(live).decode()
+
+
+@unit
+def read_run_details(run: RunRecord) -> Steps[RunDetails]:
+    """Read the runs below a run, the state of their session, and their approvals."""
+    descendants = list[RunRecord]()
+    level = run["member_runs"]
+    while level:
+        children = list[RunRecord]()
+        for child in level:
+            row = yield from run_reads.get(child, EVERYONE)
+            if row is not None:
+                (document,) = yield from read_run_documents([row])
+                children.append(orjson.loads(document))
+        descendants += children
+        level = [child for run in children for child in run["member_runs"]]
+    state = yield from sessions.get_state(run["session_id"])
+    asked = list[ApprovalRecord]()
+    if run["approvals"]:
+        find = approvals.list_of_root if run["parent_run_id"] is None else approvals.list_of_run
+        rows = yield from find(run["run_id"])
+        asked = [build_approval_record(row) for row in rows]
+    state_now = None if state is None else sessions.parse_state(state)
+    return RunDetails(descendants, state_now, asked)
