@@ -142,10 +142,11 @@ class Shortcut(NamedTuple, Generic[T_co]):
     otherwise: Work[T_co]
 
 
-class Work(Generic[T_co]):
+class Work(partial[Any], Generic[T_co]):
     """A unit of work with a result of type T. An exception that it raises undoes all its changes.
 
-    Each iteration runs the unit from its beginning.
+    Each iteration runs the unit from its beginning. It is a `partial`, because a run builds and
+    iterates dozens of units: neither takes a frame of Python.
 
     Attributes:
         single: True if the unit has one statement, in reads in most cases.
@@ -154,24 +155,22 @@ class Work(Generic[T_co]):
         shortcut: the common case in the SQL of PostgreSQL; None without one.
     """
 
-    __slots__ = ("_begin", "repeatable", "shortcut", "single")
+    single = False
+    repeatable = False
+    shortcut: Shortcut[T_co] | None = None
 
-    def __init__(
-        self,
-        begin: Callable[[], Steps[T_co]],
-        *,
-        single: bool = False,
-        repeatable: bool = False,
-        shortcut: Shortcut[T_co] | None = None,
-    ) -> None:
-        self._begin = begin
-        self.single = single
-        self.repeatable = repeatable
-        self.shortcut = shortcut
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Steps[T_co]: ...
+
+    else:
+        __iter__ = partial.__call__
 
     def as_repeatable(self) -> Work[T_co]:
         """Return this unit as a repeatable one. It must be single."""
-        return Work(self._begin, single=True, repeatable=True)
+        work: Work[T_co] = SingleWork(self.func, *self.args, **self.keywords)
+        work.repeatable = True
+        return work
 
     def with_shortcut(
         self, statement: Work[T_co | None], otherwise: Work[T_co] | None = None
@@ -181,10 +180,15 @@ class Work(Generic[T_co]):
         Args:
             otherwise: see `Shortcut`; None for this unit.
         """
-        return Work(self._begin, shortcut=Shortcut(statement, otherwise or self))
+        work: Work[T_co] = Work(self.func, *self.args, **self.keywords)
+        work.shortcut = Shortcut(statement, otherwise or self)
+        return work
 
-    def __iter__(self) -> Steps[T_co]:
-        return self._begin()
+
+class SingleWork(Work[T_co]):
+    """A unit that has one statement in most cases; see `single_unit`."""
+
+    single = True
 
 
 class SecondStatement(RuntimeError):
@@ -204,7 +208,7 @@ def list_statements(work: Work[object]) -> list[Statement]:
 
 def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
     """Turn a function that yields statements into a unit of work."""
-    return _make_unit(function, single=False)
+    return _make_unit(Work, function)
 
 
 def single_unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
@@ -213,13 +217,16 @@ def single_unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
     A read of such a unit needs no transaction: one statement is a snapshot already. If there is a
     second statement, the unit runs again in a transaction. In a write it raises `SecondStatement`.
     """
-    return _make_unit(function, single=True)
+    return _make_unit(SingleWork, function)
 
 
-def _make_unit(function: Callable[P, Steps[T]], *, single: bool) -> Callable[P, Work[T]]:
+def _make_unit(kind: type[Work[Any]], function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
+    if "." not in function.__qualname__.rpartition("<locals>.")[2]:
+        return partial(kind, function)
+
     @wraps(function)
-    def bound(*args: P.args, **kwargs: P.kwargs) -> Work[T]:
-        return Work(partial(function, *args, **kwargs), single=single)
+    def bound(*args: P.args, **kwargs: P.kwargs) -> Work[T]:  # A method: a partial binds no `self`.
+        return kind(function, *args, **kwargs)
 
     return bound
 

@@ -236,8 +236,7 @@ def install(patch: Callable[[object, str, Any], None]) -> None:
 
 
 def _name_unit(work: Work[Any]) -> str:
-    begin: Any = work._begin
-    return str(getattr(getattr(begin, "func", begin), "__name__", "?"))
+    return str(getattr(work.func, "__name__", "?"))
 
 
 def _stop_around(run: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
@@ -276,7 +275,6 @@ def _stop_at_statements(submit: Callable[..., Any]) -> Callable[..., Any]:
             finally:
                 steps.close()
 
-        single = Work(begin, single=work.single, repeatable=work.repeatable)
-        return submit(writer, single, future)
+        return submit(writer, type(work)(begin), future)
 
     return submit_stopping

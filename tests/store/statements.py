@@ -160,4 +160,4 @@ def watched(work: Work[object]) -> Work[object]:
         except StopIteration as end:
             return end.value
 
-    return Work(steps, single=work.single)
+    return type(work)(steps)
