@@ -311,7 +311,9 @@ async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
             raise ClientDisconnect
         return task.result()
     finally:
-        await _cancel_and_wait(task, watch)
+        watch.cancel()
+        if not task.done():
+            await _cancel_and_wait(task)
 
 
 async def wait_for_first_events(receive: Receive, events: AsyncGenerator[list[T]]) -> list[T]:

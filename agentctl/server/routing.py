@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from inspect import Parameter, getdoc
 from typing import Any, NamedTuple, cast
@@ -147,19 +147,17 @@ class Operation(Route):
         Raises:
             AgentctlError: the request is refused, or failed.
         """
-        path = call.scope["path_params"]
+        path, caller = call.scope["path_params"], call.caller
         add_log_context(**{name: path[name] for name in path.keys() & _LOGGED_PATH_PARAMETERS})
         try:
-            policy.authorize_request(
-                call.caller.principal, call.caller.failure, self.operation, path
-            )
+            policy.authorize_request(caller.principal, caller.failure, self.operation, path)
             if not isinstance(policy.POLICY[self.operation], policy.Public):
-                call.caller.count_request()
+                caller.count_request()
             return await self._call_endpoint(call, path)
         except (Unauthenticated, ClientDisconnect):
             raise
         except Exception as error:
-            if call.caller.principal is not None:
+            if caller.principal is not None:
                 await call.operations.record_refusal(self.operation, path, error)
             raise
 
@@ -365,15 +363,18 @@ class Face:
     """The base of faces.
 
     Attributes:
+        paths, prefixes: the paths, decoded and below `root_path`, and the beginnings of such paths
+            that the face serves.
         build_error: builds the responses of errors below the paths of the face; None for those of
             all other paths.
     """
 
+    paths: Collection[str] = ()
+    prefixes: tuple[str, ...] = ()
     build_error: Callable[[AgentctlError], Response] | None = None
 
     def serves(self, path: str) -> bool:
-        """Return True for a path, decoded and below `root_path`, that the face serves."""
-        raise NotImplementedError
+        return path in self.paths or path.startswith(self.prefixes)
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to a request of an identified or unknown caller, whose errors are sent by others.
@@ -391,16 +392,15 @@ class Face:
     def wrap(self, app: ASGIApp) -> ASGIApp:
         """Return an application that serves the face, and all other paths with `app`."""
 
-        async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        def dispatch(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
             if not self._is_request(scope):
-                await app(scope, receive, send)
-                return
+                return app(scope, receive, send)
 
             async def execute() -> None:
                 scope[CALLER_KEY].count_request()
                 await self.respond(scope, receive, send)
 
-            await respond(execute, scope, receive, send)
+            return respond(execute, scope, receive, send)
 
         return dispatch
 
@@ -409,10 +409,10 @@ class Face:
         if self.build_error is None:
             return app
 
-        async def set_error_response(scope: Scope, receive: Receive, send: Send) -> None:
+        def set_error_response(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
             if self._is_request(scope):
                 scope[ERROR_RESPONSE_KEY] = self.build_error
-            await app(scope, receive, send)
+            return app(scope, receive, send)
 
         return set_error_response
 

@@ -123,10 +123,10 @@ class Lookups:
     def database(self, db_id: str | None) -> Database:
         """Return the database with this id; None: the default database."""
         databases = self._hosting.databases
-        name = next(iter(databases)) if db_id is None else db_id
-        if name not in databases.ids:
+        database = databases.system if db_id is None else databases.get(db_id)
+        if database is None:
             raise errors.NotFound("Database not found")
-        return databases[name]
+        return database
 
     def session_database(self, where: SessionLocator) -> Database:
         """Return the database that `where` names, after a check of its table."""

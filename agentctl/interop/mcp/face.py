@@ -50,6 +50,8 @@ _SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read")
 class McpFace(Face):
     """The server of MCP of one application."""
 
+    paths, prefixes = (MCP_PATH, *SIGN_IN_PATHS), (WELL_KNOWN,)
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._tools = build_tools(settings)
@@ -64,9 +66,6 @@ class McpFace(Face):
     async def running(self) -> AsyncIterator[None]:
         async with self._modern.running() if self._modern else contextlib.nullcontext():
             yield
-
-    def serves(self, path: str) -> bool:
-        return path in (MCP_PATH, *SIGN_IN_PATHS) or path.startswith(WELL_KNOWN)
 
     def wrap_errors(self, app: ASGIApp) -> ASGIApp:
         async def set_error_response(scope: Scope, receive: Receive, send: Send) -> None:

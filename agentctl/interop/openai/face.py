@@ -71,10 +71,8 @@ MAXIMUM_REFERENCES = 100
 class OpenAIFace(Face):
     """The face that responds below `/v1`."""
 
+    paths, prefixes = (PREFIX,), (f"{PREFIX}/",)
     build_error = staticmethod(build_error_response)
-
-    def serves(self, path: str) -> bool:
-        return path == PREFIX or path.startswith(f"{PREFIX}/")
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)

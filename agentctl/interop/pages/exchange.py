@@ -47,13 +47,10 @@ class PageFace(Face):
     def __init__(
         self, prefix: str, routes: Mapping[str, PageRoute], exchange: type[PageExchange[Any]]
     ) -> None:
-        self._prefix = prefix
+        self.paths, self.prefixes = (prefix,), (f"{prefix}/",)
         self._routes = routes
         self._table = RouteTable({name: each.route for name, each in routes.items()})
         self._exchange = exchange
-
-    def serves(self, path: str) -> bool:
-        return path == self._prefix or path.startswith(f"{self._prefix}/")
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)
