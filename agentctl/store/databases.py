@@ -6,7 +6,7 @@ but never written to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,11 +89,6 @@ class Databases(Mapping[str, Database]):
     def system(self) -> Database:
         """The first database, which has the workers, the service accounts and the audit log."""
         return self[next(iter(self._entries))]
-
-    @property
-    def ids(self) -> Set[str]:
-        """The configured ids. (`in` on the mapping itself would open the database.)"""
-        return self._entries.keys()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -51,7 +51,7 @@ USES: dict[str, tuple[str, ...]] = {
     ),
     "calls of apsw and asyncpg, on the connections of the parts": (
         "store.copying.postgres", "store.copying.sqlite",
-        "store.postgres.inspect", "store.sqlite.backup_folder", "store.sqlite.connection",
+        "store.postgres.inspect", "store.sqlite.backup_folder",
         "store.sqlite.inspect", "store.sqlite.restore", "store.sqlite.schema",
     ),
     "classes of exceptions, and the errors that follow": (

@@ -67,8 +67,7 @@ PAUSE_SECONDS = 0.005
 class _QueuedUnit:
     """A unit of work with the future of its caller, and its result or error.
 
-    `deadline` is the time on the monotonic clock until which the unit waits for the lock of another
-    process.
+    `deadline` is the monotonic time until which it waits for the lock of another process.
     """
 
     __slots__ = ("deadline", "error", "future", "result", "work")
@@ -141,12 +140,10 @@ class Writer:
             try:
                 connection = connection or self._file.connect(open_connection)
                 self._commit(connection, group)
-            except apsw.BusyError as error:
-                self._undo(connection)
-                group = self._keep_those_in_time(group)
-                self._fail(group, error)
             except BaseException as error:
                 self._undo(connection)
+                if isinstance(error, apsw.BusyError):
+                    group = self._keep_those_in_time(group)
                 self._fail(group, error)
             self.is_busy = False
             # After the commit: no caller has a result that a crash could undo.
@@ -238,12 +235,11 @@ class Writer:
         return public
 
     def _undo(self, connection: apsw.Connection | None) -> None:
-        if connection is None or not connection.in_transaction:
-            return
-        try:
-            connection.execute("ROLLBACK")
-        except apsw.Error as error:
-            to_public_error(error, self._name)
+        if connection is not None and connection.in_transaction:
+            try:
+                connection.execute("ROLLBACK")
+            except apsw.Error as error:
+                to_public_error(error, self._name)
 
 
 def _resolve(group: list[_QueuedUnit]) -> None:
@@ -336,22 +332,28 @@ class SqliteDatabase:
         """
         if size in ("unknown", "run"):
             with contextlib.suppress(apsw.InterruptError):
-                return self._read_on_loop(work, LOOP_CHECKS)
+                return self.read_blocking(work, LOOP_CHECKS)
         if size != "small":
             return await asyncio.wrap_future(self._submit_large_read(work, size == "run"))
         return self.read_blocking(work)
 
-    def read_blocking(self, work: Work[T]) -> T:
-        """Do the same as a small `read`, for callers without an event loop."""
-        return self._read_on_loop(work, -1)
+    def read_blocking(self, work: Work[T], checks: int = -1) -> T:
+        """Do the same as a small `read`, for callers without an event loop.
 
-    def _read_on_loop(self, work: Work[T], checks: int) -> T:
-        """Run a read; it raises `apsw.InterruptError` after a number of checks; -1: no limit."""
+        Raises:
+            apsw.InterruptError: it takes more than a number of checks; -1: no limit.
+        """
         try:
             with self._lock:
                 self._checks_left = checks
                 try:
-                    return self._run_on_loop(work)
+                    self._file.check_sometimes()
+                    reader = self._loop_reader()
+                    if work.single:
+                        # A single statement is a snapshot already.
+                        with contextlib.suppress(SecondStatement):
+                            return run_unit(reader, work, alone=True)
+                    return run_unit_on_snapshot(reader, work)
                 finally:
                     self._checks_left = -1
         except apsw.Error as error:
@@ -368,15 +370,6 @@ class SqliteDatabase:
             return False
         self._checks_left -= 1
         return self._checks_left < 0
-
-    def _run_on_loop(self, work: Work[T]) -> T:
-        self._file.check_sometimes()
-        reader = self._loop_reader()
-        if work.single:
-            # A single statement is a snapshot already.
-            with contextlib.suppress(SecondStatement):
-                return run_unit(reader, work, alone=True)
-        return run_unit_on_snapshot(reader, work)
 
     async def write(self, work: Work[T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -437,9 +430,9 @@ class SqliteDatabase:
         """Refuse new work. Return functions that block until the accepted work has ended."""
         with self._lock:
             self._closed = True
-            waits: list[Callable[[], None]] = [pool.shutdown for pool in self._pools.values()]
+            waits: list[Callable[[], None]] = []
             if self._pools:
-                waits.append(self._close_idle)
+                waits = [*(pool.shutdown for pool in self._pools.values()), self._close_idle]
             if self._reader is not None:
                 self._reader.close(True)
                 self._reader = None
