@@ -191,7 +191,7 @@ class RunsDoctor:
 def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]:
     """Return the database with this id by id; None: all databases."""
     configured = hosting.databases
-    if db_id is not None and db_id not in configured.ids:
+    if db_id is not None and db_id not in list(configured):
         raise errors.NotFound("Database not found")
     return {name: configured[name] for name in configured if db_id in (None, name)}
 
