@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import asyncpg
 import httpx2
 
 from tests.benchmarks.postgres_meter import Counters, Meter
@@ -26,7 +25,7 @@ from tests.benchmarks.servers import serve_endpoint
 from tests.benchmarks.streams import AGENT
 from tests.chaos.cluster import Server
 from tests.deployment import ADMIN, SQLITE_DATABASES, Deployment, create_deployment
-from tests.postgres_server import PostgresServer, run_postgres_server
+from tests.postgres_server import PostgresServer, execute, run_postgres_server
 from tests.server.concurrent_callers import read_events
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
@@ -263,16 +262,29 @@ def _divide(cost: Cost, number: float) -> Cost:
     return Cost(cost.seconds, *(value / number for value in cost[1:]))
 
 
+def create_roles(postgres: PostgresServer) -> None:
+    """Create `ROLES`."""
+    execute(postgres, *(f"CREATE ROLE {role} SUPERUSER LOGIN" for role in ROLES))
+
+
 @contextlib.contextmanager
-def _running_servers(postgres: PostgresServer, folder: Path) -> Iterator[list[Server]]:
+def running_servers(
+    postgres: PostgresServer, folder: Path, settings: str = "", limits: str = ""
+) -> Iterator[list[Server]]:
+    """Start a server for each of `ROLES`, with an agent whose model is paced.
+
+    Args:
+        settings: lines of TOML for the database.
+        limits: lines of TOML for `limits`.
+    """
     with serve_endpoint() as endpoint, contextlib.ExitStack() as stack:
-        extra = AGENT.format(url=f"{endpoint}/v1")
+        extra = AGENT.format(url=f"{endpoint}/v1").replace("[limits]\n", f"[limits]\n{limits}")
         first = folder / "a"
         first.mkdir()
         servers = []
         for name, role in zip(("a", "b"), ROLES, strict=True):
             url = postgres.url.replace("postgres@", f"{role}@")
-            main = f'url = "{url}"\nsearch_path = "{SCHEMA}"'
+            main = f'url = "{url}"\nsearch_path = "{SCHEMA}"\n{settings}'
             if name == "a":
                 databases = {"main": main, "second": SQLITE_DATABASES["second"]}
                 create_deployment(first, endpoint, extra=extra, databases=databases)
@@ -303,11 +315,8 @@ async def _count_connections(cluster: Cluster) -> int:
 async def measure(seconds: float) -> AsyncIterator[str]:
     """Yield the lines of the table, the numbers of connections, and an example."""
     with run_postgres_server() as postgres, tempfile.TemporaryDirectory() as folder:
-        admin = await asyncpg.connect(postgres.url)
-        for role in ROLES:
-            await admin.execute(f"CREATE ROLE {role} SUPERUSER LOGIN")
-        await admin.close()
-        with _running_servers(postgres, Path(folder)) as servers:
+        await asyncio.to_thread(create_roles, postgres)
+        with running_servers(postgres, Path(folder)) as servers:
             deployment = servers[0].deployment
             headers = deployment.bearer("me", ADMIN, seconds=3_600)
             meter = Meter(postgres, SCHEMA)

@@ -26,7 +26,7 @@ from agentctl.records.run_reader import RunChange, RunReader
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.live import LiveRun
-from agentctl.runs.log.event_rows import decode_events, describe, format_stored_run
+from agentctl.runs.log.event_rows import describe, format_stored_run
 from agentctl.runs.log.hub import FollowedRun
 from agentctl.runs.log.stream import Stream, limit_size
 from agentctl.runs.states import HandOver, is_settled
@@ -243,7 +243,8 @@ class _Follower:
         found, size = list[StreamEvent](), 0
         while self._batches and size < PORTION_BYTES:
             batch = self._batches.popleft()
-            events = [event for event in decode_events(batch) if event.seq > self._position]
+            decoded = self._changes.stored.decode(batch)
+            events = [event for event in decoded if event.seq > self._position]
             size += sum(len(event.data) for event in events)
             found += events
             # Of a damaged batch not all events can be decoded: do not read it again.

@@ -7,7 +7,8 @@ of its runs (docs/decisions/0093).
 
 A late follower reads stored events by one statement at a time, as many batches as fit into 64 KB.
 The reads are kept for a moment and shared by all of a process: the followers that come to the same
-place next read nothing. A follower that waits for no read is not delayed by slower ones.
+place next read nothing, and decode nothing. A follower that waits for no read is not delayed by
+slower ones.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable
+from itertools import takewhile
 from typing import NamedTuple
 
 from agentctl import errors
@@ -34,8 +36,11 @@ KEPT_SECONDS = 2.0
 PART_KEPT_BYTES = 2**21
 """Maximum size of the kept reads of all runs, unless a single one is larger."""
 
+DECODED_KEPT_BYTES = 2**21
+"""Maximum size of the kept events of batches, unless a single batch is larger."""
+
 OVERHEAD_BYTES = 1_024
-"""The size of a read without events, for `PART_KEPT_BYTES`."""
+"""The size of a read or a batch without events, for these maxima."""
 
 _Key = tuple[str, str]
 """The ids of a database and of a run."""
@@ -65,6 +70,8 @@ class StoredEvents:
     """
 
     def __init__(self) -> None:
+        self._decoded: dict[EventRow, list[StreamEvent]] = {}
+        self._decoded_size = 0
         self._running: dict[_Key, asyncio.Task[_Read]] = {}
         self._kept: defaultdict[_Key, deque[_Read]] = defaultdict(deque)
         self._oldest: deque[_Read] = deque()
@@ -94,6 +101,16 @@ class StoredEvents:
                 found = done
                 break
         return found.part, found.began >= requested
+
+    def decode(self, row: EventRow) -> list[StreamEvent]:
+        """Return the events of a batch. The last batches are kept for other followers."""
+        if (found := self._decoded.get(row)) is None:
+            found = self._decoded[row] = list(decode_events(row))
+            self._decoded_size += _count_bytes(found)
+            while self._decoded_size > DECODED_KEPT_BYTES and len(self._decoded) > 1:
+                oldest = self._decoded.pop(next(iter(self._decoded)))
+                self._decoded_size -= _count_bytes(oldest)
+        return found
 
     def _find(self, key: _Key, position: int, requested: float) -> _Read | None:
         kept = self._kept.get(key, ())
@@ -128,6 +145,10 @@ class StoredEvents:
         if not kept:
             del self._kept[read.key]
         self.size -= read.size
+
+
+def _count_bytes(found: list[StreamEvent]) -> int:
+    return OVERHEAD_BYTES + sum(len(event.data) for event in found)
 
 
 CHECK_SECONDS = 0.02
@@ -252,13 +273,8 @@ class FollowedRun:
         settled = run.settled_at is not None and run.settled_at >= self._joined_at
         if position < run.floor or (settled and run.is_deleted):
             return News(None, settled)
-        found = [
-            event
-            for kept in run.kept
-            if kept.last_seq > position
-            for event in kept.events
-            if event.seq > position
-        ]
+        new = list(takewhile(lambda kept: kept.last_seq > position, reversed(run.kept)))
+        found = [event for kept in reversed(new) for event in kept.events if event.seq > position]
         if found or settled:
             return News(found, settled)
         self._reader.check()
