@@ -227,7 +227,8 @@ class Lookups:
     ) -> tuple[Database, RunState]:
         """Return database and state of a run of this component, and of this session unless None."""
         database = self.component_database(kind, component_id)
-        state = await database.read(run_reads.get_state(run_id, self.visibility))
+        read = self._hosting.changes.states.read
+        state = await read(database, run_id, self.visibility)
         if (
             state is None
             or (state.component_type, state.component_id) != (kind, component_id)

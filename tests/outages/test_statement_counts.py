@@ -34,6 +34,7 @@ LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 SIZES = (2, 4, 8) if LONG else (2,)
 FOLLOWERS = 500 if LONG else 50
 LATE = 50
+SHARED = 10
 STREAMS = 20 if LONG else 5
 WINDOW = 60.0 if LONG else 5.0
 ATTEMPTS = 3
@@ -123,6 +124,16 @@ class Cluster:
             assert response.status_code == 202, response.text
             return f"/agents/{agent}/runs/{response.json()['run_id']}"
 
+    def log_size(self) -> int:
+        return self._postgres.log.stat().st_size
+
+    def count_since(self, size: int) -> Counter[str]:
+        """Return the statements of each server since the log had this size."""
+        with self._postgres.log.open("rb") as file:
+            file.seek(size)
+            text = file.read().decode(errors="replace")
+        return Counter(re.findall(r"\[(counted_\d+)\] LOG:  (?:statement|execute)", text))
+
     async def check(self, name: str, *limits: float) -> None:
         """Check the statements per second of each server; the last limit is that of all others.
 
@@ -152,14 +163,9 @@ class Cluster:
         """
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(2)
-        log = self._postgres.log
-        before, began = log.stat().st_size, clock()
+        before, began = self.log_size(), clock()
         await asyncio.sleep(window)
-        with log.open("rb") as file:
-            file.seek(before)
-            text = file.read().decode(errors="replace")
-        seconds = clock() - began
-        found = Counter(re.findall(r"\[(counted_\d+)\] LOG:  (?:statement|execute)", text))
+        found, seconds = self.count_since(before), clock() - began
         sweepers = await self.execute(
             "SELECT pid FROM counted.leases JOIN counted.workers ON worker_id = owner"
         )
@@ -209,7 +215,7 @@ async def test_statements_do_not_grow_with_the_work_of_others(
 
 async def _count_followers(cluster: Cluster, streams: list[str]) -> None:
     silent = await cluster.start_run(0, "hang", "silent")
-    received = Counter[str]()
+    received, newest = Counter[str](), dict[object, int]()
 
     async def follow(client: httpx2.AsyncClient, path: str, session_id: str) -> None:
         # A resumed stream of the same run, from its beginning.
@@ -217,10 +223,11 @@ async def _count_followers(cluster: Cluster, streams: list[str]) -> None:
         async with client.stream("POST", url) as response:
             assert response.status_code == 200, await response.aread()
             is_first = True
-            async for _ in read_events(response):
+            async for event in read_events(response):
                 received[path] += 1
                 received[f"followers of {path}"] += is_first
                 is_first = False
+                newest[asyncio.current_task()] = event.number
 
     async with cluster.client(1) as client:
         waiting: list[asyncio.Task[Any]] = [
@@ -230,9 +237,19 @@ async def _count_followers(cluster: Cluster, streams: list[str]) -> None:
         name = f"the second has {FOLLOWERS} silent followers"
         await cluster.check(name, STREAMING, LIVE + 5, LIVE)
         # They join late: each reads the stream from its first event on.
+        (row,) = await cluster.execute(
+            "SELECT max(last_seq) FROM counted.run_events"
+            f" WHERE run_id = '{streams[0].rpartition('/')[2]}'"
+        )
+        size, clock = cluster.log_size(), asyncio.get_running_loop().time
+        began = clock()
         late = [asyncio.create_task(follow(client, streams[0], "t0")) for _ in range(LATE)]
         waiting += late
-        await wait_until(lambda: received[f"followers of {streams[0]}"] == LATE, 60)
+        await wait_until(lambda: all(newest.get(task, -1) >= row[0] for task in late), 60)
+        read, seconds = cluster.count_since(size)["counted_1"], clock() - began
+        print(f"{LATE} have read {row[0]} events: {read} statements")
+        # One for each to find the run; they share the reads of its events.
+        assert read <= LATE + SHARED + (FOLLOWING + SWEEPING) * seconds
         before = received[streams[0]]
         name = f"{LATE} of them have joined a stream late"
         await cluster.check(name, STREAMING + 11, FOLLOWING, LIVE)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from agentctl import errors
 from agentctl.runs.log import hub as stored_module
-from agentctl.runs.log.hub import StoredEvents
+from agentctl.runs.log.hub import StateReads, StoredEvents
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.database import Database
-from agentctl.store.repositories.events import PART_BYTES, StoredPart
+from agentctl.store.repositories.events import PART_BYTES, EventRow, StoredPart
 from agentctl.store.repositories.sessions import delete
+from agentctl.store.visibility import EVERYONE, Visibility
 from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.runs.shared_databases import create_live_run, store_events
@@ -101,3 +103,44 @@ async def test_size_of_reads_and_of_what_is_kept_is_bounded(
             assert stored.size <= 2 * PART_BYTES or len(part.batches) == 1
         assert found == [[0, 2, 4], [6, 8, 10], [12, 14, 16], [18], [20], [22]]
         await wait_until(lambda: stored.size == 0)
+
+
+async def test_readers_that_wait_for_a_connection_share_a_read_of_the_state(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_service(deployment) as service:
+        database = service.hosting.databases["main"]
+        await create_live_run(database, "dead", component_id="echo")
+        reads, states = CountedReads(database, monkeypatch), StateReads()
+
+        found = await asyncio.gather(*(states.read(database, "r1", EVERYONE) for _ in range(5)))
+        assert [state is not None and state.status for state in found] == ["RUNNING"] * 5
+        assert reads.count == 1
+        nobody = Visibility(everyone=False, user_id="other")
+        assert await asyncio.gather(
+            states.read(database, "r1", nobody), states.read(database, "r1", EVERYONE)
+        ) == [None, found[0]]
+        assert reads.count == 3
+
+        reads.failures = 1
+        failed = [states.read(database, "r1", EVERYONE) for _ in range(2)]
+        results = await asyncio.gather(*failed, return_exceptions=True)
+        assert [type(result) for result in results] == [errors.Unavailable] * 2
+        await recover_runs(database, "dead")
+        state = await states.read(database, "r1", EVERYONE)
+        assert state is not None
+        assert state.status == "ERROR"
+
+
+async def test_decoded_batches_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_module, "DECODED_KEPT_BYTES", 5_000)
+    stored = StoredEvents()
+    rows = [
+        EventRow("r1", number, number, f"RunContent {'x' * 1_000}\n", "s1") for number in range(9)
+    ]
+    first = stored.decode(rows[0])
+    assert stored.decode(replace(rows[0], session_id="s1")) is first
+    for row in rows[1:]:
+        assert [event.seq for event in stored.decode(row)] == [row.first_seq]
+    assert stored.decode(rows[-1]) is stored.decode(rows[-1])
+    assert stored.decode(rows[0]) is not first

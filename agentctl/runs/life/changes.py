@@ -24,7 +24,7 @@ from agentctl import errors
 from agentctl.records.logs import RateLimitedLog
 from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.engine import Engine
-from agentctl.runs.log.hub import Hub, StoredEvents
+from agentctl.runs.log.hub import Hub, StateReads, StoredEvents
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.worker import Worker
 from agentctl.store.copying.state import has_moved
@@ -55,6 +55,7 @@ class DatabaseChanges:
         self._pollers: dict[str, _Poller] = {}
         self.hub = Hub()
         self.stored = StoredEvents()
+        self.states = StateReads()
 
     def track(
         self, database: Database, topic: str, notify: Callable[[], None] | None = None

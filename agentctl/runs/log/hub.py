@@ -23,14 +23,16 @@ from typing import NamedTuple
 from agentctl import errors
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.logs import RateLimitedLog
+from agentctl.records.runs import RunState
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.runs.states import is_settled
-from agentctl.store.database import Database, run_topic
-from agentctl.store.repositories import events
+from agentctl.store.database import Database, Steps, run_topic, single_unit
+from agentctl.store.repositories import events, run_reads
 from agentctl.store.repositories.events import EventRow, FollowedRow, StoredPart
+from agentctl.store.visibility import Visibility
 from agentctl.work.event_loop import RETRY_LIMIT_SECONDS, retrieve_exception
 
-KEPT_SECONDS = 2.0
+KEPT_SECONDS = 10.0
 """Time for which a read is kept."""
 
 PART_KEPT_BYTES = 2**21
@@ -60,6 +62,39 @@ class _Read(NamedTuple):
         """Return True if it has events after a position, or found none after a request."""
         is_new = self.began >= requested and self.end >= self.part.newest
         return self.start <= position and (position < self.end or is_new)
+
+
+class StateReads:
+    """The reads of the states of runs: callers that wait for a connection share one."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, asyncio.Task[RunState | None]] = {}
+
+    async def read(
+        self, database: Database, run_id: str, visibility: Visibility
+    ) -> RunState | None:
+        """Return the state of a run by a read that begins after this call.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        key = database.id, run_id, visibility.everyone or visibility.user_id
+        if (task := self._waiting.get(key)) is None:
+
+            def forget(ended: asyncio.Task[RunState | None]) -> None:
+                if self._waiting.get(key) is ended:
+                    del self._waiting[key]
+
+            @single_unit
+            def read() -> Steps[RunState | None]:
+                # It has a connection: later callers need a later read.
+                self._waiting.pop(key, None)
+                return (yield from run_reads.get_state(run_id, visibility))
+
+            task = self._waiting[key] = asyncio.create_task(database.read(read()))
+            task.add_done_callback(forget)
+            task.add_done_callback(retrieve_exception)
+        return await asyncio.shield(task)
 
 
 class StoredEvents:
