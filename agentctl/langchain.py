@@ -31,21 +31,8 @@ from pydantic import BaseModel, ConfigDict
 
 from agentctl.runtime.files import LoadedFile, build_inline
 from agentctl.runtime.json_values import NOT_AN_OBJECT
+from agentctl.runtime.models import answering
 from agentctl.runtime.models.access import check_model, is_known_call
-from agentctl.runtime.models.answering import (
-    PROVIDER,
-    Answered,
-    AnswerRequest,
-    AnswerSchema,
-    Delta,
-    fetch_answer,
-    fetch_to_thread,
-    read_format,
-    select_options,
-    select_tools,
-    stream_answer,
-    stream_to_thread,
-)
 from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages
 
 _SYSTEM_ROLES = ("system", "developer")
@@ -166,7 +153,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         request = self._build_request(messages, stop, kwargs)
-        async with aclosing(stream_answer(request)) as pieces:
+        async with aclosing(answering.stream_answer(request)) as pieces:
             async for piece in pieces:
                 chunk = _build_chunk(piece)
                 if run_manager is not None:
@@ -181,7 +168,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         request = self._build_request(messages, stop, kwargs)
-        with closing(stream_to_thread(request)) as pieces:
+        with closing(answering.stream_to_thread(request)) as pieces:
             for piece in pieces:
                 chunk = _build_chunk(piece)
                 if run_manager is not None:
@@ -196,7 +183,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         **kwargs: Any,
     ) -> ChatResult:
         request = self._build_request(messages, stop, kwargs)
-        return _build_result(*await fetch_answer(request))
+        return _build_result(*await answering.fetch_answer(request))
 
     def _generate(
         self,
@@ -206,14 +193,14 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         **kwargs: Any,
     ) -> ChatResult:
         request = self._build_request(messages, stop, kwargs)
-        return _build_result(*fetch_to_thread(request))
+        return _build_result(*answering.fetch_to_thread(request))
 
     def _build_request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, options: Mapping[str, Any]
-    ) -> AnswerRequest:
+    ) -> answering.AnswerRequest:
         choice = options.get("tool_choice")
         choice = "required" if choice in (True, "any") else choice
-        tools, choice = select_tools(options.get("tools") or (), choice)
+        tools, choice = answering.select_tools(options.get("tools") or (), choice)
         own = {
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,
@@ -225,7 +212,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         }
         own |= {name: options[name] for name in own if options.get(name) is not None}
         converted = _convert_messages(messages)
-        return AnswerRequest(
+        return answering.AnswerRequest(
             self.model,
             converted.instructions,
             converted.messages,
@@ -233,7 +220,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
             own,
             choice,
             _read_format(options.get("response_format")),
-            select_options(options),
+            answering.select_options(options),
             is_reported=is_known_call.get(),
         )
 
@@ -247,11 +234,11 @@ def _convert_tool(tool: Any) -> Any:
     return converted["function"]
 
 
-def _read_format(asked: object) -> AnswerSchema | None:
+def _read_format(asked: object) -> answering.AnswerSchema | None:
     """Return the schema of a `response_format` in the form of OpenAI, or of a pydantic model."""
     if isinstance(asked, type) and issubclass(asked, BaseModel):
-        return AnswerSchema(asked.model_json_schema(), asked.__name__, asked.__doc__)
-    return read_format(asked)
+        return answering.AnswerSchema(asked.model_json_schema(), asked.__name__, asked.__doc__)
+    return answering.read_format(asked)
 
 
 def _convert_messages(messages: Sequence[BaseMessage]) -> NeutralMessages:
@@ -308,8 +295,8 @@ def _read_files(message: BaseMessage) -> list[LoadedFile]:
     ]
 
 
-def _build_chunk(piece: Delta | Answered) -> ChatGenerationChunk:
-    if isinstance(piece, Answered):
+def _build_chunk(piece: answering.Delta | answering.Answered) -> ChatGenerationChunk:
+    if isinstance(piece, answering.Answered):
         # LangChain completes arguments that are not JSON, such as those of an answer that was cut:
         # it would call the tool with half a text. So they stay the value of `INVALID_JSON`.
         calls = [
@@ -333,7 +320,7 @@ def _build_chunk(piece: Delta | Answered) -> ChatGenerationChunk:
     return ChatGenerationChunk(message=message)
 
 
-def _build_result(thinking: str, answered: Answered) -> ChatResult:
+def _build_result(thinking: str, answered: answering.Answered) -> ChatResult:
     calls: list[dict[str, Any]] = []
     malformed: list[dict[str, Any]] = []
     for call in answered.answer.calls:
@@ -353,7 +340,7 @@ def _build_result(thinking: str, answered: Answered) -> ChatResult:
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def _build_details(answered: Answered, extra: dict[str, Any]) -> dict[str, Any]:
+def _build_details(answered: answering.Answered, extra: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a message about its answer: all but its content and its calls."""
     if answered.native is not None:
         extra[NATIVE] = answered.native
@@ -376,7 +363,7 @@ def _build_details(answered: Answered, extra: dict[str, Any]) -> dict[str, Any]:
         "additional_kwargs": extra,
         "usage_metadata": counted or None,
         "response_metadata": {
-            "model_provider": PROVIDER,
+            "model_provider": answering.PROVIDER,
             "model_name": answered.model,
             "finish_reason": "tool_calls" if reason == "tool_call" else reason,
         },

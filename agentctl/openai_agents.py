@@ -28,17 +28,8 @@ from openai.types.responses import (
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
 from agentctl.runtime.files import LoadedFile, build_inline, read_data_url
+from agentctl.runtime.models import answering
 from agentctl.runtime.models.access import check_model, get_access
-from agentctl.runtime.models.answering import (
-    Answered,
-    AnswerRequest,
-    AnswerSchema,
-    fetch_answer,
-    select_options,
-    select_tools,
-    stream_answer,
-    write_arguments,
-)
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages
 
@@ -64,7 +55,7 @@ class Model(BaseModel):  # type: ignore[misc]
         self.model = model
 
     async def get_response(self, *asked: Any, **options: Any) -> ModelResponse:
-        _, answered = await fetch_answer(self._build_request(*asked, **options))
+        _, answered = await answering.fetch_answer(self._build_request(*asked, **options))
         usage = answered.usage
         counted = Usage() if usage is None else Usage(requests=1, **dict(_build_usage(usage)))
         return ModelResponse(output=_build_items(answered), usage=counted, response_id=None)
@@ -85,10 +76,10 @@ class Model(BaseModel):  # type: ignore[misc]
         yield ResponseCreatedEvent(
             response=response, sequence_number=number, type="response.created"
         )
-        async with aclosing(stream_answer(request)) as pieces:
+        async with aclosing(answering.stream_answer(request)) as pieces:
             async for piece in pieces:
                 number += 1
-                if isinstance(piece, Answered):
+                if isinstance(piece, answering.Answered):
                     response.output = _build_items(piece)
                     response.model = piece.model
                     if piece.usage is not None:
@@ -134,16 +125,16 @@ class Model(BaseModel):  # type: ignore[misc]
         handoffs: Iterable[Handoff[Any, Any]],
         *_: Any,
         **__: Any,
-    ) -> AnswerRequest:
+    ) -> answering.AnswerRequest:
         """Build a request from the arguments of the library."""
         settings = model_settings
         forms = [Converter.tool_to_openai(tool) for tool in tools]
         forms += [Converter.convert_handoff_tool(handoff) for handoff in handoffs]
         functions: list[Any] = [tool["function"] for tool in forms if "function" in tool]
-        selected, choice = select_tools(functions, settings.tool_choice)
+        selected, choice = answering.select_tools(functions, settings.tool_choice)
         output = None
         if output_schema is not None and not output_schema.is_plain_text():
-            output = AnswerSchema(output_schema.json_schema(), "final_output", None)
+            output = answering.AnswerSchema(output_schema.json_schema(), "final_output", None)
         effort = settings.reasoning.effort if settings.reasoning is not None else None
         chosen = {
             "temperature": settings.temperature,
@@ -153,14 +144,14 @@ class Model(BaseModel):  # type: ignore[misc]
             "timeout_seconds": settings.timeout,
             "extra_body": settings.extra_body,
         }
-        options = select_options(vars(settings))
+        options = answering.select_options(vars(settings))
         if settings.verbosity is not None:
             options["verbosity"] = settings.verbosity
         more = dict(settings.extra_args or {})
         chosen["seed"], stop = more.pop("seed", None), more.pop("stop", None)
         chosen["stop"] = (stop,) if isinstance(stop, str) else tuple(stop or ()) or None
         converted, access = _convert_items(system_instructions or "", input), get_access()
-        return AnswerRequest(
+        return answering.AnswerRequest(
             self.model,
             converted.instructions,
             converted.messages,
@@ -228,7 +219,7 @@ def _read_files(content: str | Iterable[Mapping[str, Any]]) -> list[LoadedFile]:
     return files
 
 
-def _build_items(answered: Answered) -> list[ResponseOutputItem]:
+def _build_items(answered: answering.Answered) -> list[ResponseOutputItem]:
     items: list[ResponseOutputItem] = []
     if answered.answer.text:
         text = ResponseOutputText(annotations=[], text=answered.answer.text, type="output_text")
@@ -246,7 +237,7 @@ def _build_items(answered: Answered) -> list[ResponseOutputItem]:
             id=FAKE_RESPONSES_ID,
             call_id=call["id"],
             name=call["name"],
-            arguments=write_arguments(call["arguments"]),
+            arguments=answering.write_arguments(call["arguments"]),
             type="function_call",
         )
         for call in answered.answer.calls

@@ -37,17 +37,8 @@ from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import LoadedFile, build_inline
 from agentctl.runtime.json_values import NOT_AN_OBJECT
+from agentctl.runtime.models import answering
 from agentctl.runtime.models.access import check_model, get_access
-from agentctl.runtime.models.answering import (
-    PROVIDER,
-    Answered,
-    AnswerRequest,
-    AnswerSchema,
-    Delta,
-    fetch_answer,
-    select_options,
-    stream_answer,
-)
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages, check_model_failure
 
@@ -88,7 +79,7 @@ class Model(BaseModel[Any]):
 
     @property
     def system(self) -> str:
-        return PROVIDER
+        return answering.PROVIDER
 
     async def request(
         self,
@@ -98,7 +89,7 @@ class Model(BaseModel[Any]):
     ) -> ModelResponse:
         request, _ = self._build_request(messages, model_settings, model_request_parameters)
         with _as_library_errors(self._model_name):
-            thinking, answered = await fetch_answer(request)
+            thinking, answered = await answering.fetch_answer(request)
         parts: list[ModelResponsePart] = [ThinkingPart(thinking)] if thinking else []
         if answered.answer.text:
             parts.append(TextPart(answered.answer.text))
@@ -126,7 +117,7 @@ class Model(BaseModel[Any]):
         request, parameters = self._build_request(
             messages, model_settings, model_request_parameters
         )
-        pieces = stream_answer(request)
+        pieces = answering.stream_answer(request)
         try:
             yield _StreamedAnswer(parameters, self._model_name, self.system, pieces)
         finally:
@@ -137,13 +128,13 @@ class Model(BaseModel[Any]):
         messages: Sequence[ModelMessage],
         settings: ModelSettings | None,
         parameters: ModelRequestParameters,
-    ) -> tuple[AnswerRequest, ModelRequestParameters]:
+    ) -> tuple[answering.AnswerRequest, ModelRequestParameters]:
         merged, parameters = self.prepare_request(settings, parameters)
         values: Mapping[str, Any] = cast("Mapping[str, Any]", merged or {})
         chosen = {
             name: values[theirs] for theirs, name in _SETTINGS.items() if values.get(theirs)
         } | {name: values[name] for name in ("temperature", "seed") if name in values}
-        options = select_options(values)
+        options = answering.select_options(values)
         if "stop" in chosen:
             chosen["stop"] = tuple(chosen["stop"])
         if (thinking := parameters.thinking) is not None:
@@ -167,11 +158,11 @@ class Model(BaseModel[Any]):
             choice = REQUIRED if tools and must_call else None
         output = None
         if parameters.output_mode == "native" and (asked := parameters.output_object):
-            output = AnswerSchema(asked.json_schema, asked.name, asked.description)
+            output = answering.AnswerSchema(asked.json_schema, asked.name, asked.description)
         converted = _convert_messages(messages)
         for part in self._get_instruction_parts(messages, parameters) or []:
             converted.add_system(part.content)
-        request = AnswerRequest(
+        request = answering.AnswerRequest(
             self._model_name,
             converted.instructions,
             converted.messages,
@@ -191,14 +182,14 @@ class _StreamedAnswer(StreamedResponse):
 
     _model: str
     _provider: str
-    _pieces: AsyncGenerator[Delta | Answered]
+    _pieces: AsyncGenerator[answering.Delta | answering.Answered]
     _timestamp: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
         parts = self._parts_manager
         with _as_library_errors(self._model):
             async for piece in self._pieces:
-                if isinstance(piece, Delta):
+                if isinstance(piece, answering.Delta):
                     is_thinking = piece.is_thinking
                     handle = parts.handle_thinking_delta if is_thinking else parts.handle_text_delta
                     for event in handle(vendor_part_id=None, content=piece.text):
@@ -312,10 +303,10 @@ def _convert_usage(usage: Mapping[str, int] | None) -> RequestUsage:
     )
 
 
-def _convert_reason(answered: Answered) -> Any:
+def _convert_reason(answered: answering.Answered) -> Any:
     reason = answered.answer.finish_reason
     return reason if reason in ("stop", "length", "tool_call", "content_filter", "error") else None
 
 
-def _build_details(answered: Answered) -> dict[str, Any] | None:
+def _build_details(answered: answering.Answered) -> dict[str, Any] | None:
     return None if answered.native is None else {NATIVE: answered.native}

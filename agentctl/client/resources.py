@@ -11,32 +11,11 @@ from typing import Any, Concatenate, NamedTuple, TypeVar
 
 from typing_extensions import TypedDict, Unpack
 
-from agentctl.client.calls import (
-    Method,
-    Mode,
-    P,
-    Resource,
-    StreamMethod,
-    declared,
-    declared_fields,
-    declared_rows,
-    declared_stream,
-    describe,
-)
+from agentctl.client import calls
 from agentctl.errors import NotFound, UsageError
+from agentctl.interface import requests
 from agentctl.interface.operations import Operations
 from agentctl.interface.operations.cancels import cancel_until_stopped
-from agentctl.interface.requests import (
-    BEFORE_FIRST_EVENT,
-    SUMMARY_VIEW,
-    CancelRequest,
-    NewSession,
-    ResumeRequest,
-    RunFilter,
-    RunRequest,
-    SessionFilter,
-    SessionPatch,
-)
 from agentctl.interface.requests.approvals import (
     ApprovalFilter,
     ContinueRequest,
@@ -97,47 +76,47 @@ class LocatedRun(NamedTuple):
     session_id: str
 
 
-async def _locate(resource: Resource[Any], run: Run) -> LocatedRun:
+async def _locate(resource: calls.Resource[Any], run: Run) -> LocatedRun:
     if isinstance(run, str):
-        run = (await resource._operations.get_run(run, form=SUMMARY_VIEW)).value
+        run = (await resource._operations.get_run(run, form=requests.SUMMARY_VIEW)).value
     return LocatedRun(*component_of_run(run), run["run_id"], run["session_id"])
 
 
 def _repeating(
-    request: Callable[P, Repeat],
+    request: Callable[calls.P, Repeat],
     operation: Callable[
         [Operations, ComponentKind, str, str, Repeat], Coroutine[Any, Any, Document[RunRecord]]
     ],
-) -> Method[Concatenate[Run, P], RunRecord]:
+) -> calls.Method[Concatenate[Run, calls.P], RunRecord]:
     """Return the method of an operation that repeats a run, with the fields of its request."""
 
     async def call(
-        self: Resource[Any], run: Run, /, *args: P.args, **options: P.kwargs
+        self: calls.Resource[Any], run: Run, /, *args: calls.P.args, **options: calls.P.kwargs
     ) -> RunRecord:
         built = request(*args, **options)
         keyed = replace(built, idempotency_key=built.idempotency_key or new_id())
         located = await _locate(self, run)
         return (await operation(self._operations, *located[:3], keyed)).value
 
-    return Method(describe(call, operation, request, "run"))
+    return calls.Method(calls.describe(call, operation, request, "run"))
 
 
-class RunMethods(Resource[Mode]):
+class RunMethods(calls.Resource[calls.Mode]):
     """Runs: start, follow, cancel, continue and repeat them."""
 
-    get = declared(Operations.get_run)
-    list = declared_rows(RunFilter, Operations.get_runs, RunRecord)
-    failures = declared_rows(RunFilter, Operations.get_failures, FailureRecord)
+    get = calls.declared(Operations.get_run)
+    list = calls.declared_rows(requests.RunFilter, Operations.get_runs, RunRecord)
+    failures = calls.declared_rows(requests.RunFilter, Operations.get_failures, FailureRecord)
     retry = _repeating(RetryRequest, Operations.retry_run)
     fork = _repeating(ForkRequest, Operations.fork_run)
 
-    @Method
+    @calls.Method
     async def start(self, **run: Unpack[RunOptions]) -> RunRecord:
         """Start a run and return its record: at its end or pause, with `background` at once."""
         kind, component_id, request = _build_run_request(run)
         return (await self._operations.create_run(kind, component_id, request)).value
 
-    @StreamMethod
+    @calls.StreamMethod
     async def stream(self, **run: Unpack[RunOptions]) -> AsyncGenerator[Event, None]:
         """Start a run and yield its events, each once, over any number of connections.
 
@@ -150,19 +129,19 @@ class RunMethods(Resource[Mode]):
             async for event in events:
                 yield parse_event(event.name, event.data, event.seq)
 
-    @StreamMethod
+    @calls.StreamMethod
     async def follow(
-        self, run: Run, *, after: int = BEFORE_FIRST_EVENT
+        self, run: Run, *, after: int = requests.BEFORE_FIRST_EVENT
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of a run after the event with the number `after`, as `stream` does."""
         located = await _locate(self, run)
-        request = ResumeRequest(located.session_id, after)
+        request = requests.ResumeRequest(located.session_id, after)
         events: Any = self._operations.follow_run(*located[:3], request)
         async with aclosing(events):
             async for event in events:
                 yield parse_event(event.name, event.data, event.seq)
 
-    @Method
+    @calls.Method
     async def cancel(
         self, run: Run, *, wait: float = 10.0, reason: str | None = None
     ) -> CancelRecord:
@@ -176,12 +155,12 @@ class RunMethods(Resource[Mode]):
             self._operations,
             located[:2],
             located.run_id,
-            CancelRequest(located.session_id, wait, reason),
+            requests.CancelRequest(located.session_id, wait, reason),
             partial(connection.wait_to_repeat, is_safe=True),
         )
         return document.value
 
-    @Method
+    @calls.Method
     async def continue_run(
         self,
         run: Run,
@@ -202,22 +181,22 @@ class RunMethods(Resource[Mode]):
         return (await self._operations.continue_run(*located[:3], request)).value
 
 
-def _build_run_request(run: RunOptions) -> tuple[ComponentKind, str, RunRequest]:
+def _build_run_request(run: RunOptions) -> tuple[ComponentKind, str, requests.RunRequest]:
     values: dict[str, Any] = dict(run)
     given = [(kind, values.pop(kind)) for kind in KINDS if kind in values]
     if len(given) != 1:
         raise UsageError("a run needs one of agent, team and workflow")
     values["idempotency_key"] = values.get("idempotency_key") or new_id()
     (kind, component_id), *_ = given
-    return kind, component_id, RunRequest(**values)
+    return kind, component_id, requests.RunRequest(**values)
 
 
-class ApprovalMethods(Resource[Mode]):
+class ApprovalMethods(calls.Resource[calls.Mode]):
     """Approvals: what paused runs wait for, and decisions about it."""
 
-    list = declared_rows(ApprovalFilter, Operations.get_approvals, ApprovalRecord)
+    list = calls.declared_rows(ApprovalFilter, Operations.get_approvals, ApprovalRecord)
 
-    @Method
+    @calls.Method
     async def get(self, approval_id: str) -> ApprovalRecord:
         """Get an approval.
 
@@ -230,7 +209,7 @@ class ApprovalMethods(Resource[Mode]):
                 return approval
         raise NotFound("Approval not found")
 
-    @Method
+    @calls.Method
     async def decide(
         self,
         approval: ApprovalRecord,
@@ -248,7 +227,7 @@ class ApprovalMethods(Resource[Mode]):
         """
         return await self._decide(approval, build_ruling(approval, decision, value, note))
 
-    @Method
+    @calls.Method
     async def approve(
         self,
         approval: ApprovalRecord,
@@ -259,7 +238,7 @@ class ApprovalMethods(Resource[Mode]):
         """Let a call be made, with edited `arguments` if they are given; see `decide`."""
         return await self._decide(approval, build_ruling(approval, "approve", arguments, note))
 
-    @Method
+    @calls.Method
     async def reject(self, approval: ApprovalRecord, *, note: str | None = None) -> ApprovalRecord:
         """Refuse a call; the model reads the note. See `decide`."""
         return await self._decide(approval, build_ruling(approval, "reject", note=note))
@@ -275,33 +254,35 @@ class ApprovalMethods(Resource[Mode]):
         return document.value
 
 
-class SessionMethods(Resource[Mode]):
+class SessionMethods(calls.Resource[calls.Mode]):
     """Sessions."""
 
-    get = declared(Operations.get_session_by_id)
-    list = declared_rows(SessionFilter, Operations.get_sessions, SessionSummary)
-    runs = declared(Operations.get_session_runs)
-    create = declared_fields(NewSession, Operations.create_session)
-    rename = declared(Operations.rename_session)
-    summarize = declared(Operations.summarize_session)
-    delete = declared(Operations.delete_session)
-    export = declared_stream(Operations.export_session)
+    get = calls.declared(Operations.get_session_by_id)
+    list = calls.declared_rows(requests.SessionFilter, Operations.get_sessions, SessionSummary)
+    runs = calls.declared(Operations.get_session_runs)
+    create = calls.declared_fields(requests.NewSession, Operations.create_session)
+    rename = calls.declared(Operations.rename_session)
+    summarize = calls.declared(Operations.summarize_session)
+    delete = calls.declared(Operations.delete_session)
+    export = calls.declared_stream(Operations.export_session)
 
-    @Method
+    @calls.Method
     async def update(self, session_id: str, changes: dict[str, Any]) -> SessionDetail:
         """Replace any of `session_name`, `session_state` and `metadata` of a session."""
-        return (await self._operations.update_session(session_id, SessionPatch(changes))).value
+        return (
+            await self._operations.update_session(session_id, requests.SessionPatch(changes))
+        ).value
 
 
-class FileMethods(Resource[Mode]):
+class FileMethods(calls.Resource[calls.Mode]):
     """Files."""
 
-    get = declared(Operations.get_file)
-    list = declared_rows(FileFilter, Operations.get_files, FileRecord)
-    download = declared_stream(Operations.get_file_content)
-    delete = declared(Operations.delete_file)
+    get = calls.declared(Operations.get_file)
+    list = calls.declared_rows(FileFilter, Operations.get_files, FileRecord)
+    download = calls.declared_stream(Operations.get_file_content)
+    delete = calls.declared(Operations.delete_file)
 
-    @Method
+    @calls.Method
     async def upload(
         self,
         source: Path | bytes,
@@ -323,15 +304,15 @@ class FileMethods(Resource[Mode]):
         return document.value
 
 
-class MemoryMethods(Resource[Mode]):
+class MemoryMethods(calls.Resource[calls.Mode]):
     """Memories."""
 
-    get = declared(Operations.get_memory)
-    list = declared_rows(MemoryFilter, Operations.get_memories, MemoryRecord)
-    create = declared_fields(NewMemory, Operations.create_memory)
-    delete = declared(Operations.delete_memory)
+    get = calls.declared(Operations.get_memory)
+    list = calls.declared_rows(MemoryFilter, Operations.get_memories, MemoryRecord)
+    create = calls.declared_fields(NewMemory, Operations.create_memory)
+    delete = calls.declared(Operations.delete_memory)
 
-    @Method
+    @calls.Method
     async def update(
         self, memory_id: str, *, memory: str | None = None, topics: Sequence[str] | None = None
     ) -> MemoryRecord:
@@ -340,20 +321,20 @@ class MemoryMethods(Resource[Mode]):
         return (await self._operations.update_memory(memory_id, patch)).value
 
 
-class SystemMethods(Resource[Mode]):
+class SystemMethods(calls.Resource[calls.Mode]):
     """The server and the caller."""
 
-    info = declared(Operations.get_info)
-    ready = declared(Operations.get_readiness)
-    me = declared(Operations.get_me)
-    models = declared(Operations.get_models)
-    deployment = declared(Operations.get_deployment)
-    budgets = declared(Operations.get_budgets)
-    usage = declared_fields(UsageFilter, Operations.get_usage)
+    info = calls.declared(Operations.get_info)
+    ready = calls.declared(Operations.get_readiness)
+    me = calls.declared(Operations.get_me)
+    models = calls.declared(Operations.get_models)
+    deployment = calls.declared(Operations.get_deployment)
+    budgets = calls.declared(Operations.get_budgets)
+    usage = calls.declared_fields(UsageFilter, Operations.get_usage)
 
 
-class ComponentMethods(Resource[Mode]):
+class ComponentMethods(calls.Resource[calls.Mode]):
     """Agents, teams and workflows."""
 
-    list = declared(Operations.get_components)
-    get = declared(Operations.get_component)
+    list = calls.declared(Operations.get_components)
+    get = calls.declared(Operations.get_component)

@@ -15,19 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agentctl.config import tables
 from agentctl.config.checks import check_settings
 from agentctl.config.databases import check_database_url
 from agentctl.config.places import Place, line_numbers
 from agentctl.config.settings import Authorization, Database, Settings
-from agentctl.config.tables import (
-    ADDING_VARIABLES,
-    ENTRY_TABLES,
-    SECTIONS,
-    TableReader,
-    find_variables,
-    list_sections,
-    section_keys,
-)
 from agentctl.config.types import convert_value
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.value_types import field_types
@@ -148,9 +140,9 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     file = find_config_file(path, environ)
     text = _read_file(file)
     document = _parse_toml(text, file)
-    reader = TableReader(str(file), file.parent, line_numbers(text))
+    reader = tables.TableReader(str(file), file.parent, line_numbers(text))
     reader.check_names(document)
-    reader.variables = find_variables(environ, section_keys())
+    reader.variables = tables.find_variables(environ, tables.section_keys())
     settings = _build_settings(document, reader, environ, file)
     check_settings(settings, reader.places)
     return settings
@@ -203,13 +195,13 @@ def _parse_toml(text: str, file: Path) -> dict[str, Any]:
 
 
 def _build_settings(
-    document: dict[str, Any], reader: TableReader, environ: Mapping[str, str], file: Path
+    document: dict[str, Any], reader: tables.TableReader, environ: Mapping[str, str], file: Path
 ) -> Settings:
-    added = {name: reader.read_section(document, name) for name in list_sections()}
-    sections: dict[str, Any] = {name: added.pop(name) for name in SECTIONS}
-    entries: dict[str, Any] = {name: reader.entries(document, name) for name in ENTRY_TABLES}
+    added = {name: reader.read_section(document, name) for name in tables.list_sections()}
+    sections: dict[str, Any] = {name: added.pop(name) for name in tables.SECTIONS}
+    entries: dict[str, Any] = {name: reader.entries(document, name) for name in tables.ENTRY_TABLES}
     table, adding = sections["authorization"], dict[str, str]()
-    for name, key in ADDING_VARIABLES.items():
+    for name, key in tables.ADDING_VARIABLES.items():
         text = environ.get(name, "")
         if not text.strip():
             continue
@@ -240,7 +232,9 @@ def _build_settings(
     return Settings(**sections, **entries, added=added, path=file, sources=sources)
 
 
-def _make_absolute(databases: tuple[Database, ...], reader: TableReader) -> tuple[Database, ...]:
+def _make_absolute(
+    databases: tuple[Database, ...], reader: tables.TableReader
+) -> tuple[Database, ...]:
     return tuple(
         replace(
             database,
@@ -251,7 +245,7 @@ def _make_absolute(databases: tuple[Database, ...], reader: TableReader) -> tupl
     )
 
 
-def _check_url(database: Database, name: str, reader: TableReader) -> str:
+def _check_url(database: Database, name: str, reader: tables.TableReader) -> str:
     place = reader.places[f"databases.{database.id}.{name}"]
     return check_database_url(getattr(database, name), reader.base, place)
 

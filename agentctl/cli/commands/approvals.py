@@ -11,24 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from agentctl.cli.approvals import (
-    APPROVAL,
-    APPROVALS,
-    ApprovalId,
-    Note,
-    SeenHash,
-    ask_value,
-    check_decidable,
-    confirm_call,
-    describe_call,
-    find_approval,
-    list_fields,
-    name_command,
-    parse_value,
-    read_value,
-    send_ruling,
-    show_call,
-)
+from agentctl.cli import approvals
 from agentctl.cli.files import create_file
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import read_file_or_stdin
@@ -36,13 +19,7 @@ from agentctl.cli.lists import ListOutput
 from agentctl.cli.options import DbId, ToFile, Yes, parse_object
 from agentctl.cli.own_approvals import find_reader, read_whole
 from agentctl.cli.parameters import argument, flag, option
-from agentctl.cli.show.output import (
-    CommandOutput,
-    FieldsOutput,
-    write_json,
-    write_line,
-    write_value,
-)
+from agentctl.cli.show import output
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import check_confirmable
@@ -87,18 +64,18 @@ async def list_approvals(target: Target, out: ListOutput, filter: ApprovalFilter
     --session those of all runs there.
     """
     read = await find_reader(target) or target.operations.get_approvals
-    await out.show(target, read, filter, APPROVALS, "approval_id")
+    await out.show(target, read, filter, approvals.APPROVALS, "approval_id")
 
 
 @_command("get APPROVAL_ID")
 @with_target()
 async def get_approval(
-    target: Target, out: FieldsOutput, approval_id: ApprovalId, db: DbId = None
+    target: Target, out: output.FieldsOutput, approval_id: approvals.ApprovalId, db: DbId = None
 ) -> None:
     """Show an approval, in a table with a line for each argument of its call."""
-    document = await read_whole(target, await find_approval(target, approval_id, db))
+    document = await read_whole(target, await approvals.find_approval(target, approval_id, db))
     is_table = out.is_table and out.fields is None
-    columns = list_fields(dict(document.value)) if is_table else APPROVAL
+    columns = approvals.list_fields(dict(document.value)) if is_table else approvals.APPROVAL
     out.show_record(document, columns, "approval_id")
 
 
@@ -106,16 +83,16 @@ async def get_approval(
 @with_target()
 async def approve_call(
     target: Target,
-    out: CommandOutput,
-    approval_id: ApprovalId,
-    hash: SeenHash = None,
+    out: output.CommandOutput,
+    approval_id: approvals.ApprovalId,
+    hash: approvals.SeenHash = None,
     yes: Yes = False,
     arguments: str | None = option(
         "--arguments",
         "JSON",
         "JSON object: the arguments to call with instead (- reads stdin, @FILE a file)",
     ),
-    note: Note = None,
+    note: approvals.Note = None,
     db: DbId = None,
 ) -> None:
     """Approve a call: show it, ask, and let its run go on.
@@ -129,7 +106,11 @@ async def approve_call(
 @_command('reject APPROVAL_ID --note "too much"')
 @with_target()
 async def reject_call(
-    target: Target, out: CommandOutput, approval_id: ApprovalId, note: Note = None, db: DbId = None
+    target: Target,
+    out: output.CommandOutput,
+    approval_id: approvals.ApprovalId,
+    note: approvals.Note = None,
+    db: DbId = None,
 ) -> None:
     """Reject a call or a question. The agent reads the note, and its run goes on."""
     await _decide(target, "reject", approval_id, db, out, note)
@@ -139,14 +120,14 @@ async def reject_call(
 @with_target()
 async def answer_question(
     target: Target,
-    out: CommandOutput,
-    approval_id: ApprovalId,
+    out: output.CommandOutput,
+    approval_id: approvals.ApprovalId,
     answer: str | None = option(
         "--answer",
         "VALUE",
         "The answer, JSON or text (- reads stdin, @FILE a file); without it a terminal asks",
     ),
-    note: Note = None,
+    note: approvals.Note = None,
     db: DbId = None,
 ) -> None:
     """Answer the question of a run, which then goes on."""
@@ -159,13 +140,13 @@ async def answer_question(
 @with_target()
 async def complete_call(
     target: Target,
-    out: CommandOutput,
-    approval_id: ApprovalId,
+    out: output.CommandOutput,
+    approval_id: approvals.ApprovalId,
     result: str | None = option(
         "--result", "VALUE", "The result of the call, JSON or text (- reads stdin, @FILE a file)"
     ),
     fail: bool = flag("--fail", "The call failed; --note has the reason"),
-    note: Note = None,
+    note: approvals.Note = None,
     db: DbId = None,
 ) -> None:
     """Report the result of a call that the caller makes, or whose server died."""
@@ -179,11 +160,11 @@ async def complete_call(
 @with_target()
 async def retry_call(
     target: Target,
-    out: CommandOutput,
-    approval_id: ApprovalId,
-    hash: SeenHash = None,
+    out: output.CommandOutput,
+    approval_id: approvals.ApprovalId,
+    hash: approvals.SeenHash = None,
     yes: Yes = False,
-    note: Note = None,
+    note: approvals.Note = None,
     db: DbId = None,
 ) -> None:
     """Make a call again whose server died. It may have been made before."""
@@ -195,7 +176,7 @@ async def _decide(
     verb: Verb,
     approval_id: str,
     db: str | None,
-    out: CommandOutput,
+    out: output.CommandOutput,
     note: str | None,
     given: str | None = None,
     seen_hash: str | None = None,
@@ -207,27 +188,29 @@ async def _decide(
         given: the option with the value of the verb: the arguments, the answer or the result.
         seen_hash, yes: see `confirm_call`; for the verbs that are bound to a call.
     """
-    text = None if given is None else read_value(f"--{VALUES[verb]}", given)
+    text = None if given is None else approvals.read_value(f"--{VALUES[verb]}", given)
     value = parse_object("--arguments", text) if verb == "approve" else None
-    approval = await find_approval(target, approval_id, db)
-    check_decidable(approval, verb, target)
+    approval = await approvals.find_approval(target, approval_id, db)
+    approvals.check_decidable(approval, verb, target)
     if verb in _QUESTIONS:
         question = _QUESTIONS[verb].format(approval["tool_name"], target.place)
-        confirm_call(target, approval, question, seen_hash=seen_hash, yes=yes, edited=value)
+        approvals.confirm_call(
+            target, approval, question, seen_hash=seen_hash, yes=yes, edited=value
+        )
     elif text is not None:
-        value = parse_value(text, approval["schema"] if verb == "answer" else None)
+        value = approvals.parse_value(text, approval["schema"] if verb == "answer" else None)
     elif verb == "answer" and approval["status"] == "pending":
-        show_call(approval)
-        value = ask_value("answer", approval["schema"])
-    await send_ruling(target, approval, build_ruling(approval, verb, value, note), out)
+        approvals.show_call(approval)
+        value = approvals.ask_value("answer", approval["schema"])
+    await approvals.send_ruling(target, approval, build_ruling(approval, verb, value, note), out)
 
 
 @_command("receipt APPROVAL_ID --to-file receipt.jwt")
 @with_target()
 async def get_receipt(
     target: Target,
-    out: CommandOutput,
-    approval_id: ApprovalId,
+    out: output.CommandOutput,
+    approval_id: approvals.ApprovalId,
     to_file: ToFile = None,
     db: DbId = None,
 ) -> None:
@@ -236,7 +219,7 @@ async def get_receipt(
     The receipt is signed. Others verify it with the public key of the server, without the server:
     with `approvals verify-receipt`, or any library for JWS.
     """
-    found = await find_approval(target, approval_id, db)
+    found = await approvals.find_approval(target, approval_id, db)
     document = await target.operations.get_receipt(
         found["component_type"], found["component_id"], found["approval_id"]
     )
@@ -244,14 +227,14 @@ async def get_receipt(
         create_file(to_file, f"{document.value['receipt']}\n".encode())
         write_note(f"wrote the receipt to {to_file}")
     elif out.format == "json":
-        write_json(document.raw)
+        output.write_json(document.raw)
     else:
-        write_line(document.value["receipt"])
+        output.write_line(document.value["receipt"])
 
 
 @_command("verify-receipt receipt.jwt --key keys/audit.pub.pem")
 def verify_receipt(
-    out: FieldsOutput,
+    out: output.FieldsOutput,
     file: Annotated[Path, argument("FILE", "File of the receipt (- is stdin)")],
     key: Annotated[Path, option("--key", "FILE", "Public key of the server, in PEM")],
 ) -> None:
@@ -275,7 +258,7 @@ def verify_receipt(
 )  # fmt: skip
 async def watch_approvals(
     target: Target,
-    out: CommandOutput,
+    out: output.CommandOutput,
     filter: ApprovalFilter,
     every: float = option(
         "--every",
@@ -296,7 +279,7 @@ async def watch_approvals(
     read = partial(await find_reader(target) or target.operations.get_approvals, matching)
     seen: set[str] = set()
     if out.format == "tsv":
-        write_line("\t".join(column.name for column in APPROVAL))
+        output.write_line("\t".join(column.name for column in approvals.APPROVAL))
     async with showing_progress("waiting for the next approval, Ctrl-C ends this"):
         async for document in read_again(target, read, every):
             if isinstance(document, AgentctlError):
@@ -309,14 +292,14 @@ async def watch_approvals(
             seen = {row["approval_id"] for row in rows}
 
 
-def _show(target: Target, approval: ApprovalRecord, out: CommandOutput) -> None:
+def _show(target: Target, approval: ApprovalRecord, out: output.CommandOutput) -> None:
     if out.format == "tsv":
-        write_line("\t".join(column.cell(dict(approval)) for column in APPROVAL))
+        output.write_line("\t".join(column.cell(dict(approval)) for column in approvals.APPROVAL))
     elif out.format == "name":
-        write_line(approval["approval_id"])
+        output.write_line(approval["approval_id"])
     elif out.format in ("json", "jsonl"):
-        write_value(approval)
+        output.write_value(approval)
     else:
-        for line in describe_call(dict(approval)):
-            write_line(line)
-        write_note(f"  decide with: {name_command(target, approval)}")
+        for line in approvals.describe_call(dict(approval)):
+            output.write_line(line)
+        write_note(f"  decide with: {approvals.name_command(target, approval)}")

@@ -9,15 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from agentctl.cli.io import current_io, using_io
-from agentctl.cli.show.output import (
-    ColumnChoice,
-    FieldsOutput,
-    Format,
-    choose_columns,
-    pick_values,
-    to_columns,
-    write_value,
-)
+from agentctl.cli.show import output
 from agentctl.cli.show.terminal import note
 from agentctl.errors import AgentctlError, InvalidResponse, TooManyRequests, Unavailable, UsageError
 from agentctl.light_dataclass import dataclass
@@ -40,8 +32,8 @@ class WatchedList:
 
     target: Target
     read: Callable[[], Awaitable[Document[Any]]]
-    out: FieldsOutput
-    columns: ColumnChoice
+    out: output.FieldsOutput
+    columns: output.ColumnChoice
     id_field: str
     seconds: float
 
@@ -50,13 +42,15 @@ class WatchedList:
         records = document.value["data"]
         chosen: Sequence[Record] = records
         if self.out.fields is not None:
-            columns = choose_columns(records, to_columns(self.columns), self.out.fields)
-            chosen = [pick_values(record, columns.tsv) for record in records]
+            columns = output.choose_columns(
+                records, output.to_columns(self.columns), self.out.fields
+            )
+            chosen = [output.pick_values(record, columns.tsv) for record in records]
         ids = [str(record[self.id_field]) for record in records]
         return dict(zip(ids, chosen, strict=True))
 
 
-def check_watch(watch: bool, every: float | None, form: Format) -> None:
+def check_watch(watch: bool, every: float | None, form: output.Format) -> None:
     """Check the options `--watch` and `--every` before anything is read.
 
     Raises:
@@ -124,7 +118,7 @@ async def _print_changes(watched: WatchedList) -> None:
         is_lost = False
         records = watched.select(document)
         for change in find_changes(known, records):
-            write_value(change)
+            output.write_value(change)
         known = records
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
+from agentctl.cli.commands.runs import show
 from agentctl.cli.commands.runs.cancel import cancel_runs
 from agentctl.cli.commands.runs.repair import examine_runs, fork_run, retry_run
-from agentctl.cli.commands.runs.show import (
-    get_run,
-    list_failures,
-    list_runs,
-    wait_for_runs,
-    watch_run,
-)
 from agentctl.cli.commands.runs.start import start_run
 from agentctl.cli.help import CommandApp
 
@@ -20,11 +14,11 @@ app = CommandApp(
 )
 for command, words in (
     (start_run, 'start --agent echo --message "hello"'),
-    (list_runs, "list --live --older-than 10m"),
-    (list_failures, "failures --newer-than 1d"),
-    (get_run, "get RUN_ID"),
-    (watch_run, "watch RUN_ID"),
-    (wait_for_runs, "wait RUN_ID --wait 60"),
+    (show.list_runs, "list --live --older-than 10m"),
+    (show.list_failures, "failures --newer-than 1d"),
+    (show.get_run, "get RUN_ID"),
+    (show.watch_run, "watch RUN_ID"),
+    (show.wait_for_runs, "wait RUN_ID --wait 60"),
     (cancel_runs, 'cancel RUN_ID --reason "wrong question"'),
     (retry_run, "retry RUN_ID"),
     (fork_run, 'fork RUN_ID --at 4 --message "in French"'),

@@ -13,15 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from agentctl.cli import options
 from agentctl.cli.lists import NO_AGES, AgeOptions, check_row_count
-from agentctl.cli.options import (
-    NO_CHOICE,
-    ComponentChoice,
-    OptionalRunIds,
-    SessionOption,
-    Yes,
-    select_component,
-)
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import CommandOutput
@@ -72,16 +65,16 @@ async def cancel_runs(
     target: Target,
     out: CommandOutput,
     filter: RunFilter,
-    run_ids: OptionalRunIds = None,
+    run_ids: options.OptionalRunIds = None,
     all: bool = flag("--all", "Cancel every live run that matches the filters"),
-    choice: ComponentChoice = NO_CHOICE,
-    session: SessionOption = None,
+    choice: options.ComponentChoice = options.NO_CHOICE,
+    session: options.SessionOption = None,
     status: Literal["PENDING", "RUNNING", "PAUSED"] | None = option(
         "--status", "STATUS", "Filter by status: PENDING, RUNNING or PAUSED", case_sensitive=False
     ),
     ages: AgeOptions = NO_AGES,
     dry_run: bool = flag("--dry-run", "With --all: show the runs, cancel none"),
-    yes: Yes = False,
+    yes: options.Yes = False,
     wait: float = option(
         "--wait",
         "SECONDS",
@@ -105,7 +98,7 @@ async def cancel_runs(
         if not dry_run:
             check_confirmable(yes=yes)
         matching = replace(
-            ages.limit(select_component(filter, component)),
+            ages.limit(options.select_component(filter, component)),
             session_id=session,
             status=status,
             live=status is None,

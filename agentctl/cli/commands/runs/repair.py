@@ -10,14 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agentctl.cli.commands.runs.start import (
-    Background,
-    KeyOption,
-    RunStart,
-    StreamOption,
-    choose_stream,
-    show_new_run,
-)
+from agentctl.cli.commands.runs import start
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import AgentId, AnyDatabase, ComponentChoice, DbId, RunId, TeamId, Yes
@@ -45,9 +38,9 @@ async def retry_run(
     target: Target,
     out: CommandOutput,
     run_id: RunId,
-    background: Background = False,
-    stream: StreamOption = None,
-    idempotency_key: KeyOption = None,
+    background: start.Background = False,
+    stream: start.StreamOption = None,
+    idempotency_key: start.KeyOption = None,
     yes: Yes = False,
     db: DbId = None,
 ) -> None:
@@ -57,9 +50,9 @@ async def retry_run(
     one; agents in code and broadcasts work from the beginning. Calls that may be made again are
     listed and confirmed first. Output and exit codes are those of `runs start`.
     """
-    stream = choose_stream(stream, out, background=background)
+    stream = start.choose_stream(stream, out, background=background)
     component = await _find_origin(target, run_id, db, "retry_run")
-    new = RunStart(
+    new = start.RunStart(
         component,
         RetryRequest(background=background, idempotency_key=idempotency_key),
         stream=partial(target.operations.stream_retried_run, *component, run_id),
@@ -84,9 +77,9 @@ async def fork_run(
         ShortId("session"),
         build_id_option("session", "Session of the run, or a new one (default: a new one)"),
     ] = None,
-    background: Background = False,
-    stream: StreamOption = None,
-    idempotency_key: KeyOption = None,
+    background: start.Background = False,
+    stream: start.StreamOption = None,
+    idempotency_key: start.KeyOption = None,
     yes: Yes = False,
     db: DbId = None,
 ) -> None:
@@ -99,7 +92,7 @@ async def fork_run(
     if at is None:
         look = target.command(f"runs get {run_id} --messages")
         raise UsageError("no message given to fork at", hint=f"give --at N; the numbers: {look}")
-    stream = choose_stream(stream, out, background=background)
+    stream = start.choose_stream(stream, out, background=background)
     request = ForkRequest(
         at=at,
         message=None if message is None else read_text_or_stdin(message, "message"),
@@ -111,7 +104,7 @@ async def fork_run(
     )
     chosen = ComponentChoice(agent, team).resolve()
     component = await _find_origin(target, run_id, db, "fork_run")
-    new = RunStart(
+    new = start.RunStart(
         chosen or component,
         request,
         stream=partial(target.operations.stream_forked_run, *component, run_id),
@@ -130,14 +123,14 @@ async def _find_origin(target: Target, run_id: str, db: str | None, operation: s
 
 
 async def _show_repeat(
-    target: Target, new: RunStart, out: CommandOutput, *, stream: bool, yes: bool
+    target: Target, new: start.RunStart, out: CommandOutput, *, stream: bool, yes: bool
 ) -> None:
     """Start a run that repeats another one, and show its output.
 
     What it may repeat is shown on stderr, and confirmed first.
     """
     try:
-        await show_new_run(target, new, out, stream=stream)
+        await start.show_new_run(target, new, out, stream=stream)
         return
     except NeedsConfirmation as needed:
         plan = needed.plan
@@ -146,7 +139,7 @@ async def _show_repeat(
         note(line)
     confirm(f"Start the {plan['kind']}?", yes=yes)
     confirmed = replace(new, request=replace(new.request, confirm=str(plan["confirm"])))
-    await show_new_run(target, confirmed, out, stream=stream)
+    await start.show_new_run(target, confirmed, out, stream=stream)
 
 
 def _describe_plan(plan: Mapping[str, Any], part: str) -> Iterator[str]:

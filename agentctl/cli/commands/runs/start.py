@@ -14,26 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from agentctl.cli.approvals import (
-    ask_value,
-    build_waiting,
-    parse_value,
-    read_pending,
-    read_value,
-    show_call,
-)
+from agentctl.cli import approvals
 from agentctl.cli.commands.files import send_file
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import NO_CHOICE, ComponentChoice, SessionOption, parse_object
 from agentctl.cli.parameters import flag, option
-from agentctl.cli.show import columns
+from agentctl.cli.show import columns, event_lines
 from agentctl.cli.show.answer import RunOutput, read_run_end, report_run_end
-from agentctl.cli.show.event_lines import (
-    TEXT_FORMATS,
-    create_event_lines,
-    with_activity,
-    write_event,
-)
 from agentctl.cli.show.output import CommandOutput, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.table import plain_columns
@@ -135,7 +122,9 @@ async def start_run(
         _parse_pairs("--metadata", metadata),
         parse_object("--session-state", session_state),
         parse_object("--output-schema", output_schema),
-        input=parse_object("--input", None if input is None else read_value("--input", input)),
+        input=parse_object(
+            "--input", None if input is None else approvals.read_value("--input", input)
+        ),
         client_tools=_parse_tools("--client-tools", client_tools),
     )
     stream = choose_stream(stream, out, background=background)
@@ -187,7 +176,7 @@ def _parse_tools(option: str, text: str | None) -> list[dict[str, Any]] | None:
     if text is None:
         return None
     try:
-        tools = parse_json(read_value(option, text))
+        tools = parse_json(approvals.read_value(option, text))
     except ValueError:
         tools = None
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
@@ -263,18 +252,18 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
     import asyncio
 
     component = new.component
-    lines = create_event_lines(component[0], out.format)
+    lines = event_lines.create_event_lines(component[0], out.format)
     run_output = lines.output
     stream = new.stream(new.request)
     asking = RunQuestions(target, component, out)
     try:
         while True:
-            events = with_activity(stream, component[1], lambda: lines.in_line)
+            events = event_lines.with_activity(stream, component[1], lambda: lines.in_line)
             # Close the stream at once on an interrupt: the server then detects the disconnect.
             async with contextlib.aclosing(events):
                 async for event in events:
                     is_first = not run_output.run_id
-                    write_event(event, out.format, lines)
+                    event_lines.write_event(event, out.format, lines)
                     if is_first and not new.is_brief:
                         _note_started(target, new, run_output.run_id, run_output.session_id)
             if run_output.asked is None:
@@ -348,7 +337,7 @@ async def _wait_for_run(target: Target, new: RunStart, out: CommandOutput) -> No
         is_line = out.format == "tsv"
         out.show_record(document, _STARTED if is_line else columns.RUN, "run_id")
     if run["status"] == "PAUSED":
-        raise build_waiting(target, run_id, run["approvals"])
+        raise approvals.build_waiting(target, run_id, run["approvals"])
     if not new.request.background:
         report_run_end(target, run_id, run)
 
@@ -368,7 +357,7 @@ class RunQuestions:
         self._target = target
         self._component = component
         self._asked: set[str] = set()
-        self.may_ask = out.format in TEXT_FORMATS and may_ask()
+        self.may_ask = out.format in event_lines.TEXT_FORMATS and may_ask()
 
     async def ask(self, run_id: str, known: Sequence[Mapping[str, Any]]) -> tuple[Ruling, ...]:
         """Ask about the approvals of a run.
@@ -381,7 +370,7 @@ class RunQuestions:
             WaitsForDecision: there is no decision: no one can be asked, or other people decide.
             KeyboardInterrupt: Ctrl-C was typed.
         """
-        read = await read_pending(self._target, run_id)
+        read = await approvals.read_pending(self._target, run_id)
         pending = [each for each in known if each["approval_id"] not in self._asked]
         pending = read or pending
         decisions = []
@@ -391,7 +380,7 @@ class RunQuestions:
                 decision = _ask_about(approval)
                 decisions += [] if decision is None else [decision]
         if not decisions:
-            raise build_waiting(self._target, run_id, pending)
+            raise approvals.build_waiting(self._target, run_id, pending)
         return tuple(decisions)
 
     async def stream(
@@ -426,19 +415,19 @@ class RunQuestions:
 
 
 def _ask_about(approval: Mapping[str, Any]) -> Ruling | None:
-    show_call(approval)
+    approvals.show_call(approval)
     match approval["kind"]:
         case "approval":
             return _ask_about_call(approval)
         case "input":
             note("Ctrl-D at the beginning of a line: later")
             with contextlib.suppress(ConfirmationDeclined):
-                value = ask_value("answer", approval.get("schema"))
+                value = approvals.ask_value("answer", approval.get("schema"))
                 return build_ruling(approval, "answer", value)
         case "external":
             text = ask(f"result of {approval['tool_name']}, JSON or text (empty: later): ")
             if text:
-                return build_ruling(approval, "complete", parse_value(text, None))
+                return build_ruling(approval, "complete", approvals.parse_value(text, None))
     return None
 
 
@@ -455,13 +444,13 @@ def _ask_about_call(approval: Mapping[str, Any]) -> Ruling | None:
             case "e" | "edit":
                 before = approval["arguments"] if edited is None else edited
                 try:
-                    value = ask_value("arguments", approval.get("schema"), before)
+                    value = approvals.ask_value("arguments", approval.get("schema"), before)
                 except ConfirmationDeclined:
                     continue
                 if not isinstance(value, Mapping):
                     note("the arguments are a JSON object")
                     continue
                 edited = value
-                show_call(approval, edited)
+                approvals.show_call(approval, edited)
             case "l" | "later":
                 return None

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from agentctl.cli.commands.sessions.change import (
-    delete_sessions,
-    hold_sessions,
-    import_sessions,
-    prune_sessions,
-    release_sessions,
-    rename_session,
-    summarize_session,
-)
-from agentctl.cli.commands.sessions.show import (
-    export_sessions,
-    get_session,
-    list_session_runs,
-    list_sessions,
-)
+from agentctl.cli.commands.sessions import change, show
 from agentctl.cli.help import CommandApp
 
 app = CommandApp(
@@ -24,16 +10,16 @@ app = CommandApp(
     epilog="Example: agentctl sessions list --type agent --limit 5",
 )
 for command, words in (
-    (export_sessions, "export s1 --format markdown"),
-    (import_sessions, "import sessions.jsonl"),
-    (list_sessions, "list --type agent --limit 5"),
-    (get_session, "get s1 --last 3"),
-    (list_session_runs, "runs s1"),
-    (rename_session, 'rename s1 "Trip to Rome"'),
-    (summarize_session, "summarize s1"),
-    (hold_sessions, 'hold s1 --reason "case 17"'),
-    (release_sessions, "release s1"),
-    (prune_sessions, "prune --idle 90d --export archive"),
-    (delete_sessions, "delete s1 --yes"),
+    (show.export_sessions, "export s1 --format markdown"),
+    (change.import_sessions, "import sessions.jsonl"),
+    (show.list_sessions, "list --type agent --limit 5"),
+    (show.get_session, "get s1 --last 3"),
+    (show.list_session_runs, "runs s1"),
+    (change.rename_session, 'rename s1 "Trip to Rome"'),
+    (change.summarize_session, "summarize s1"),
+    (change.hold_sessions, 'hold s1 --reason "case 17"'),
+    (change.release_sessions, "release s1"),
+    (change.prune_sessions, "prune --idle 90d --export archive"),
+    (change.delete_sessions, "delete s1 --yes"),
 ):
     app.command(words.partition(" ")[0], epilog=f"Example: agentctl sessions {words}")(command)
