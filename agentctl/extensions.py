@@ -1,7 +1,7 @@
 """The registration of extensions: what packages such as `interop` and `top` add to the core.
 
-The core imports no extension (docs/decisions/0074). It loads the modules of `BUILT_IN` and uses the
-`EXTENSION` of each.
+The core imports no extension, so that its changes need none in a module of a product. It loads the
+modules of `BUILT_IN` and uses the `EXTENSION` of each.
 These modules are imported at the start of many commands, so their functions import what they need
 when they are called, and the classes here are tuples, which are made faster than dataclasses.
 docs/extending.md "An interface of another system" has the steps.

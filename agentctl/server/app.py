@@ -7,7 +7,8 @@ reaches every server that its machine reaches, also one on loopback. A page of a
 send requests: a form needs no permission of the server, and a name of the site that is resolved to
 127.0.0.1 (DNS rebinding) makes responses readable. So such an address accepts only requests whose
 `Host` is a name of the server, and none that a page of another origin has made
-(docs/security-cases.md T20 to T22, docs/decisions/0037).
+(docs/security-cases.md T20 to T22). `same-site` counts as another origin: every program on a
+loopback port is of the same site.
 
 It turns the Authorization header into a principal or a failure in the ASGI scope. The failure is
 raised later, in `routing`, where the operation is known. Every response gets a new request id and

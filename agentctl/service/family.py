@@ -1,8 +1,8 @@
 """The base of the operation families, with find-or-404 lookups for one principal.
 
 Every lookup of a resource raises NotFound if it does not exist. One that the principal may not see
-raises the same error (docs/contract.md "Errors"). docs/contract.md "Runs" and docs/decisions/0015
-have the rules of requests with an idempotency key.
+raises the same error (docs/contract.md "Errors"). docs/contract.md "Runs" has the rules of requests
+with an idempotency key.
 """
 
 from __future__ import annotations
@@ -372,7 +372,7 @@ class OperationFamily:
 
         Raises:
             ValidationFailed: the key was used for a request in another database
-                (docs/decisions/0015). A database that is unavailable is left out.
+                (docs/contract.md "Runs"). A database that is unavailable is left out.
         """
         if request is not None:
             claimed = idempotency.is_claimed(request.principal, request.key, now())

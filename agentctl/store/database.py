@@ -4,7 +4,7 @@ A unit of work is a generator function: it yields statements, is sent their rows
 result. A repository composes units into one transaction with `yield from`, and knows neither
 threads nor drivers. A driver runs a whole unit: SQLite on its writer thread, many units in one
 commit; PostgreSQL on a connection of its pool. A driver may run a unit again from its beginning, if
-the database has undone it: the first run must leave no effects in Python (docs/decisions/0022).
+the database has undone it: the first run must leave no effects in Python.
 
     @unit
     def rename(session_id: str, name: str) -> Steps[bool]:

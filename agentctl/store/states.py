@@ -1,12 +1,14 @@
 """The states of runs, approvals, approved calls and steps, as data: who changes what, and when.
 
 A statement that changes a state is built by `change`: it names its transitions, and has their
-`where` in its condition. So the number of changed rows decides which of several writers succeeds
-(docs/decisions/0134). `docs/reference/states.md` and the checks of `runs doctor` are made from the
-same data.
+`where` in its condition. So the number of changed rows decides which of several writers succeeds.
+`docs/reference/states.md` and the checks of `runs doctor` are made from the same data.
 
 A member is a run with a parent. A leg is the work between a claim and the next pause or end; each
 has an `attempt`, which its writes name, so that late writes of an earlier leg change nothing.
+
+A decision, and a cancel, pause or claim of a member, locks rows from the top: session (if the run
+is queued), root, parent, run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Backups of SQLite databases by the server, at a schedule (docs/decisions/0121).
+"""Backups of SQLite databases by the server, at a schedule.
 
 The process with the lease of the sweep makes them. The files in the folder say when the last one
 was made, so that a restart, or another process with the lease, goes on with the schedule.

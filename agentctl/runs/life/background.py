@@ -1,7 +1,7 @@
 """Background work after a run: the summary of its session, and memories of its user.
 
 The work is a run with a purpose, a child of the run after which it is done. So it is listed,
-cancelled, drained, counted and recovered like every run (docs/decisions/0047). The transaction that
+cancelled, drained, counted and recovered like every run. The transaction that
 creates it locks the session: a session has at most one live run of each purpose, with any number of
 servers. Work that a dead worker has left is done again after the next run.
 """

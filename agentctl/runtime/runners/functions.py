@@ -2,7 +2,7 @@
 
 If the first parameter has the type of an object, the function gets the object `input` of the
 request instead of the message (docs/python.md "Input"). A function that waits runs again from
-its top (docs/decisions/0081).
+its top (docs/python.md "Wait for people").
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
--- Background work for a session is a run with a purpose (docs/decisions/0047), for PostgreSQL.
+-- Background work for a session is a run with a purpose, for PostgreSQL.
 
 ALTER TABLE runs ADD COLUMN purpose TEXT COLLATE "C";

@@ -1,3 +1,3 @@
--- Background work for a session is a run with a purpose (docs/decisions/0047), for SQLite.
+-- Background work for a session is a run with a purpose, for SQLite.
 
 ALTER TABLE runs ADD COLUMN purpose TEXT;

@@ -1,7 +1,7 @@
 """Idempotency keys: the run that the first request with a key has created, for 24 hours.
 
 The key is stored in the transaction that creates the run, so that there is never one without the
-other (docs/decisions/0015).
+other (docs/contract.md "Runs").
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The check of a quota is the last step of the transaction that adds data, so that
 rows. It locks the owner first: two transactions of one owner cannot both take the last place.
 
 The row of a live run counts until the transaction that ends the run, which writes its row in
-`usage_ends`. So each run counts once (docs/decisions/0107).
+`usage_ends`. So each run counts once. Nothing is reserved, since the tokens of a call are not
+known before it: a run reports its use, and then reads the sum.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ log grows by the changes that they make meanwhile.
 
 A server makes it in a child process: `python -m agentctl.store.sqlite.backup SOURCE TARGET`. The
 comparison of all rows is Python code. On a thread of the server it would hold the interpreter lock
-for milliseconds at a time while requests wait; a process with a low priority does not
-(docs/decisions/0121). The process ends with its parent: its stdin is a pipe that no one writes to.
+for milliseconds at a time while requests wait; a process with a low priority does not. The
+process ends with its parent: its stdin is a pipe that no one writes to.
 Its stdout is one JSON object, the backup or the error.
 """
 
