@@ -53,8 +53,8 @@ class PersonalDataRecord(TypedDict):
 
     `kept` is the data that an erasure leaves. `open_runs` counts the live and paused runs that an
     erasure has to cancel first. `held` has ids of sessions that an erasure leaves because they are
-    held, at most 100; `held_count` is their number. `audit_days` is the age at which audit entries
-    are deleted.
+    held, at most 100; `held_count` counts up to 10,000 of a database. `audit_days` is the age at
+    which audit entries are deleted.
     """
 
     user_id: str

@@ -59,8 +59,8 @@ class UsageReport(TypedDict):
     """Usage by groups, from `since` to `before`: days in UTC.
 
     `total` includes every group, `data` at most `limit` of them. `groups` is their number. With
-    very many users a report by user begins later than requested: the request with `before` =
-    `next_before` continues it; null if it is complete.
+    very many sums a report begins later than requested: the request with `before` = `next_before`
+    continues it; null if it is complete.
     """
 
     since: Timestamp
@@ -128,8 +128,8 @@ class OverviewRecord(TypedDict):
     """An overview from `since` to `before`, whole hours or days in UTC.
 
     `points` has every hour or day in order. `data` has the groups, the largest first, at most
-    `limit` of them; `groups` is their number. With very many users `data` is of the time from
-    `next_before` on; null if it is complete.
+    `limit` of them; `groups` is their number. With very many sums it begins later than
+    requested, and `data` is of the time from `next_before` on; null if it is complete.
     """
 
     since: Timestamp

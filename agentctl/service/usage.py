@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from agentctl import errors
 from agentctl.config.upkeep import Budget
@@ -40,6 +40,10 @@ DEFAULT_DAYS = 30
 
 MAXIMUM_POINTS = 1_000
 """Hours or days of an overview."""
+
+SPARE_USERS = 20
+"""Users that an overview reads besides those that it shows: runs that have just ended can change
+their order."""
 
 _COLUMNS: Mapping[UsageKey, tuple[str, ...]] = {
     "day": ("start",),
@@ -98,32 +102,31 @@ class UsageOperations(OperationFamily):
             found = await self.hosting.prices.run(
                 lambda cost_of: _read_overview(scope, filter, cost_of), database.read
             )
-            points, groups, count, since, waiting = found
-
             columns, total = _COLUMNS[filter.by], Sums()
-            for sums in points.values():
+            for sums in found.points.values():
                 total.add(sums)
+            begin = max(found.since, found.groups_since)
             record = OverviewRecord(
-                since=format_rfc3339(scope.since),
+                since=format_rfc3339(found.since),
                 before=format_rfc3339(scope.before),
                 step=filter.step,
                 by=filter.by,
                 total=_build_overview(total),
                 points=[
                     OverviewPoint(
-                        at=format_rfc3339(start), **_build_overview(points.get(start, Sums()))
+                        at=format_rfc3339(start), **_build_overview(found.points.get(start, Sums()))
                     )
-                    for start in range(scope.since, scope.before, PERIODS[filter.step])
+                    for start in range(found.since, scope.before, PERIODS[filter.step])
                 ],
-                groups=count,
-                next_before=format_optional_time(since if since > scope.since else None),
+                groups=found.number,
+                next_before=format_optional_time(begin if begin > scope.since else None),
                 data=[
                     cast(OverviewGroup, {**_name_group(columns, group), **_build_overview(sums)})
-                    for group, sums in groups.items()
+                    for group, sums in found.groups.items()
                 ],
                 waiting={
-                    "approvals": waiting.approvals,
-                    "oldest_at": format_optional_time(waiting.oldest_at),
+                    "approvals": found.waiting.approvals,
+                    "oldest_at": format_optional_time(found.waiting.oldest_at),
                 },
             )
 
@@ -169,38 +172,50 @@ def _read_report(
     scope: UsageScope, columns: Sequence[str], cost_of: CostOf
 ) -> Steps[tuple[_Groups, Sums, int]]:
     """Read the largest groups, the sum of all, and the beginning of the days that were read."""
-    if "user_id" in columns:
-        scope = yield from usage_reads.limit_to_newest(scope)
     grouped = replace(scope, by_version="version" in columns)
+    grouped = yield from usage_reads.limit_to_newest(grouped, by_user="user_id" in columns)
     groups = yield from usage_reads.read_groups(grouped, columns, cost_of)
-    total = yield from usage_reads.read_groups(scope, (), cost_of)
-    return groups, total.get((), Sums()), scope.since
+    total = Sums()
+    if grouped.by_version or len(groups) >= usage_reads.MAXIMUM_GROUPS:
+        whole = replace(grouped, by_version=False)
+        total = (yield from usage_reads.read_groups(whole, (), cost_of)).get((), total)
+    else:
+        for sums in groups.values():
+            total.add(sums)
+    return groups, total, grouped.since
+
+
+class _Overview(NamedTuple):
+    """The sums of each hour or day since `since`, and of the largest of `number` groups since
+    `groups_since`."""
+
+    since: int
+    points: dict[int, Sums]
+    groups: _Groups
+    groups_since: int
+    number: int
+    waiting: WaitingApprovals
 
 
 @unit
-def _read_overview(
-    scope: UsageScope, filter: OverviewFilter, cost_of: CostOf
-) -> Steps[tuple[dict[int, Sums], _Groups, int, int, WaitingApprovals]]:
-    """Read the sums of each hour or day, and of the largest groups with their number and begin."""
-    columns = _COLUMNS[filter.by]
-    of_all = yield from usage_reads.read_sums(scope, cost_of)
-    points = _group(of_all, ("start",))
-    of_groups, count = of_all, None
-    if filter.by == "user":
-        # There may be many users: the counters select those whose times are read.
-        scope = yield from usage_reads.limit_to_newest(scope)
-        counters = yield from usage_reads.read_groups(scope, columns, cost_of)
-        users = [str(user) for (user,) in _select(counters, filter.limit)]
-        of_groups = yield from usage_reads.read_sums(scope, cost_of, users)
-        count = len(counters)
+def _read_overview(scope: UsageScope, filter: OverviewFilter, cost_of: CostOf) -> Steps[_Overview]:
+    columns, count = _COLUMNS[filter.by], None
+    scope = yield from usage_reads.limit_to_newest(scope)
+    of_groups = of_all = yield from usage_reads.read_sums(scope, cost_of)
+    points = {cast(int, start): sums for (start,), sums in _group(of_all, ("start",)).items()}
+    grouped = scope
+    if filter.by == "user" and not scope.users:
+        grouped = yield from usage_reads.limit_to_newest(scope, by_user=True)
+        number = filter.limit + SPARE_USERS
+        of_groups, count = yield from usage_reads.read_largest_users(grouped, cost_of, number)
     elif filter.by == "version":
-        grouped = replace(scope, by_version=True)
+        grouped = yield from usage_reads.limit_to_newest(replace(scope, by_version=True))
         of_groups = yield from usage_reads.read_sums(grouped, cost_of)
     groups = _group(of_groups, columns)
     listed = {group: groups[group] for group in _select(groups, filter.limit)}
     waiting = yield from usage_reads.count_approvals(scope.visibility)
-    by_start = {cast(int, start): sums for (start,), sums in points.items()}
-    return by_start, listed, len(groups) if count is None else count, scope.since, waiting
+    count = len(groups) if count is None else count
+    return _Overview(scope.since, points, listed, grouped.since, count, waiting)
 
 
 def _group(found: Iterable[tuple[SumKey, Sums]], columns: Iterable[str]) -> _Groups:

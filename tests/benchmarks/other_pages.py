@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 from agentctl.interface.requests import SUMMARY_VIEW, RunFilter, SessionFilter
@@ -44,6 +44,7 @@ from agentctl.store.visibility import EVERYONE, Visibility
 from tests.benchmarks.population import COMPONENTS, DENSE_USER, START, YEAR
 
 DENSE = Visibility(False, DENSE_USER)
+SMALL = Visibility(False, "user-50")
 MIDDLE = (START + YEAR // 2, "")
 END = START + YEAR
 
@@ -96,7 +97,7 @@ def build_reads(*, is_sqlite: bool, every: bool = True) -> Iterator[Read]:
         every: with all values of two filters, and these for one user and after a cursor.
     """
     yield from _build_lists(every)
-    for owner, name in ((EVERYONE, "everyone"), (DENSE, "one user")):
+    for owner, name in ((EVERYONE, "everyone"), (DENSE, "one user"), (SMALL, "a small user")):
         yield from _build_usage(owner, name)
         yield from _build_search(owner, name, is_sqlite)
         yield from _build_idle(owner, name)
@@ -231,25 +232,28 @@ def _cost(model: str, counters: Any) -> int | None:
     return 0
 
 
+_SEARCHED = (SessionFilter(), SessionFilter(component_id="absent"))
+
+
 def _build_search(owner: Visibility, name: str, is_sqlite: bool) -> Iterator[Read]:
-    for words in ("invoices", "incident", "absent", "migrated 1", "quest* invoices"):
-        for after in (None, MIDDLE):
-            part = Slice("created_at", "desc", 20, after=after)
-            search = WordSearch(parse_search(words, "words"), is_sqlite)
+    words = ("invoices", "incident", "absent", "migrated 1", "quest* invoices")
+    for text, chosen, after in product(words, _SEARCHED, (None, MIDDLE)):
+        part = Slice("created_at", "desc", 20, after=after)
+        search = WordSearch(parse_search(text, "words"), is_sqlite)
+        yield Read(
+            "search",
+            f"{text} {chosen.component_id} {name} {'later' * bool(after)}",
+            lambda search=search, chosen=chosen, part=part: lists.list_sessions(
+                chosen, owner, part, search=search
+            ),
+        )
+    for text in ("invoices", "absent"):
+        search = WordSearch(parse_search(text, "words"), is_sqlite)
+        for of_runs in (RunFilter(), RunFilter(component_id="absent", form=SUMMARY_VIEW)):
             yield Read(
                 "search",
-                f"{words} {name} {'later' * bool(after)}",
-                lambda search=search, part=part: lists.list_sessions(
-                    SessionFilter(), owner, part, search=search
-                ),
-            )
-    for words in ("invoices", "absent"):
-        search = WordSearch(parse_search(words, "words"), is_sqlite)
-        for chosen in (RunFilter(), RunFilter(component_id="absent", form=SUMMARY_VIEW)):
-            yield Read(
-                "search",
-                f"runs {words} {name} {chosen.component_id}",
-                lambda search=search, chosen=chosen: lists.list_runs(
+                f"runs {text} {name} {of_runs.component_id}",
+                lambda search=search, chosen=of_runs: lists.list_runs(
                     chosen, owner, Slice(), search=search
                 ),
             )

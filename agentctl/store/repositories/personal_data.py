@@ -144,7 +144,7 @@ _NEXT_SESSIONS = Sql(
 )
 
 _HELD = f"FROM sessions WHERE {_BY_USER} AND hold IS NOT NULL"
-_COUNT_HELD = Sql(f"SELECT count(*) {_HELD}")
+_COUNT_HELD = Sql(f"SELECT count(*) FROM (SELECT 1 {_HELD} LIMIT {COUNTED_ROWS}) AS counted")
 _LIST_HELD = Sql(f"SELECT session_id {_HELD} ORDER BY created_at, session_id LIMIT 100")
 
 # Background work counts: it stores memories when it ends. The open runs of all users are few, so
@@ -223,7 +223,8 @@ _AUDIT = Sql(
 
 
 class OpenData(NamedTuple):
-    """The number of open runs of a person, and of held sessions, with at most 100 ids of these."""
+    """The numbers of open runs of a person, and of up to `COUNTED_ROWS` held sessions, with at most
+    100 ids of these."""
 
     open_runs: int
     held_count: int

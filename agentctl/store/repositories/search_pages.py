@@ -26,15 +26,22 @@ from agentctl.store.repositories.search import FARTHEST, SHARE
 from agentctl.store.search import MAXIMUM_TERMS, Match, SearchWords, Word, build_owner_key
 from agentctl.store.visibility import Visibility
 
-MAXIMUM_READ = 1_000
-"""Texts with all words that are read for a page, so that filters compare no more."""
+MAXIMUM_READ = 60
+"""Texts with all words whose rows are read for a page, besides those up to its last row: filters
+compare no more."""
+
+MAXIMUM_INDEXED = 600
+"""Texts with all words that PostgreSQL reads from the index of words for a page."""
 
 CHUNK = 64
 """Texts of the first read in the order of time; each following one is twice as long."""
 
-WINDOWS = 500, 5_000
+WINDOWS = 250, 5_000
 """Texts that PostgreSQL compares with the words one after the other, before it uses the index of
 words, and instead of that, if very many texts contain them."""
+
+OWNER_SHARE = 5
+"""The texts of an owner are far apart: this part of the second window is compared."""
 
 FEW = 20_000
 """Texts with all words, as PostgreSQL estimates them, up to which it uses the index of words. It
@@ -118,19 +125,20 @@ class _Reader:
     ) -> None:
         self.newest_first = page.order == "desc"
         self._from, self._order = ("<=", "DESC") if self.newest_first else (">=", "ASC")
-        self.page = page
-        self._owner = None if visibility.everyone else build_owner_key(visibility.user_id)
+        self.page, self.last = page, page.offset + page.limit
+        self.maximum = MAXIMUM_READ + self.last
+        self.owner = None if visibility.everyone else build_owner_key(visibility.user_id)
         self.listed, table, self._id = listed, listed.listing.table, listed.listing.id
         where = " AND ".join((f"{table}.{self._id} = t.{self._id}", *conditions.texts))
-        value = f"(SELECT {listed.key} FROM {table} WHERE {where})"
-        self._columns = f"t.place, t.{self._id}, {value}"
+        self._key = f"(SELECT {listed.key} FROM {table} WHERE {where})"
+        self._columns = f"t.place, t.{self._id}, {self._key}"
         self._values = dict(conditions.values)
         plain, prefixes = search.format_tsquery()
         self._table = "search_words" if search.tokenizer == "words" else "search_trigrams"
-        self._words: dict[str, Value] = {"search_query": search.format_fts5(self._owner, terms)}
+        self._words: dict[str, Value] = {"search_query": search.format_fts5(self.owner, terms)}
         self._lexemes: dict[str, Value] = {"search_plain": plain, "search_prefixes": prefixes}
-        if self._owner is not None:
-            self._lexemes |= {"search_lexeme": f"'{self._owner}'"}
+        if self.owner is not None:
+            self._lexemes |= {"search_lexeme": f"'{self.owner}'"}
         self.first = FARTHEST if self.newest_first else 0
         if page.after is not None:
             key = min(max(page.after[0], 0), listed.last)
@@ -157,7 +165,7 @@ class _Reader:
 
     def has_enough(self, found: Iterable[Found]) -> bool:
         """Return True if the rows fill the page and show that another one follows."""
-        return len(_select_rows(found, self.page)) > self.page.offset + self.page.limit
+        return len(_select_rows(found, self.page)) > self.last
 
     def sqlite(self, start: int, limit: int) -> Statement:
         """Return the statement of SQLite for texts in order, from a place on."""
@@ -197,7 +205,7 @@ class _Reader:
     def _range(self) -> str:
         """The condition and the order of the texts of an owner, or all, in a range of places."""
         until = ">" if self.newest_first else "<"
-        if self._owner is None:
+        if self.owner is None:
             return (
                 f"place {self._from} :search_start AND place {until} :search_end"
                 f" ORDER BY place {self._order}"
@@ -212,7 +220,7 @@ class _Reader:
 
     def _bind_range(self, start: int, end: int | None) -> dict[str, Value]:
         last = -1 if self.newest_first else FARTHEST
-        owner: dict[str, Value] = {} if self._owner is None else {"search_owner": self._owner}
+        owner: dict[str, Value] = {} if self.owner is None else {"search_owner": self.owner}
         return {**owner, "search_start": start, "search_end": last if end is None else end}
 
     def estimate(self) -> Statement:
@@ -220,15 +228,26 @@ class _Reader:
         explained = f"SELECT 1 FROM search_texts AS t WHERE {self._matches}"
         return Statement(Sql(f"EXPLAIN (FORMAT JSON) {explained}"), self._lexemes)
 
-    def indexed(self, limit: int) -> Statement:
-        """Return the statement of PostgreSQL that reads the index of words, in any order."""
+    def indexed(self, limit: int, keys: int) -> Statement:
+        """Return the statement of PostgreSQL that reads the index of words, in order.
+
+        Args:
+            keys: the number of texts that have their key.
+        """
         # An expression: the index of places must not be read, however the planner estimates the
         # words.
-        sql = Sql(
-            f"SELECT {self._columns} FROM search_texts AS t WHERE {self._matches}"
+        found = (
+            f"SELECT place, {self._id} FROM search_texts AS t WHERE {self._matches}"
             f" AND t.place + 0 {self._from} :search_start LIMIT :search_limit"
         )
-        bounds: dict[str, Value] = {"search_start": self.first, "search_limit": limit}
+        sql = Sql(
+            f"SELECT place, {self._id}, CASE WHEN number <= :search_keys THEN {self._key} END"
+            f" FROM (SELECT *, row_number() OVER (ORDER BY place {self._order}) AS number"
+            f" FROM ({found}) AS found) AS t ORDER BY number"
+        )
+        bounds: dict[str, Value] = {
+            "search_start": self.first, "search_limit": limit, "search_keys": keys,
+        }  # fmt: skip
         return Statement(sql, {**self._values, **self._lexemes, **bounds})
 
     @property
@@ -237,7 +256,7 @@ class _Reader:
             "plainto_tsquery('simple', cast(:search_plain as text))"
             " && to_tsquery('simple', cast(:search_prefixes as text))"
         )
-        owner = "" if self._owner is None else " && cast(cast(:search_lexeme as text) as tsquery)"
+        owner = "" if self.owner is None else " && cast(cast(:search_lexeme as text) as tsquery)"
         # PostgreSQL ignores texts without a word for it, such as `<b>`: then nothing is found.
         return f"t.words @@ ({query}{owner}) AND numnode({query}) > 0"
 
@@ -311,10 +330,18 @@ def _read_postgres(reader: _Reader) -> Steps[_Part]:
         return part
     ((plan,),) = yield reader.estimate()
     if json.loads(plan)[0]["Plan"]["Plan Rows"] <= FEW:
-        found = [Found(*row) for row in (yield reader.indexed(MAXIMUM_READ + 1))]
-        if len(found) <= MAXIMUM_READ:
-            return _Part(found, None)
-    return (yield from _compare(reader, part, WINDOWS[1], extends=True))
+        for keys in (reader.maximum, MAXIMUM_INDEXED):
+            found = [Found(*row) for row in (yield reader.indexed(MAXIMUM_INDEXED + 1, keys))]
+            if len(found) > MAXIMUM_INDEXED:
+                break
+            if len(found) <= keys:
+                return _Part(found, None)
+            # Some texts of the last group may have no key.
+            end = reader.begin_group(found[keys - 1].place)
+            if reader.is_before(found[0].place, end):
+                return _Part([text for text in found if reader.is_before(text.place, end)], end)
+    size = WINDOWS[1] if reader.owner is None else -(-WINDOWS[1] // OWNER_SHARE)
+    return (yield from _compare(reader, part, size, extends=True))
 
 
 @unit
@@ -352,18 +379,18 @@ def _read_in_order(
         end: the first place that the statement does not read.
     """
     found, start = [*part.found], part.end
-    last = reader.page.offset + reader.page.limit
-    maximum, limit = MAXIMUM_READ + last, max(CHUNK, 2 * last)
+    limit = max(CHUNK, 2 * reader.last)
     while start is not None:
         rows = [Found(*row) for row in (yield read(start, limit))]
         if len(rows) < limit:
             return _Part(found + rows, end)
         # Some texts of the last group may not be read.
         start = reader.begin_group(rows[-1].place)
-        found += [text for text in rows if reader.is_before(text.place, start)]
-        if reader.has_enough(found) or (found and len(found) >= maximum):
+        passed = [text for text in rows if reader.is_before(text.place, start)]
+        found += passed
+        if reader.has_enough(found) or (found and len(found) >= reader.maximum):
             break
-        limit *= 2
+        limit = min(2 * limit, reader.maximum - len(found)) if passed else 2 * limit
     return _Part(found, start)
 
 

@@ -34,8 +34,14 @@ MAXIMUM_GROUPS = 10_000
 """Groups of sums that a read returns at most, the largest ones."""
 
 
-MAXIMUM_SUMS = 50_000
-"""Sums of all users of hours or days, in which a read by user groups them: the newest ones."""
+MAXIMUM_SUMS = 20_000
+"""Sums of all users, or versions, in which a read groups them: those of the newest periods."""
+
+MAXIMUM_TOTALS = 8_000
+"""Sums of all users together, or of one user, that a read adds: those of the newest periods."""
+
+
+_IN_PERIOD = "start >= :since AND start < :before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ class UsageScope:
                 f"user_id = :user_{number}", **{f"user_{number}": user}
             )
         return conditions.with_condition(
-            "start >= :since AND start < :before", since=self.since, before=self.before
+            _IN_PERIOD, since=self.since, before=self.before
         ).with_equal(
             component_type=self.component_type, component_id=self.component_id, model=self.model
         )
@@ -114,22 +120,25 @@ _SOURCES = {"version": "user_id"}
 _SUMS = ", ".join(f"cast(sum({name}) as bigint)" for name in COUNTERS)
 
 
-_NEWEST = {
-    step: Sql(
-        f"SELECT start FROM {table} WHERE start >= :since AND start < :before"
+@unit
+def limit_to_newest(scope: UsageScope, *, by_user: bool = False) -> Steps[UsageScope]:
+    """Return the newest hours or days of a scope with a bounded number of sums, at least one.
+
+    Args:
+        by_user: True if the sums of each user are read.
+    """
+    if (by_user or scope.by_version) and not scope.users:
+        maximum = MAXIMUM_SUMS
+        conditions = Conditions().with_condition(_IN_PERIOD, since=scope.since, before=scope.before)
+    else:
+        maximum = MAXIMUM_TOTALS
+        every = replace(scope, component_type=None, component_id=None, model=None)
+        conditions = every.conditions(by_user=False)
+    sql = (
+        f"SELECT start FROM {TABLES[scope.step]} WHERE {' AND '.join(conditions.texts)}"
         " ORDER BY start DESC LIMIT 1 OFFSET :read"
     )
-    for step, table in TABLES.items()
-}
-
-
-@unit
-def limit_to_newest(scope: UsageScope) -> Steps[UsageScope]:
-    """Return the newest hours or days of a scope with at most `MAXIMUM_SUMS` sums, at least one."""
-    if scope.users:
-        return scope
-    values: dict[str, Value] = {"since": scope.since, "before": scope.before, "read": MAXIMUM_SUMS}
-    beyond = yield Statement(_NEWEST[scope.step], values)
+    beyond = yield Statement(Sql(sql), {**conditions.values, "read": maximum})
     if not beyond:
         return scope
     period = PERIODS[scope.step]
@@ -163,25 +172,45 @@ def read_groups(
 
 
 @unit
-def read_sums(
-    scope: UsageScope, cost_of: CostOf, users: Sequence[str] | None = None
-) -> Steps[list[tuple[SumKey, Sums]]]:
+def read_sums(scope: UsageScope, cost_of: CostOf) -> Steps[list[tuple[SumKey, Sums]]]:
     """Return all sums with their keys, in any order; a key may occur twice.
 
-    Args:
-        users: read the sums of each of these users; None: those of all users together, or of the
-            one user of the scope.
+    They are those of all users together, or of the one user of the scope.
     """
-    conditions = scope.conditions(by_user=users is not None)
-    if users is not None:
-        conditions = conditions.with_any("user_id", users, "listed")
+    conditions = scope.conditions(by_user=False)
     sql = Sql(
         f"SELECT {', '.join(STORED)} FROM {TABLES[scope.step]}"
         f" WHERE {' AND '.join(conditions.texts)}"
     )
     stored = [build_stored(row) for row in (yield Statement(sql, conditions.values))]
-    waiting = yield from _read_waiting(scope, cost_of)
-    return stored + [each for each in waiting if users is None or each[0].user_id in users]
+    return stored + (yield from _read_waiting(scope, cost_of))
+
+
+@unit
+def read_largest_users(
+    scope: UsageScope, cost_of: CostOf, number: int
+) -> Steps[tuple[list[tuple[SumKey, Sums]], int]]:
+    """Return the sums of the users with the most stored tokens, and the number of all users.
+
+    The rows that the sums do not include yet do not choose a user, unless all users are returned.
+    """
+    conditions = scope.conditions(by_user=True)
+    # One read of the rows: it counts the tokens of each user, and has the times of the largest.
+    sql = Sql(
+        f"WITH found AS MATERIALIZED (SELECT {', '.join(STORED)} FROM {TABLES[scope.step]}"
+        f" WHERE {' AND '.join(conditions.texts)}), users AS MATERIALIZED (SELECT user_id,"
+        " sum(total_tokens) AS tokens FROM found GROUP BY user_id)"
+        f" SELECT {', '.join(STORED)}, (SELECT count(*) FROM users) FROM found WHERE user_id IN"
+        " (SELECT user_id FROM users ORDER BY tokens DESC, user_id LIMIT :number)"
+    )
+    rows = yield Statement(sql, {**conditions.values, "number": number})
+    stored, count = [build_stored(row[:-1]) for row in rows], rows[0][-1] if rows else 0
+    users, waiting = {key.user_id for key, _ in stored}, (yield from _read_waiting(scope, cost_of))
+    if count <= number:
+        count = len(users | {key.user_id for key, _ in waiting})
+    else:
+        waiting = [each for each in waiting if each[0].user_id in users]
+    return stored + waiting, count
 
 
 @unit
