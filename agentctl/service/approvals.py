@@ -66,11 +66,7 @@ class ApprovalOperations(OperationFamily):
     async def get_approvals(self, filter: ApprovalFilter) -> Document[ApprovalPage]:
         async with self.audit("get_approvals"):
             database = self.lookups.database(filter.db_id)
-            if filter.page.sort_by != "created_at":
-                raise errors.ValidationFailed(
-                    "sort_by must be created_at: approvals have no other order"
-                )
-            paging.check_filter(filter)
+            paging.check_approval_filter(filter)
             part = paging.build_slice("approvals", filter.page)
             work = approvals.list_page(filter, *self._visible_approvals(), part)
             page = await database.read(work, size="large")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from agentctl import errors
 from agentctl.interface.requests import (
@@ -17,6 +17,7 @@ from agentctl.interface.requests import (
     RunView,
     SessionFilter,
 )
+from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.lists import check_text_filters
 from agentctl.records.audit import CursorMeta
 from agentctl.records.times import format_rfc3339
@@ -39,6 +40,8 @@ def check_run_filter(filter: RunFilter) -> None:
         raise errors.ValidationFailed("sort_by must be created_at: runs have no other order")
     if filter.live and filter.status is not None:
         raise errors.ValidationFailed("live and status exclude each other: give one of them")
+    _check_ended(filter)
+    _check_times(filter, ("created", "created"), ("finished", "finished"), ("created", "finished"))
     bounds = (filter.created_after, filter.finished_after, filter.session_id)
     # No index has them, because every run would write it.
     unindexed = {"model": filter.model, "version": filter.version}
@@ -53,14 +56,67 @@ def check_run_filter(filter: RunFilter) -> None:
     check_text_filters(filter.metadata, filter.tag, filter.error)
 
 
+_OF_ENDED = (
+    "at_work", "error", "error_code", "finished_after", "finished_before", "model", "search",
+)  # fmt: skip
+"""The filters of runs that match ended ones only."""
+
+
+def _check_ended(filter: RunFilter) -> None:
+    """Refuse a status together with a filter that matches no run with it."""
+    status = "live" if filter.live else filter.status
+    given = [name for name in _OF_ENDED if getattr(filter, name)]
+    if status in ("live", "PENDING", "RUNNING", "PAUSED"):
+        kind = "ended"
+    elif status in ("COMPLETED", "CANCELLED"):
+        kind, given = "failed", [name for name in given if name.startswith("error")]
+    else:
+        return
+    if given:
+        _refuse("live" if filter.live else f"status {status}", given[0], f"finds {kind} runs only")
+
+
+def _check_times(filter: Any, *pairs: tuple[str, str]) -> None:
+    """Refuse bounds that no row is between.
+
+    Args:
+        filter: a filter with a field `…_after` and one `…_before` for each time.
+        pairs: names of times, of which the first is never later than the second.
+    """
+    for first, second in pairs:
+        after, before = getattr(filter, f"{first}_after"), getattr(filter, f"{second}_before")
+        if after is not None and before is not None and after >= before:
+            raise errors.ValidationFailed(f"{first}_after must be earlier than {second}_before")
+
+
+def _refuse(first: str, second: str, reason: str) -> NoReturn:
+    raise errors.ValidationFailed(f"{first} and {second} exclude each other: {second} {reason}")
+
+
+def check_approval_filter(filter: ApprovalFilter) -> None:
+    """Check the filter of a list of approvals; `build_slice` checks its page.
+
+    Raises:
+        ValidationFailed: a value is not allowed, or two filters exclude each other.
+    """
+    if filter.page.sort_by != "created_at":
+        raise errors.ValidationFailed("sort_by must be created_at: approvals have no other order")
+    if filter.execution is not None and filter.status not in (None, "approved", "answered"):
+        _refuse(f"status {filter.status}", "execution", "finds approved or answered calls only")
+    check_filter(filter)
+
+
 def check_session_filter(filter: SessionFilter) -> None:
     """Check the filter of a list of sessions; `build_slice` checks its page.
 
     Raises:
-        ValidationFailed: a value is not allowed.
+        ValidationFailed: a value is not allowed, or two filters exclude each other.
     """
     check_filter(filter)
     check_filter(filter.where)
+    if filter.error is not None and filter.status not in (None, "ERROR"):
+        _refuse(f"status {filter.status}", "error", "finds failed sessions only")
+    _check_times(filter, ("created", "created"), ("updated", "updated"), ("created", "updated"))
     if filter.search is not None and filter.page.sort_by != "created_at":
         raise errors.ValidationFailed("sort_by must be created_at with search")
     check_text_filters(filter.metadata, filter.tag, filter.error)

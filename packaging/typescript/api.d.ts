@@ -2853,8 +2853,8 @@ export interface components {
          * @description An overview from `since` to `before`, whole hours or days in UTC.
          *
          *     `points` has every hour or day in order. `data` has the groups, the largest first, at most
-         *     `limit` of them; `groups` is their number. With very many users `data` is of the time from
-         *     `next_before` on; null if it is complete.
+         *     `limit` of them; `groups` is their number. With very many sums it begins later than
+         *     requested, and `data` is of the time from `next_before` on; null if it is complete.
          */
         OverviewRecord: {
             /** Format: date-time */
@@ -2920,8 +2920,8 @@ export interface components {
          *
          *     `kept` is the data that an erasure leaves. `open_runs` counts the live and paused runs that an
          *     erasure has to cancel first. `held` has ids of sessions that an erasure leaves because they are
-         *     held, at most 100; `held_count` is their number. `audit_days` is the age at which audit entries
-         *     are deleted.
+         *     held, at most 100; `held_count` counts up to 10,000 of a database. `audit_days` is the age at
+         *     which audit entries are deleted.
          */
         PersonalDataRecord: {
             audit_days: number;
@@ -4032,8 +4032,8 @@ export interface components {
          * @description Usage by groups, from `since` to `before`: days in UTC.
          *
          *     `total` includes every group, `data` at most `limit` of them. `groups` is their number. With
-         *     very many users a report by user begins later than requested: the request with `before` =
-         *     `next_before` continues it; null if it is complete.
+         *     very many sums a report begins later than requested: the request with `before` = `next_before`
+         *     continues it; null if it is complete.
          */
         UsageReport: {
             /** Format: date-time */

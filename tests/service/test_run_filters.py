@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest
+from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest, SessionFilter
+from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.records.times import parse_rfc3339
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
@@ -93,21 +94,52 @@ async def test_runs_are_counted_by_the_time_of_their_end(deployment: Deployment)
         assert await count(finished_after=since, status="COMPLETED") == 3
         assert await count(finished_after=last + 1) == 3
         assert await count(finished_after=last + 1, status="ERROR") == 0
-        assert await count(finished_after=since, live=True) == 0
         listed = await operations.list_component_runs(
             "agent", "echo", RunFilter(finished_after=last + 1, created_after=since)
         )
         assert [run["input"] for run in listed.value["data"]] == ["2", "1", "0"]
 
 
-async def test_live_and_status_exclude_each_other(deployment: Deployment) -> None:
+NEVER_RUNS = (
+    (RunFilter(status="RUNNING", live=True), "live and status exclude each other"),
+    (RunFilter(live=True, search="x"), "live and search exclude each other"),
+    (RunFilter(status="PAUSED", search="x"), "status PAUSED and search exclude"),
+    (RunFilter(live=True, error_code="X"), "live and error_code exclude each other"),
+    (RunFilter(status="PENDING", at_work=True), "status PENDING and at_work exclude"),
+    (RunFilter(live=True, finished_after=1), "live and finished_after exclude each other"),
+    (RunFilter(status="RUNNING", model="m", created_after=1), "status RUNNING and model exclude"),
+    (RunFilter(status="COMPLETED", error="x"), "error finds failed runs only"),
+    (RunFilter(created_after=2, created_before=2), "created_after must be earlier"),
+    (RunFilter(finished_after=2, finished_before=1), "finished_after must be earlier"),
+    (RunFilter(created_after=2, finished_before=2), "must be earlier than finished_before"),
+)
+
+NEVER_SESSIONS = (
+    (SessionFilter(status="COMPLETED", error="x"), "error finds failed sessions only"),
+    (SessionFilter(created_after=2, created_before=1), "created_after must be earlier"),
+    (SessionFilter(created_after=2, updated_before=2), "must be earlier than updated_before"),
+    (SessionFilter(updated_after=2, updated_before=2), "updated_after must be earlier"),
+)
+
+
+async def test_filters_that_no_row_can_match_are_refused(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
-        operations = user(service)
-        both = RunFilter(status="RUNNING", live=True)
-        with pytest.raises(errors.ValidationFailed, match="live and status"):
-            await operations.get_runs(both)
-        with pytest.raises(errors.ValidationFailed, match="live and status"):
-            await operations.list_component_runs("agent", "echo", both)
+        operations = admin(service)
+        for runs, text in NEVER_RUNS:
+            with pytest.raises(errors.ValidationFailed, match=text):
+                await operations.get_runs(runs)
+            with pytest.raises(errors.ValidationFailed, match=text):
+                await operations.list_component_runs("agent", "echo", runs)
+        for sessions, text in NEVER_SESSIONS:
+            with pytest.raises(errors.ValidationFailed, match=text):
+                await operations.get_sessions(sessions)
+        for status in ("pending", "rejected", "expired", "cancelled"):
+            with pytest.raises(errors.ValidationFailed, match="execution exclude each other"):
+                await operations.get_approvals(ApprovalFilter(status=status, execution="done"))
+        # Bounds next to each other, and the statuses that match.
+        await operations.get_runs(RunFilter(created_after=1, created_before=2, live=True))
+        await operations.get_runs(RunFilter(status="ERROR", error="x", finished_after=1))
+        await operations.get_approvals(ApprovalFilter(status="answered", execution="failed"))
 
 
 async def test_run_record_has_the_time_its_work_stopped(deployment: Deployment) -> None:

@@ -35,7 +35,7 @@ SESSIONS = 20_000
 RUNS = 5
 """Runs per session."""
 
-MAXIMUM_BLOCKS = 800
+MAXIMUM_BLOCKS = 1_000
 """Blocks of a page with a fifth of the windows: a scan of an index or a table reads more."""
 
 
@@ -44,7 +44,7 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memories, "MAXIMUM_SORTED", 5)
     monkeypatch.setattr(personal_data, "SCANNED_ROWS", 40)
     monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 4_000)
-    monkeypatch.setattr(usage_reads, "MAXIMUM_TOTALS", 1_600)
+    monkeypatch.setattr(usage_reads, "MAXIMUM_TOTALS", 1_500)
     for name, value in (("MAXIMUM_READ", 12), ("MAXIMUM_INDEXED", 120), ("WINDOWS", (50, 1_000))):
         monkeypatch.setattr(search_pages, name, value)
     for module in (compared, lists):
