@@ -30,7 +30,7 @@ MAXIMUM_READ = 60
 """Texts with all words whose rows are read for a page, besides those up to its last row: filters
 compare no more."""
 
-MAXIMUM_INDEXED = 600
+INDEXED = 600
 """Texts with all words that PostgreSQL reads from the index of words for a page."""
 
 CHUNK = 64
@@ -330,9 +330,9 @@ def _read_postgres(reader: _Reader) -> Steps[_Part]:
         return part
     ((plan,),) = yield reader.estimate()
     if json.loads(plan)[0]["Plan"]["Plan Rows"] <= FEW:
-        for keys in (reader.maximum, MAXIMUM_INDEXED):
-            found = [Found(*row) for row in (yield reader.indexed(MAXIMUM_INDEXED + 1, keys))]
-            if len(found) > MAXIMUM_INDEXED:
+        for keys in (reader.maximum, INDEXED):
+            found = [Found(*row) for row in (yield reader.indexed(INDEXED + 1, keys))]
+            if len(found) > INDEXED:
                 break
             if len(found) <= keys:
                 return _Part(found, None)
