@@ -459,6 +459,20 @@ async def essay(inputs: dict[str, Any]) -> dict[str, Any]:
 written: Any = essay
 
 
+class Talk(TypedDict):
+    messages: Annotated[list[Any], add_messages]
+
+
+@entrypoint()
+def repeat(inputs: Talk) -> Talk:
+    messages: Any = inputs["messages"]
+    said = AIMessage(f"heard {messages[-1].content}, {len(messages)} messages")
+    return {"messages": add_messages(messages, said)}
+
+
+repeated: Any = repeat
+
+
 class Subject(BaseModel):
     topic: str
 

@@ -48,6 +48,14 @@ async def test_object_and_message_are_both_given(graphs: ConformanceServer) -> N
     assert second["content"].startswith("en kind ['hello', \"de None")
 
 
+async def test_functional_graph_returns_its_new_messages(graphs: ConformanceServer) -> None:
+    async with graphs.connect() as operations:
+        first = await run_component(operations, "agent", "repeated", "one", session_id="repeated")
+        second = await run_component(operations, "agent", "repeated", "two", session_id="repeated")
+    assert first["content"] == "heard one, 1 messages"
+    assert second["content"] == "heard two, 3 messages"
+
+
 @pytest.mark.parametrize(
     ("agent", "given", "problem"),
     [

@@ -44,6 +44,7 @@ from agentctl.runtime.runners.langgraph_journal import (
 from agentctl.runtime.runners.langgraph_messages import (
     build_content,
     find_open_calls,
+    read_messages,
     repair_messages,
     to_langchain_messages,
 )
@@ -180,6 +181,8 @@ class LangGraphRunner(LibraryRunner):
         outputs = None if isinstance(outputs, str) else outputs
         report = GraphReport(run, model_calls, decided, outputs, self._is_public, stored)
         await report.restore()
+        if leg is None and not hasattr(self._graph, "builder"):
+            report.skip_input(read_messages(saved.input))
         journal = self._open_journal(run, saved, control, report, approved)
         saved.config["callbacks"] = [model_calls, Effects(run, approved)]
         if approved:

@@ -75,6 +75,10 @@ class GraphReport:
             if (member := self._members.find(key)) is not None:
                 self._spaces[key] = GraphSpace(key, member.run, self._facts, stored)
 
+    def skip_input(self, messages: Sequence[Any]) -> None:
+        """Take the first state of the root graph as its result; see `GraphSpace.skip_input`."""
+        self._root.skip_input(messages)
+
     def to_json(self) -> dict[str, Any]:
         """Return the state of the report for the next leg."""
         open_members = self._members.to_json()

@@ -10,9 +10,10 @@ Answers that arrive at the same time wait for the one that is published, with al
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
+from uuid import uuid4
 
 import orjson
 from langchain_core.messages import AIMessage, ToolMessage
@@ -89,6 +90,14 @@ class GraphSpace:
         self._answers = _AnswerStream(run, facts.model_calls, begun)
         self._called: set[str] = set(stored["called"]) if stored else set()
         self._kept: dict[str, dict[str, Any]] = dict(stored["root"]) if stored else {}
+
+    def skip_input(self, messages: Iterable[Any]) -> None:
+        """Take the first state as a result: a functional graph does not report its input."""
+        self._has_input = True
+        for message in messages:
+            message.id = message.id or str(uuid4())
+            self._seen.add(message.id)
+            self._given.add(message.id)
 
     def to_json(self) -> dict[str, Any]:
         """Return the state of the report for the next leg."""

@@ -12,6 +12,7 @@ import orjson
 from agents import Agent, FunctionTool, RunConfig, Runner, RunState
 from agents.items import ToolApprovalItem
 from agents.result import RunResultStreaming
+from agents.run import set_default_agent_runner
 
 from agentctl.records.document import parse_records
 from agentctl.runtime.failures import ExecutionError
@@ -33,7 +34,12 @@ from agentctl.runtime.runners.openai_agents_parts import (
     list_agents,
     read_arguments,
 )
-from agentctl.runtime.runners.openai_agents_report import AgentReport, MemberHooks, current_report
+from agentctl.runtime.runners.openai_agents_report import (
+    AgentReport,
+    CountingRunner,
+    MemberHooks,
+    current_report,
+)
 from agentctl.runtime.transcript.history import complete_history
 
 _NO_TRACING = "OPENAI_AGENTS_DISABLE_TRACING"
@@ -54,6 +60,7 @@ class OpenAIAgentsRunner(LibraryRunner):
 
     def __init__(self, agent: Agent[Any], options: RunnerOptions) -> None:
         super().__init__(OwnerTask(self._connect))
+        set_default_agent_runner(CountingRunner())
         self._agent = agent
         self._build_deps = options.build_deps
         called = [get_tool_agent(tool) for each in list_agents(agent) for tool in each.tools]

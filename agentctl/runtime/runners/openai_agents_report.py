@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import orjson
-from agents import Agent, AgentHooks, FunctionTool, RunHooks
+from agents import Agent, AgentHooks, FunctionTool, RunContextWrapper, RunHooks
 from agents.exceptions import (
     InputGuardrailTripwireTriggered,
     MaxTurnsExceeded,
@@ -24,6 +24,7 @@ from agents.exceptions import (
     UserError,
 )
 from agents.result import RunResultStreaming
+from agents.run import AgentRunner
 from agents.tool import (
     ToolOutputFileContent,
     ToolOutputImage,
@@ -43,6 +44,7 @@ from agentctl.runtime.runners.openai_agents_parts import (
     has_calls,
     read_arguments,
     read_text,
+    read_usage,
 )
 
 _log = logging.getLogger("agentctl.runtime")
@@ -205,9 +207,9 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         part = self.parts.find_owner(call_id)
         text, failed = self._decided.settled.get(call_id, (None, True))
         if call_id in self._requested and call_id not in part.started:
-            # The library has refused the call: no tool has begun.
+            # The library has refused the call, and its output is what the model gets.
             part.start_call(call_id, *self._requested[call_id])
-            text = text or "The call was not made"
+            text = text or str(output)
         if call_id in part.run.transcript.open_calls:
             if text is None:
                 text, failed = output, False
@@ -315,6 +317,21 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
     def _has_bad_output(self) -> bool:
         is_typed = self._agent.output_type not in (None, str)
         return is_typed and self._answer_text and not self._answer_calls
+
+
+class CountingRunner(AgentRunner):  # type: ignore[misc]
+    """The runner of the library; counts runs that the code of an agent starts by itself.
+
+    With the wrapper of the outer run as its context, a run counts its tokens there by itself.
+    """
+
+    async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
+        result = await super().run(starting_agent, input, **options)
+        report = current_report.get()
+        if report is not None and not isinstance(options.get("context"), RunContextWrapper):
+            usage = read_usage(result.context_wrapper.usage)
+            report.parts.root.run.environment.add_usage(usage)
+        return result
 
 
 class MemberHooks(AgentHooks[Any]):  # type: ignore[misc]

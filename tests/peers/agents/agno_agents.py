@@ -6,10 +6,13 @@ import os
 from typing import Any
 
 from agno.agent import Agent
+from agno.db.in_memory import InMemoryDb
+from agno.exceptions import RetryAgentRun
 from agno.models.openai.like import OpenAILike
 from agno.run import RunContext
 from agno.team import Team
 from agno.tools import tool
+from agno.workflow import Condition, Loop, Parallel, Router, Step, StepInput, StepOutput, Workflow
 from ledger import recorded
 from pydantic import BaseModel
 
@@ -130,4 +133,171 @@ nested = Team(
             members=[_member("nested", "clerk", stock_price)],
         )
     ],
+)
+
+
+# A picture and a document in the message
+
+looking = Agent(model=chat("looking"), instructions="Describe the picture.")
+
+reader = Agent(model=chat("reader"), output_schema=Script)
+
+
+# Workflow: a team researches, an agent plans
+
+content = Workflow(
+    name="content",
+    steps=[
+        Step(
+            name="research",
+            team=Team(
+                name="researchers",
+                model=chat("content/team"),
+                members=[_member("content", "web", search_web)],
+            ),
+        ),
+        Step(name="plan", agent=_member("content", "planner")),
+    ],
+)
+
+
+# Workflow: a function as a step, with the output of the step before
+
+
+@recorded
+def count_letters(text: str) -> str:
+    """Count letters."""
+    return f"{len(text)} letters"
+
+
+def _measure(step_input: StepInput) -> StepOutput:
+    text = str(step_input.previous_step_content)
+    return StepOutput(content=f"{text} ({count_letters(text)})")
+
+
+measured = Workflow(
+    name="measured", steps=[Step(name="write", agent=_member("measured", "writer")), _measure]
+)
+
+
+# Workflow: two researchers at once, then a writer
+
+parallel = Workflow(
+    name="parallel",
+    steps=[
+        Parallel(
+            Step(name="news", agent=_member("parallel", "news", search_web)),
+            Step(name="web", agent=_member("parallel", "web")),
+            name="research",
+        ),
+        Step(name="write", agent=_member("parallel", "writer")),
+    ],
+)
+
+
+# Workflow: a check of facts only if the text has numbers
+
+
+def _has_facts(step_input: StepInput) -> bool:
+    return "percent" in str(step_input.previous_step_content)
+
+
+checked = Workflow(
+    name="checked",
+    steps=[
+        Step(name="write", agent=_member("checked", "writer")),
+        Condition(
+            name="check",
+            evaluator=_has_facts,
+            steps=[Step(name="verify", agent=_member("checked", "verifier", search_web))],
+        ),
+    ],
+)
+
+
+# Workflow: research until it is long enough
+
+
+def _is_enough(outputs: list[StepOutput]) -> bool:
+    return any("enough" in str(output.content) for output in outputs)
+
+
+looped = Workflow(
+    name="looped",
+    steps=[
+        Loop(
+            name="research",
+            steps=[Step(name="look", agent=_member("looped", "researcher"))],
+            end_condition=_is_enough,
+            max_iterations=3,
+        )
+    ],
+)
+
+
+# Workflow: one of two specialists
+
+
+def _choose_desk(step_input: StepInput) -> list[Step]:
+    return [_tech] if "question" in str(step_input.input) else [_sport]
+
+
+_tech = Step(name="tech", agent=_member("routed", "tech"))
+_sport = Step(name="sport", agent=_member("routed", "sport"))
+
+routed = Workflow(
+    name="routed", steps=[Router(name="desk", selector=_choose_desk, choices=[_tech, _sport])]
+)
+
+
+# Input of a person in the middle
+
+
+@tool(requires_user_input=True, user_input_fields=["to"])
+@recorded
+def send_letter(subject: str, to: str) -> str:
+    """Send a letter."""
+    return f"{subject} sent to {to}"
+
+
+letter = Agent(model=chat("letter"), tools=[send_letter])
+
+
+# Hooks: one before the run, one around each tool, and a second model after a failure
+
+
+def _check_length(run_input: Any) -> None:
+    assert len(str(run_input.input_content)) < 1000
+
+
+async def _time_tool(function_name: str, function_call: Any, arguments: dict[str, Any]) -> Any:
+    result = function_call(**arguments)
+    return await result if hasattr(result, "__await__") else result
+
+
+hooks = Agent(
+    model=chat("hooks"), tools=[stock_price], pre_hooks=[_check_length], tool_hooks=[_time_tool]
+)
+
+falling = Agent(model=chat("falling/first"), fallback_models=[chat("falling")])
+
+
+# A tool that asks the model again
+
+
+@recorded
+def order(article: str) -> str:
+    """Order an article."""
+    if article != "tea":
+        raise RetryAgentRun("Order tea.")
+    return "tea is on its way"
+
+
+shop = Agent(model=chat("shop"), tools=[order])
+
+
+# The database of the library keeps the history
+
+kept = Agent(
+    id="kept", model=chat("kept"), db=InMemoryDb(), add_history_to_context=True, num_history_runs=3
 )

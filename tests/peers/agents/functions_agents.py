@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import openai
 from ledger import recorded
+from pydantic import BaseModel
 
 from agentctl import Output, Progress, RunContext, ToolCompleted, ToolStarted, Usage
 
@@ -189,3 +191,78 @@ async def queue(message: str, context: RunContext) -> AsyncIterator[Any]:
             yield getting.result()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def responses(message: str, context: RunContext) -> AsyncIterator[Any]:
+    """Stream an answer of OpenAI's Responses API."""
+    asked: Any = build_messages(message, context)
+    stream = await CLIENT.responses.create(model="responses", input=asked, stream=True)
+    async for event in stream:
+        if event.type == "response.output_text.delta":
+            yield event.delta
+        elif event.type == "response.completed" and event.response.usage:
+            used = event.response.usage
+            yield Usage(used.input_tokens, used.output_tokens)
+
+
+class Recipe(BaseModel):
+    """A recipe."""
+
+    dish: str
+    minutes: int
+
+
+async def parsed(message: str, context: RunContext) -> dict[str, Any]:
+    """Answer with an object that the SDK parses."""
+    asked = build_messages(message, context)
+    done = await CLIENT.chat.completions.parse(
+        model="parsed", messages=asked, response_format=Recipe
+    )
+    assert done.usage is not None
+    count(context, done.usage)
+    recipe = done.choices[0].message.parsed
+    assert recipe is not None
+    return recipe.model_dump()
+
+
+async def looking(message: str, context: RunContext) -> str:
+    """Describe a picture."""
+    pictures = [
+        f"data:{file.media_type};base64,{base64.b64encode(await file.read()).decode()}"
+        for file in context.files
+    ]
+    parts: list[Any] = [{"type": "text", "text": message}]
+    parts += [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
+    asked = [*build_messages(message, context)[:-1], {"role": "user", "content": parts}]
+    done = await CLIENT.chat.completions.create(model="looking", messages=asked)
+    assert done.usage is not None
+    count(context, done.usage)
+    return done.choices[0].message.content or ""
+
+
+async def claude_tools(message: str, context: RunContext) -> AsyncIterator[Any]:
+    """Call tools with Anthropic's Messages API until the model answers."""
+    from anthropic import AsyncAnthropic
+
+    client = AsyncAnthropic(base_url=URL, api_key="none", max_retries=0)
+    messages: Any = build_messages(message, context)[1:]
+    tools: Any = [{"name": "get_weather", "description": "Weather", "input_schema": CITY}]
+    while True:
+        options: Any = {"model": "claude_tools", "max_tokens": 1000, "tools": tools}
+        async with client.messages.stream(messages=messages, **options) as stream:
+            async for text in stream.text_stream:
+                yield text
+            answer = await stream.get_final_message()
+        yield Usage(answer.usage.input_tokens, answer.usage.output_tokens)
+        messages.append({"role": "assistant", "content": answer.content})
+        results = []
+        for block in answer.content:
+            if block.type == "tool_use":
+                call_id = f"{block.id}-{len(messages)}"
+                yield ToolStarted(call_id, block.name, dict(block.input))
+                result = await get_weather(**block.input)
+                yield ToolCompleted(call_id, result)
+                results.append({"type": "tool_result", "tool_use_id": block.id, "content": result})
+        if not results:
+            return
+        messages.append({"role": "user", "content": results})

@@ -2,8 +2,8 @@
 
 The name of the model is a role, such as `trip` or `trip/hotels`. The script of a role is the list
 of its answers in the order of its calls; a script by text chooses the list whose key occurs in the
-last message. Models without a script use that of the role `*`. An answer is a text, or a list
-of calls `(tool, arguments)`.
+last message. Models without a script use that of the role `*`. An answer is a text, a list
+of calls `(tool, arguments)`, or the HTTP status of a failure.
 
 The stub serves OpenAI's chat completions and responses (streamed and plain) and Anthropic's
 messages (streamed).
@@ -24,7 +24,7 @@ from tests.endpoint_server import Body, _count_usage, _Disconnected, _Handler, _
 from tests.peers.agents.responses import build_response, count_words, encode_event, list_events
 from tests.vendor_server import _Answer, _Anthropic
 
-Answer = str | Sequence[tuple[str, Mapping[str, Any]]]
+Answer = int | str | Sequence[tuple[str, Mapping[str, Any]]]
 Answers = Sequence[Answer]
 Script = Mapping[str, Answers | Mapping[str, Answers]]
 
@@ -45,7 +45,7 @@ class ModelCall:
     @property
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
         """The tool calls of the answer."""
-        return [] if isinstance(self.answer, str) else [(n, dict(a)) for n, a in self.answer]
+        return [] if isinstance(self.answer, int | str) else [(n, dict(a)) for n, a in self.answer]
 
     @property
     def text(self) -> str:
@@ -139,6 +139,9 @@ class _ScriptedHandler(_Handler):
             if refuse is not None and refuse[:2] == (call.role, call.number):
                 state = "refused"
                 self._refuse(refuse[2])
+            elif isinstance(call.answer, int):
+                state = "refused"
+                self._refuse(call.answer)
             elif self.server.hold == (call.role, call.number):
                 self._hold(call)
             elif self.path.startswith("/v1/messages"):
@@ -191,8 +194,8 @@ class _ScriptedHandler(_Handler):
 
 
 def _build_message(answer: Answer, number: int) -> Body:
-    if isinstance(answer, str):
-        return {"role": "assistant", "content": answer}
+    if isinstance(answer, int | str):
+        return {"role": "assistant", "content": str(answer)}
     calls = [
         {
             "id": f"call_{number}_{index}",

@@ -11,15 +11,21 @@ from typing import Any
 
 from deepagents import create_deep_agent
 from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph_bigtool import create_agent as create_bigtool_agent
+from langgraph_reflection import create_reflection_graph
 from langgraph_supervisor import create_supervisor
 from langgraph_swarm import create_handoff_tool, create_swarm
+from langmem import create_manage_memory_tool, create_search_memory_tool
 from ledger import recorded
 from openai import AsyncOpenAI
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai_examples import bank_support as bank_module
+from pydantic_ai_examples import medical_agent_delegation as medical_module
 from pydantic_ai_examples.evals.agent import time_range_agent
 
 import agentctl
@@ -103,3 +109,54 @@ def build_bank_support(context: agentctl.RunContext) -> Any:
     connection.execute("INSERT INTO customers VALUES (123, 'John', 123.45)")
     database = bank_module.DatabaseConn(sqlite_conn=connection)
     return bank_module.SupportDependencies(customer_id=123, db=database)
+
+
+# langmem: tools that keep memories in the store of the server
+
+remembering: Any = create_agent(
+    chat("remembering"),
+    [
+        create_manage_memory_tool(namespace=("memories",)),
+        create_search_memory_tool(namespace=("memories",)),
+    ],
+)
+
+# langgraph-reflection: an agent and a critic that speaks as the user
+
+
+async def _judge(state: MessagesState) -> Any:
+    said = await chat("reflecting/critic").ainvoke([state["messages"][-1]])
+    good = "good" in str(said.content)
+    return {"messages": [] if good else [HumanMessage(str(said.content))]}
+
+
+_critic: Any = StateGraph(MessagesState)
+_critic.add_node("judge", _judge)
+_critic.add_edge(START, "judge")
+
+reflecting: Any = create_reflection_graph(
+    _build("writer", "reflecting", web_search), _critic.compile(), state_schema=MessagesState
+).compile()
+
+# langgraph-bigtool: tools that the agent finds first
+
+
+def _find_tools(query: str) -> list[str]:
+    """Find tools for a query."""
+    return ["add"]
+
+
+many_tools: Any = create_bigtool_agent(
+    chat("many_tools"), {"add": add, "web_search": web_search}, retrieve_tools_function=_find_tools
+).compile()
+
+# pydantic-ai-examples: further ones
+
+triage_agent = medical_module.triage_agent
+triage_agent.model = pydantic_chat("triage_agent")
+medical_module.cardiology_agent.model = pydantic_chat("triage_agent/cardiology")
+
+
+def build_patient(context: agentctl.RunContext) -> Any:
+    """Make the deps of a run of the triage."""
+    return medical_module.PatientInfo("p1", 50, ["none"])

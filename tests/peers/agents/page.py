@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +15,11 @@ from tests.peers.agents.table import AGENTS, PENDING, PublicAgent
 
 PAGE = Path(__file__).parents[3] / "docs" / "agents-tried.md"
 
-BEGIN, END = "<!-- agents: begin -->", "<!-- agents: end -->"
+FOLDER = Path(__file__).parent
 
 TITLES = {
     "langgraph": "LangGraph",
+    "langgraph_shapes": "LangGraph: states, outputs, functions, stores and files",
     "langchain": "langchain",
     "pydantic_ai": "pydantic-ai",
     "agno": "agno",
@@ -62,6 +65,51 @@ def format_lists() -> str:
     return "\n".join(lines).rstrip()
 
 
+def format_numbers() -> str:
+    """Return the sentence about the numbers of agents, of changed lines and of differences."""
+    listed = [(library, name) for library, agents in AGENTS.items() for name in agents]
+    hosted = [each for each in listed if (each[1], "*") not in PENDING]
+    needed = [count_lines(*each) for each in hosted]
+    changed = sorted(each for each in needed if each)
+    different = [
+        name
+        for library, name in hosted
+        if "tokens" in AGENTS[library][name].limits or any(name == each[0] for each in PENDING)
+    ]
+    return (
+        f"**{len(hosted)} of {len(listed)} agents are hosted, {needed.count(0)} unmodified, "
+        f"with {len(different)} differences between the record and what models and tools have "
+        f"seen.** The other {len(changed)} need {changed[0]} to {changed[-1]} lines: keys of the "
+        "configuration, functions for `deps`, and lines of functions that name agentctl."
+    )
+
+
+def count_lines(library: str, name: str) -> int:
+    """Return the number of lines that an agent needs next to `id` and `object`."""
+    tree = ast.parse(FOLDER.joinpath(f"{library}_agents.py").read_text())
+    functions = {
+        node.name: node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    config = AGENTS[library][name].config
+    lines = len(config.splitlines())
+    for deps in re.findall(r'deps = "\w+:(\w+)"', config):
+        lines += (functions[deps].end_lineno or 0) - functions[deps].lineno + 1
+    if name not in functions or not functions[name].args.args:
+        return lines
+    own = {"agentctl", "context"} | {
+        alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "agentctl"
+        for alias in node.names
+    }
+    nodes = ast.walk(functions[name])
+    return lines + len(
+        {node.lineno for node in nodes if isinstance(node, ast.Name) and node.id in own}
+    )
+
+
 def _wrap(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(
         text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -95,10 +143,14 @@ def _format_verdict(
 
 
 def replace_lists(page: str) -> str:
-    """Return a page with the current lists between its two markers."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{format_lists()}\n\n{END}{after}"
+    """Return a page with the current numbers and lists between their markers."""
+    numbers = "\n".join(_wrap(format_numbers()))
+    for name, text in (("numbers", numbers), ("agents", format_lists())):
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return page
 
 
 if __name__ == "__main__":

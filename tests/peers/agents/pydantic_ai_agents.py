@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ledger import recorded
 from pydantic import BaseModel
-from pydantic_ai import Agent, FunctionToolset, ModelRetry, NativeOutput, RunContext
+from pydantic_ai import (
+    Agent,
+    FunctionToolset,
+    ModelRetry,
+    NativeOutput,
+    PromptedOutput,
+    RunContext,
+    RunUsage,
+    TextOutput,
+)
+from pydantic_ai.capabilities import ProcessHistory
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import UsageLimits
+from pydantic_graph import GraphBuilder, StepContext, TypeExpression
 from typing_extensions import TypedDict
 
 import agentctl
@@ -245,3 +258,188 @@ async def quiz(message: str, context: agentctl.RunContext) -> str:
         used = each.usage if not callable(each.usage) else each.usage()
         context.usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens)
     return f"{asked.output} {'right' if judged.output else 'wrong'}"
+
+
+# Output functions: the model calls one of them as its last tool
+
+
+def run_query(query: str) -> list[dict[str, str]]:
+    """Run a SQL query."""
+    if "SELECT" not in query:
+        raise ModelRetry("Only SELECT is allowed")
+    return [{"name": "Ann"}]
+
+
+_query_agent = Agent(chat("handing/query"), output_type=[run_query])
+
+
+async def hand_off(run: RunContext[Any], query: str) -> list[dict[str, str]]:
+    """Hand over to the agent for queries."""
+    done = await _query_agent.run(query, usage=run.usage)
+    return done.output
+
+
+handing: Agent[Any, Any] = Agent(chat("handing"), output_type=[hand_off, Invalid])
+
+
+# Text that a function changes
+
+
+def split_into_words(text: str) -> list[str]:
+    """Split a text."""
+    return text.split()
+
+
+words = Agent(chat("words"), output_type=TextOutput(split_into_words))
+
+
+# Output that the prompt describes
+
+
+class Device(BaseModel):
+    """A device."""
+
+    name: str
+    kind: str
+
+
+prompted = Agent(chat("prompted"), output_type=PromptedOutput(Device))
+
+
+# A second model for the failures of the first one
+
+falling = Agent(FallbackModel(chat("falling/first"), chat("falling")))
+
+
+# Tools that depend on the run: `prepare`, and a dynamic toolset
+
+_calculator = FunctionToolset()
+
+
+@_calculator.tool_plain
+@recorded
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def _only_later(run: RunContext[Any], definition: Any) -> Any:
+    return definition if run.run_step > 1 else None
+
+
+prepared: Agent[Any, str] = Agent(chat("prepared"))
+
+
+@prepared.toolset
+def _choose_toolset(run: RunContext[Any]) -> Any:
+    return _calculator
+
+
+@prepared.tool_plain(prepare=_only_later)
+@recorded
+def double(number: int) -> int:
+    """Double a number."""
+    return number * 2
+
+
+# History that a processor shortens
+
+
+async def _keep_recent(messages: list[Any]) -> list[Any]:
+    return messages[-20:]
+
+
+recent: Agent[None, str] = Agent(
+    chat("recent"), capabilities=[ProcessHistory(_keep_recent)], instructions="Be brief."
+)
+
+
+# A picture and a document in the message
+
+looking: Agent[None, str] = Agent(chat("looking"), instructions="Describe it.")
+
+reader: Agent[None, Advice] = Agent(chat("reader"), output_type=Advice)
+
+
+# A graph of agents: write a mail, get feedback, write again
+
+
+@dataclass
+class MailState:
+    topic: str
+    mail: str = ""
+    feedback: str = ""
+    used: RunUsage = field(default_factory=RunUsage)
+
+
+_mail_writer = Agent(chat("mail/write"))
+_mail_critic = Agent(chat("mail/critic"), output_type=bool)
+
+
+_graph = GraphBuilder(state_type=MailState, output_type=str)
+
+
+@_graph.step
+async def _write_mail(step: StepContext[MailState, None, Any]) -> str:
+    asked = f"Write to {step.state.topic} {step.state.feedback}"
+    step.state.mail = (await _mail_writer.run(asked, usage=step.state.used)).output
+    return step.state.mail
+
+
+@_graph.step
+async def _judge_mail(step: StepContext[MailState, None, str]) -> Literal["again", "done"]:
+    judged = await _mail_critic.run(step.inputs, usage=step.state.used)
+    step.state.feedback = "again"
+    return "done" if judged.output else "again"
+
+
+@_graph.step
+async def _send_mail(step: StepContext[MailState, None, Any]) -> str:
+    return step.state.mail
+
+
+_graph.add(
+    _graph.edge_from(_graph.start_node).to(_write_mail),
+    _graph.edge_from(_write_mail).to(_judge_mail),
+    _graph.edge_from(_judge_mail).to(
+        _graph.decision()
+        .branch(_graph.match(TypeExpression[Literal["again"]]).to(_write_mail))
+        .branch(_graph.match(TypeExpression[Literal["done"]]).to(_send_mail))
+    ),
+    _graph.edge_from(_send_mail).to(_graph.end_node),
+)
+_mail_graph = _graph.build()
+
+
+async def mail(message: str, context: agentctl.RunContext) -> str:
+    """Write a mail with a graph of pydantic-graph."""
+    state = MailState(message)
+    done = await _mail_graph.run(state=state)
+    used = state.used
+    context.usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens)
+    return done
+
+
+# Programmatic hand-off: two agents with one history, in a generator that streams
+
+
+class FlightDetails(BaseModel):
+    """Details of a flight."""
+
+    flight_number: str
+
+
+_flight_agent = Agent(chat("booking/flight"), output_type=FlightDetails)
+_seat_agent = Agent(chat("booking/seat"))
+
+
+async def booking(message: str, context: agentctl.RunContext) -> AsyncIterator[Any]:
+    """Find a flight, then a seat."""
+    found = await _flight_agent.run(message)
+    yield agentctl.Progress("flight found", 0.5)
+    async with _seat_agent.run_stream(f"A seat in {found.output.flight_number}") as stream:
+        async for piece in stream.stream_text(delta=True):
+            yield piece
+        for used in (found.usage, stream.usage):
+            counted = used() if callable(used) else used
+            yield agentctl.Usage(counted.input_tokens, counted.output_tokens)

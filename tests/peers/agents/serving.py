@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -20,8 +21,12 @@ from tests.pauses.waiting import SECONDS, WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import ModelCall, ScriptedModels
 from tests.peers.agents.table import AGENTS, PublicAgent
 from tests.process import serve_config
+from tests.server.files_of_runs import PDF, build_png
 
 FOLDER = Path(__file__).parent
+
+FILES = {"picture": ("grey.png", build_png()), "document": ("empty.pdf", PDF)}
+"""The names and bytes of the files of messages."""
 
 
 @dataclass
@@ -81,7 +86,7 @@ class AgentServer(WaitingServer):
         start = len(self.read_ledger())
         models.begin(public.script, **options)
         events: list[dict[str, Any]] = []
-        body = {"message": message, "session_id": session, **public.body}
+        body = self._build_body(public, message, session)
         if mode == "streamed":
             self.stream(agent, body, events)
             run = self.get_run(events[0]["run_id"])
@@ -104,7 +109,7 @@ class AgentServer(WaitingServer):
         start = len(self.read_ledger())
         models.begin(public.script, **options)
         events: list[dict[str, Any]] = []
-        body = {"message": "first question", "session_id": session, **public.body}
+        body = self._build_body(public, "first question", session)
         reading = threading.Thread(target=self.stream, args=(agent, body, events))
         reading.start()
         wait_until(lambda: events and (began() or not reading.is_alive()))
@@ -122,6 +127,17 @@ class AgentServer(WaitingServer):
             self.get_run(run_id), runs, list(models.calls), self.read_ledger()[start:], events
         )
         return seen, answer
+
+    def _build_body(self, public: PublicAgent, message: str, session: str) -> dict[str, Any]:
+        body = {"message": message, "session_id": session, **public.body}
+        if public.file:
+            name, data = FILES[public.file]
+            headers = self.deployment.inner.bearer("ann", ADMIN)
+            url = f"{self.process.url}/files?name={name}"
+            answer = httpx2.post(url, content=data, headers=headers, timeout=SECONDS)
+            assert answer.status_code == 201, answer.text
+            body["files"] = [answer.json()["file_id"]]
+        return {key: value for key, value in body.items() if value is not None}
 
     def decide_all(self, public: PublicAgent, run: dict[str, Any]) -> None:
         """Decide about what a run waits for, and wait until it goes on."""
@@ -240,11 +256,12 @@ def find_differences(public: PublicAgent, turn: Turn) -> list[str]:
         for each in ended
         if (each["tool"], begun[each["call"]]["arguments"]) in called
     ]
-    known = {name for name, _, _ in results}
+    known = [(name, arguments) for name, arguments, _ in results]
+    # The code of an agent may replace the result of a call that failed.
     recorded = [
         (tool["tool_name"], tool["tool_args"], _read_result(tool["result"]))
         for tool in tools
-        if tool["tool_name"] in known and not tool["tool_call_error"]
+        if (tool["tool_name"], tool["tool_args"]) in known and not tool["tool_call_error"]
     ]
     compare("results", sorted(recorded, key=repr), sorted(results, key=repr))
     texts = [
@@ -256,6 +273,9 @@ def find_differences(public: PublicAgent, turn: Turn) -> list[str]:
     sent = [str(_read_result(call.text)) for call in visible if call.text]
     missing = Counter(sent) - Counter(texts)
     compare("texts that are missing", sorted(missing), [])
+    if public.file:
+        data = base64.b64encode(FILES[public.file][1]).decode()
+        compare("calls with the file", any(data in json.dumps(c.body) for c in turn.calls), True)
     if turn.events and public.decision is None:
         own = [each for each in turn.events if each["run_id"] == record["run_id"]]
         pieces = [each["content"] for each in own if each["event"] == "RunContent"]
