@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
 
 from agentctl import errors
+from agentctl.admin.file_checks import FILE_REMEDIES, check_files, count_files, find_unnamed
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database, Settings
+from agentctl.config.upkeep import Files
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.light_dataclass import dataclass
 from agentctl.records.findings import Finding, from_failure, note, ok, wrong
 from agentctl.records.text import format_bytes
 from agentctl.runs.workers.liveness import WorkerMonitor
+from agentctl.store.blobs import BlobStore
 from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.databases import Databases, open_database
 from agentctl.store.migrating import (
@@ -47,6 +50,7 @@ from agentctl.store.schema import (
 from agentctl.store.search import Tokenizer
 from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
+from agentctl.store.sqlite.backup_bytes import CopiedFiles
 from agentctl.store.sqlite.connection import get_file_size
 from agentctl.store.versions import exclude_earlier_programs
 
@@ -164,7 +168,7 @@ async def plan_migration(entry: Database) -> MigrationPlan:
     return MigrationPlan(version, [*pending, *await list_missing_indexes(entry, version)])
 
 
-CHECK_STEPS = ("pages", "references", "schema", *integrity.CHECKED_TABLES)
+CHECK_STEPS = ("pages", "references", "schema", *integrity.CHECKED_TABLES, "files", "bytes")
 """The steps of a check, in their order."""
 
 
@@ -189,19 +193,46 @@ class CheckState:
     def list_violations(self, check: str) -> list[Finding]:
         """Return a finding for each violated rule."""
         return [
-            wrong(check, f"{rule}: {count}, for example {key}", _CHANGED_BY_HAND)
+            wrong(
+                check,
+                f"{rule}: {count}, for example {key}",
+                FILE_REMEDIES.get(rule, _CHANGED_BY_HAND),
+            )
             for rule, (count, key) in self.broken.items()
         ]
 
+    def add(self, rule: str, key: str, count: int = 1) -> None:
+        """Add violations of a rule."""
+        before, example = self.broken.get(rule, (0, key))
+        self.broken[rule] = before + count, example
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedStore:
+    """The store of files that a check of a database reads.
+
+    Attributes:
+        deep: True to compare the hashes of all bytes.
+        entries: the databases that may name bytes, to look for other bytes; empty for no look.
+    """
+
+    store: BlobStore
+    deep: bool
+    entries: Sequence[Database]
+
 
 async def check_integrity(
-    entry: Database, at: ReportProgress, state: CheckState | None = None
+    entry: Database,
+    at: ReportProgress,
+    state: CheckState | None = None,
+    files: CheckedStore | None = None,
 ) -> AsyncIterator[Finding]:
     """Check the integrity of one database; it reads all data, which may take long.
 
     Args:
         state: the place to begin at. It follows the check, so that a copy without `broken`
             continues an interrupted one.
+        files: the store of its files; None for no check of their bytes.
     """
     check = f"database {entry.id}"
     state = state or CheckState()
@@ -221,8 +252,11 @@ async def check_integrity(
                 yield finding
         check_version(version, display_url(entry.url))
         await _check_rows(entry, at, state)
-        violations = state.list_violations(check)
-        for finding in violations or [ok(check, "the counters of its sessions match their runs")]:
+        good = [ok(check, "the counters of its sessions match their runs")]
+        if files is not None:
+            await _check_files(entry, at, state, files)
+            good.append(ok(check, "the store has the bytes of its files"))
+        for finding in state.list_violations(check) or good:
             yield finding
     except AgentctlError as failure:
         yield from_failure(check, failure)
@@ -291,17 +325,49 @@ async def _check_rows(entry: Database, at: ReportProgress, state: CheckState) ->
             at(text, done, totals.get(table))
             while (page := await read(integrity.check_page(table, state.after, PAGE_SIZE))).rows:
                 for rule, (count, key) in page.broken.items():
-                    before, example = state.broken.get(rule, (0, key))
-                    state.broken[rule] = before + count, example
+                    state.add(rule, key, count)
                 state.after, done = page.last, done + page.rows
                 at(text, done, totals.get(table))
 
 
-async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> dict[str, object]:
+async def _check_files(
+    entry: Database, at: ReportProgress, state: CheckState, files: CheckedStore
+) -> None:
+    """Check the bytes of files that are left."""
+    text, done = "", 0
+
+    def report(rule: str, blob: str, key: str) -> None:
+        nonlocal done
+        state.after, done = blob, done + 1
+        at(text, done, None)
+        if rule:
+            state.add(rule, key)
+
+    if state.step != "bytes":
+        if state.step != "files":
+            state.step, state.after = "files", ""
+        text = "files looked for"
+        async with open_reader(entry) as read:
+            await check_files(
+                read, files.store, state.after,
+                lambda rule, named: report(rule, named.blob, named.file_id), deep=files.deep,
+            )  # fmt: skip
+        state.step, state.after, done = "bytes", "", 0
+    if files.entries:
+        text = "stored files looked for in databases"
+        await find_unnamed(
+            files.entries, files.store, state.after, lambda rule, blob: report(rule, blob, blob)
+        )
+
+
+async def back_up(
+    entry: Database, file: Path, report: ReportCopyProgress, files: Files
+) -> tuple[dict[str, object], CopiedFiles]:
     """Copy a SQLite database while it is in use, and check the copy.
 
     Returns:
-        The facts of the copy; `sha256` is that of all rows, the same for a restored copy.
+        The facts of the copy; `sha256` is that of all rows, the same for a restored copy. And the
+        bytes of its files: they are copied from a folder, and looked for in a bucket.
 
     Raises:
         Conflict: the file exists.
@@ -310,8 +376,10 @@ async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> di
     path = sqlite_path(entry.url)
     if await read_version(entry) is None:
         raise _build_missing_error(str(path))
-    backup = await copy(path, file, report)
-    return {"file": str(backup.path), "db_id": entry.id, **backup.describe()}
+    backup = await copy(path, file, report, None if files.store == "s3" else files.folder)
+    if files.store == "s3":
+        backup = replace(backup, copied=await count_files(entry, files, report))
+    return {"file": str(backup.path), "db_id": entry.id, **backup.describe()}, backup.copied
 
 
 def format_dump_command(entry: Database, file: Path) -> str:

@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from dataclasses import replace as replace_fields
 from pathlib import Path
 
 from agentctl.admin.database_copy import forget_lost_copy
 from agentctl.admin.databases import check_integrity
+from agentctl.admin.file_checks import count_files
 from agentctl.config.databases import SQLITE_SCHEME, sqlite_path
 from agentctl.config.settings import Database, Settings
+from agentctl.config.upkeep import Files
 from agentctl.errors import AgentctlError, Conflict, NotFound, Unavailable
 from agentctl.records.times import format_rfc3339
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerMonitor
 from agentctl.runs.workers.recovery import Settled, settle
+from agentctl.store.blobs import lock_folder
 from agentctl.store.databases import Databases, open_sqlite
 from agentctl.store.sqlite.backup import CopiedRows
+from agentctl.store.sqlite.backup_bytes import (
+    FOLDER,
+    NO_FILES,
+    CopiedFiles,
+    ReportCopied,
+    copy_bytes,
+)
 from agentctl.store.sqlite.backup_folder import BackupFolder, has_same_rows, read_facts
 from agentctl.store.sqlite.connection import mark_as_used
 from agentctl.store.sqlite.restore import restore as put_in_place
@@ -29,6 +40,7 @@ from agentctl.store.sqlite.schema import migrate as migrate_file
 
 _FACTS = (
     "taken_at", "database_created_at", "seconds", "schema", "sessions", "runs", "rows", "sha256",
+    "files", "files_bytes", "files_missing",
 )  # fmt: skip
 
 
@@ -95,14 +107,16 @@ async def restore(
     *,
     replace: bool,
     sha256: str | None,
-    report: Callable[[int], None],
-) -> dict[str, object]:
+    files: Files,
+    report: ReportCopied,
+) -> tuple[dict[str, object], CopiedFiles]:
     """Restore a SQLite database from a backup, migrated and settled.
 
     Nothing that was under way at the time of the backup goes on by itself: it may have ended since,
-    with its effects.
+    with its effects. The bytes of its files are put back before it takes its place.
 
     Args:
+        files: the store; bytes are copied to a folder, and looked for in a bucket.
         replace: True to move an existing database aside.
         sha256: the hash of all rows that the backup must have; None for that of the file with its
             facts, if a server has made it.
@@ -120,8 +134,11 @@ async def restore(
     if expected is None and facts is not None:
         expected = facts["sha256"]
     settled: list[Settled] = []
+    copied = NO_FILES
+    with_folder = files.store == "folder"
 
     async def prepare(copy_of_backup: Path, rows: CopiedRows) -> None:
+        nonlocal copied
         if expected not in (None, rows[1]):
             raise Unavailable(
                 "The backup is not the expected one",
@@ -144,14 +161,21 @@ async def restore(
                 settled.append(await settle(database))
             finally:
                 await database.close()
+            if with_folder:
+                source = backup.parent / FOLDER
+                copied = await copy_bytes(copy_of_backup, source, files.folder, report)
+            else:
+                copied = await count_files(place, files, report)
         except AgentctlError as error:
             if error.cause is not None:
                 error.cause = error.cause.replace(str(copy_of_backup), str(backup))
             raise
 
-    (tables, digest), moved = await put_in_place(
-        backup, path, prepare, replace=replace, report=report
-    )
+    with lock_folder(files.folder) if with_folder else nullcontext():
+        (tables, digest), moved = await put_in_place(
+            backup, path, prepare, replace=replace,
+            report=lambda done: report(f"rows of {entry.id} checked", done, 0),
+        )  # fmt: skip
     mark_as_used(path)
     return {
         "db_id": entry.id,
@@ -162,7 +186,9 @@ async def restore(
         "sha256": digest,
         **asdict(settled[0]),
         "moved_to": None if moved is None else str(moved),
-    }
+        "files": copied.files,
+        "files_missing": copied.files_missing,
+    }, copied
 
 
 async def settle_recovered(settings: Settings, entry: Database) -> dict[str, object]:

@@ -6,11 +6,14 @@ bytes, those of two users never do, and no name of a file is part of a path.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import itertools
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from agentctl import errors
 from agentctl.config.extras import build_extra_command
@@ -18,17 +21,28 @@ from agentctl.config.upkeep import Files
 from agentctl.store.threads import call_in_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from obstore import ObjectMeta
     from obstore.store import S3Config
 
 PIECE_BYTES = 262_144
 """Bytes that are read, written or sent at once."""
 
+_LISTED = 500
 _S3_PARTS_AT_ONCE = 2
 _S3_SECONDS = "30s"
 _PROBE = "probe"
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class StoredBytes(NamedTuple):
+    """Bytes of a store: their key, and the time at which they were stored, microseconds UTC."""
+
+    blob: str
+    stored_at: int
 
 
 class BlobStore(Protocol):
@@ -56,8 +70,12 @@ class BlobStore(Protocol):
         """Yield the bytes from `start` up to, without, `end`, in pieces."""
         ...
 
-    async def has(self, key: str) -> bool:
-        """Return True if there are bytes with this key."""
+    async def measure(self, key: str) -> int | None:
+        """Return the number of bytes with this key; None if there are none."""
+        ...
+
+    def list_stored(self, after: str) -> AsyncIterator[list[StoredBytes]]:
+        """Yield the stored bytes after a key, in pages and in the order of their keys."""
         ...
 
     async def remove(self, key: str, before: int) -> bool:
@@ -107,11 +125,7 @@ class FolderStore:
             if each == path:
                 received.replace(path)
                 each = path.parent
-            descriptor = os.open(each, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            flush(each)
 
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
         file = await call_on_files((self._folder / key).open, "rb", 0)
@@ -127,13 +141,34 @@ class FolderStore:
         if start < end:
             raise _build_missing()
 
-    async def has(self, key: str) -> bool:
-        return await call_on_files((self._folder / key).is_file)
+    async def measure(self, key: str) -> int | None:
+        return await call_on_files(get_size, self._folder / key)
+
+    async def list_stored(self, after: str) -> AsyncIterator[list[StoredBytes]]:
+        found = self.iterate(after)
+        while page := await call_on_files(lambda: [*itertools.islice(found, _LISTED)]):
+            yield page
+
+    def iterate(self, after: str) -> Iterator[StoredBytes]:
+        """Yield the stored bytes after a key, in the order of their keys."""
+        for folder in _list_names(self._folder):
+            if folder < after.partition("/")[0]:
+                continue
+            for name in _list_names(self._folder / folder):
+                key = f"{folder}/{name}"
+                with contextlib.suppress(FileNotFoundError):
+                    if key > after:
+                        found = (self._folder / key).stat()
+                        yield StoredBytes(key, found.st_mtime_ns // 1_000)
 
     async def remove(self, key: str, before: int) -> bool:
         return await call_on_files(self._remove, key, before)
 
     def _remove(self, key: str, before: int) -> bool:
+        with lock_folder(self._folder, removes=True) as is_locked:
+            return is_locked and self._remove_older(key, before)
+
+    def _remove_older(self, key: str, before: int) -> bool:
         path = self._folder / key
         aside = self.incoming / f"{path.parent.name}-{path.name}"
         # An upload of the same bytes at this moment must not lose them: the time is read when no
@@ -208,26 +243,42 @@ class BucketStore:
             start += len(piece)
             yield piece
 
-    async def has(self, key: str) -> bool:
-        return await self._find_time(key) is not None
+    async def measure(self, key: str) -> int | None:
+        found = await self._find(key)
+        return None if found is None else found["size"]
+
+    async def list_stored(self, after: str) -> AsyncIterator[list[StoredBytes]]:
+        import obstore
+
+        pages = obstore.list(self._store, offset=after or None, chunk_size=_LISTED)
+        while page := await _translate(_read_page(pages)):
+            # S3 lists the keys in their order.
+            yield [StoredBytes(each["path"], _read_time(each)) for each in page]
 
     async def remove(self, key: str, before: int) -> bool:
         import obstore
 
-        stored_at = await self._find_time(key)
-        if stored_at is None or stored_at >= before:
-            return stored_at is None
+        found = await self._find(key)
+        if found is None or _read_time(found) >= before:
+            return found is None
         await _translate(obstore.delete_async(self._store, key))
         return True
 
-    async def _find_time(self, key: str) -> int | None:
+    async def _find(self, key: str) -> ObjectMeta | None:
         import obstore
 
         try:
-            found = await _translate(obstore.head_async(self._store, key))
+            return await _translate(obstore.head_async(self._store, key))
         except FileNotFoundError:
             return None
-        return round(found["last_modified"].timestamp() * 1_000_000)
+
+
+def _read_time(found: ObjectMeta) -> int:
+    return round(found["last_modified"].timestamp() * 1_000_000)
+
+
+async def _read_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[ObjectMeta]:
+    return await anext(pages, ())
 
 
 async def _translate(awaitable: Awaitable[T]) -> T:
@@ -244,12 +295,66 @@ async def _translate(awaitable: Awaitable[T]) -> T:
 
 async def call_on_files(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function of the file system in a thread; raise the errors of this project."""
-    try:
+    with translate_failures():
         return await call_in_thread(function, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def translate_failures() -> Iterator[None]:
+    """Raise the errors of this project for those of the file system."""
+    try:
+        yield
     except FileNotFoundError:
         raise _build_missing() from None
     except OSError as error:
         raise _build_unavailable(os.strerror(error.errno or 0).lower()) from None
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path, *, removes: bool = False) -> Iterator[bool]:
+    """Lock a folder of bytes, unless it does not exist; the kernel frees the lock of a killed one.
+
+    Args:
+        removes: True for the lock with which bytes are removed; False for that of a backup, which
+            excludes it.
+
+    Yields:
+        False if bytes cannot be removed now.
+    """
+    if not folder.is_dir():
+        yield True
+        return
+    file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if removes else fcntl.LOCK_SH)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(file)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def get_size(path: Path) -> int | None:
+    """Return the size of a regular file in bytes; None if there is none."""
+    return path.stat().st_size if path.is_file() else None
+
+
+def _list_names(folder: Path) -> list[str]:
+    try:
+        return sorted(each.name for each in folder.iterdir() if each.name[0] != ".")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _build_missing() -> errors.BytesMissing:

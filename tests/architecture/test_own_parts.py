@@ -32,14 +32,15 @@ MOST_PATTERNS = 3
 
 USES: dict[str, tuple[str, ...]] = {
     "one digest of a text or a file": (
-        "auth.audit_chain", "cli.archives", "cli.commands.files", "cli.commands.sessions.change",
-        "cli.show.answer",
+        "admin.file_checks", "auth.audit_chain", "cli.archives", "cli.commands.files",
+        "cli.commands.sessions.change", "cli.show.answer",
         "interop.mcp.handshake", "interop.pages.request", "records.approvals",
         "records.sessions", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.components.catalog", "runtime.components.versions",
         "runtime.runners.replay", "runtime.components.versions",
         "runs.log.requests", "service.family", "service.session_documents",
         "store.blobs", "store.copying.tables", "store.sqlite.backup",
+        "store.sqlite.backup_bytes",
     ),
     "parts of URLs and of query strings, and addresses, by urllib and ipaddress": (
         "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",

@@ -78,7 +78,9 @@ async def read(store: BlobStore, key: str, start: int, end: int) -> bytes:
 async def test_bytes_are_kept_read_in_ranges_and_removed(store: BlobStore) -> None:
     content = os.urandom(11_000_000)  # several parts of an upload to S3
     await put(store, KEY, content)
-    assert await store.has(KEY)
+    assert await store.measure(KEY) == len(content)
+    assert [each.blob async for page in store.list_stored("") for each in page] == [KEY]
+    assert [page async for page in store.list_stored(KEY)] == []
     size = len(content)
     for start, end in ((0, size), (0, 1), (262_143, 262_145), (size - 3, size), (5, 5)):
         assert await read(store, KEY, start, end) == content[start:end]
@@ -86,7 +88,7 @@ async def test_bytes_are_kept_read_in_ranges_and_removed(store: BlobStore) -> No
     await put(store, KEY, b"again")
     assert await read(store, KEY, 0, 5) == b"again"
     assert await store.remove(KEY, now() + HOUR)
-    assert not await store.has(KEY)
+    assert await store.measure(KEY) is None
     assert await store.remove(KEY, now() + HOUR)
     with pytest.raises(errors.Unavailable, match="The bytes of the file are missing"):
         await read(store, KEY, 0, 5)

@@ -14,7 +14,7 @@ from agentctl.config.upkeep import Files
 from agentctl.errors import QuotaExceeded
 from agentctl.records.times import HOUR, now
 from agentctl.runs.jobs.cleanup import ClockGuard, delete_expired, delete_unused_bytes
-from agentctl.store.blobs import build_key
+from agentctl.store.blobs import build_key, lock_folder
 from agentctl.store.database import Database, Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import files, sessions
@@ -68,6 +68,19 @@ def has_bytes(uploads: Uploads, row: FileRow) -> bool:
 
 async def count_checks(databases: Databases) -> int:
     return len(await databases.system.read(files.list_checks(100)))
+
+
+async def test_bytes_stay_while_a_backup_is_under_way(
+    shared: SharedDatabases, uploads: Uploads
+) -> None:
+    async with shared.open() as databases:
+        row = await store_file(uploads, databases.system, "old", age=3 * HOUR)
+        await databases.system.write(files.delete(row.file_id))
+        with lock_folder(uploads.settings.folder):
+            await delete_unused_bytes(uploads, databases, trusted_guard())
+            assert has_bytes(uploads, row)
+        await delete_unused_bytes(uploads, databases, trusted_guard())
+        assert not has_bytes(uploads, row)
 
 
 async def test_file_without_a_session_ends_after_a_day(

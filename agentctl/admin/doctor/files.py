@@ -80,7 +80,7 @@ async def check_store(settings: Settings) -> list[Finding]:
                 rows = await database.read(list_newest(NEWEST_FILES))
             finally:
                 await database.close()
-            missing = [row.file_id for row in rows if not await store.has(row.blob)]
+            missing = [row.file_id for row in rows if await store.measure(row.blob) is None]
             if missing:
                 text = f"{len(missing)} of the newest {len(rows)} files of database {entry.id}"
                 text += f" have no bytes in the store, such as {missing[0]}"

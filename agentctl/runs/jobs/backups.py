@@ -14,7 +14,6 @@ from pathlib import Path
 from agentctl import errors
 from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database, Settings
-from agentctl.config.upkeep import Backup as BackupTable
 from agentctl.records.times import format_span
 from agentctl.store.sqlite.backup import back_up_in_child, read_creation_time
 from agentctl.store.sqlite.backup_folder import BackupFolder, StoredBackup
@@ -36,7 +35,7 @@ class BackupSchedule:
 
     def __init__(self, settings: Settings) -> None:
         self._backups = [
-            _DatabaseBackups(settings.backup, entry)
+            _DatabaseBackups(settings, entry)
             for entry in settings.databases
             if settings.backup.includes(entry.id)
         ]
@@ -92,8 +91,10 @@ class _DatabaseBackups:
         seconds: duration of the last backup that this process made.
     """
 
-    def __init__(self, table: BackupTable, entry: Database) -> None:
-        self.table = table
+    def __init__(self, settings: Settings, entry: Database) -> None:
+        self.table = table = settings.backup
+        files = settings.files
+        self._files = files.folder.absolute() if files.store == "folder" else None
         self.entry = entry
         self.is_known = False
         self.failures = 0
@@ -147,10 +148,13 @@ class _DatabaseBackups:
                 await call_in_thread(self._folder.delete_expired, self.table.rules, at)
             size = get_file_size(self._source) + get_file_size(get_wal_path(self._source))
             await call_in_thread(self._folder.check_space, size)
-            backup = await back_up_in_child(self._source, self._folder.build_path(at))
+            backup = await back_up_in_child(self._source, self._folder.build_path(at), self._files)
             path = await call_in_thread(self._folder.publish, backup)
             self.seconds = backup.seconds
             _log.info("backup of the database %s: %s", self.entry.id, path)
+            if missing := backup.copied.files_missing:
+                text = "the backup %s lacks the bytes of %d files, such as %s"
+                _log.error(text, path, missing, backup.copied.missing_file)
             if may_delete:
                 await call_in_thread(self._folder.delete_expired, self.table.rules, at)
             await call_in_thread(self._look, at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
+from typing import NamedTuple
 
 from agentctl.errors import QuotaExceeded
 from agentctl.light_dataclass import dataclass
@@ -20,6 +21,15 @@ DELETED_ROWS = 500
 """Rows that one unit deletes."""
 
 DAY = 86_400_000_000
+
+
+class FileBytes(NamedTuple):
+    """Bytes that files name: their key, their least and largest size, and the id of a file."""
+
+    blob: str
+    size: int
+    largest: int
+    file_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,15 @@ _ADD_CHECK = Sql("INSERT INTO blob_checks (blob) VALUES (:blob)")
 _LIST_CHECKS = Sql("SELECT seq, blob FROM blob_checks ORDER BY seq LIMIT :limit")
 _DELETE_CHECK = Sql("DELETE FROM blob_checks WHERE seq = :seq")
 _HAS_BLOB = Sql("SELECT 1 FROM files WHERE blob = :blob LIMIT 1")
+
+_LIST_BYTES = Sql(
+    "SELECT blob, min(size), max(size), min(file_id) FROM files WHERE blob > :after"
+    " GROUP BY blob ORDER BY blob LIMIT :limit"
+)
+_FIND_NAMED, _FIND_CHECKED = (
+    Sql(f"SELECT DISTINCT blob FROM {table} WHERE blob IN ({ID_GROUP})")
+    for table in ("files", "blob_checks")
+)
 
 _NEWEST = Sql(f"SELECT {_COLUMNS} FROM files ORDER BY created_at DESC, file_id DESC LIMIT :limit")
 
@@ -203,6 +222,18 @@ def list_checks(limit: int) -> Work[list[tuple[int, str]]]:
 def has_blob(blob: str) -> Work[bool]:
     """Return True if a file has the bytes with this key."""
     return _HAS_BLOB.has_rows(blob=blob)
+
+
+def list_bytes(after: str, limit: int) -> Work[list[FileBytes]]:
+    """Return bytes that files name, in the order of their keys, from those after a key."""
+    return _LIST_BYTES.rows(FileBytes, after=after, limit=limit)
+
+
+@unit
+def find_known(blobs: Sequence[str]) -> Steps[set[str]]:
+    """Return the keys that files name, or that are noted because a cleanup decides about them."""
+    named = yield from read_by_ids(_FIND_NAMED, blobs, str)
+    return {*named, *(yield from read_by_ids(_FIND_CHECKED, blobs, str))}
 
 
 def end_check(seq: int) -> Work[None]:

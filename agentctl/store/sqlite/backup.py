@@ -1,13 +1,13 @@
 """Backup of a SQLite file during use, with a comparison of the copy and the original.
 
 The copy has the state at the start of the backup. No other process waits for it; the write-ahead
-log grows by the changes that they make meanwhile.
+log grows by the changes that they make meanwhile. The bytes of files are copied after it.
 
-A server makes it in a child process: `python -m agentctl.store.sqlite.backup SOURCE TARGET`. The
-comparison of all rows is Python code. On a thread of the server it would hold the interpreter lock
-for milliseconds at a time while requests wait; a process with a low priority does not. The
-process ends with its parent: its stdin is a pipe that no one writes to.
-Its stdout is one JSON object, the backup or the error.
+A server makes it in a child process: `python -m agentctl.store.sqlite.backup SOURCE TARGET FILES`,
+without FILES for a bucket. The comparison of all rows is Python code. On a thread of the server it
+would hold the interpreter lock for milliseconds at a time while requests wait; a process with a low
+priority does not. The process ends with its parent: its stdin is a pipe that no one writes to. Its
+stdout is one JSON object, the backup or the error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ import apsw
 from agentctl import errors
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339, now
+from agentctl.store.blobs import flush, lock_folder
 from agentctl.store.database import Sql
+from agentctl.store.sqlite.backup_bytes import (
+    NO_FILES,
+    CopiedFiles,
+    back_up_bytes,
+    remove_unnamed_bytes,
+)
 from agentctl.store.sqlite.connection import connect_reader, run_unit, to_public_error
 from agentctl.store.sqlite.schema import require_version
 from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
@@ -66,6 +73,7 @@ class FinishedBackup:
         created_at: the time at which the database was created, in microseconds UTC
             (`read_creation_time`).
         digest: SHA-256 of all rows, in hexadecimal; `hash_rows` computes it for any copy.
+        copied: the bytes of its files.
     """
 
     path: Path
@@ -76,6 +84,7 @@ class FinishedBackup:
     seconds: float
     tables: dict[str, int]
     digest: str
+    copied: CopiedFiles = NO_FILES
 
     def describe(self) -> dict[str, object]:
         """Return the facts of the copy for output and for files."""
@@ -89,11 +98,19 @@ class FinishedBackup:
             "runs": self.tables["runs"],
             "rows": sum(self.tables.values()),
             "sha256": self.digest,
+            "files": self.copied.files,
+            "files_bytes": self.copied.files_bytes,
+            "files_missing": self.copied.files_missing,
         }
 
 
-async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> FinishedBackup:
+async def back_up(
+    source: Path, target: Path, report: ReportCopyProgress, files: Path | None = None
+) -> FinishedBackup:
     """Copy a database to a new file that only its owner can read, and check the copy.
+
+    Args:
+        files: the folder of the bytes of its files, which are copied as well; None for none.
 
     The file gets its name when it is complete, checked and on the disk. Until then it is
     `NAME.part` in the same folder.
@@ -110,9 +127,13 @@ async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> Fin
     except OSError as error:
         raise _not_writable(part, error) from None
     try:
-        backup = await run_on_thread(
-            source, lambda connection, stop: _copy(connection, part, report, stop)
-        )
+        with lock_folder(files) if files else contextlib.nullcontext():
+            backup = await run_on_thread(
+                source, lambda connection, stop: _copy(connection, part, report, stop)
+            )
+            if files:
+                copied = await back_up_bytes(part, files, target.parent, report)
+                backup = replace(backup, copied=copied)
         _publish(part, target)
     finally:
         for leftover in (part, *(part.with_name(f"{part.name}-{end}") for end in _SIDE_FILES)):
@@ -233,15 +254,6 @@ def _publish(part: Path, target: Path) -> None:
         raise _not_writable(target, error) from None
 
 
-def flush(path: Path) -> None:
-    """Wait until a file or a folder is on the disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
 def _file_exists(target: Path) -> errors.Conflict:
     return errors.Conflict(
         "The file exists already",
@@ -261,7 +273,7 @@ def _not_writable(path: Path, error: OSError) -> errors.Unavailable:
     )
 
 
-async def back_up_in_child(source: Path, target: Path) -> FinishedBackup:
+async def back_up_in_child(source: Path, target: Path, files: Path | None = None) -> FinishedBackup:
     """Copy a database as `back_up` does, in a child process with a low priority.
 
     Raises:
@@ -270,9 +282,10 @@ async def back_up_in_child(source: Path, target: Path) -> FinishedBackup:
     # As for worker processes: `-m` puts the current folder on the module path, `-P` prevents it.
     by_name = getattr(sys.modules["__main__"], "__spec__", None) is not None
     flags = [] if by_name and not sys.flags.safe_path else ["-P"]
+    places = map(str, filter(None, (source, target, files)))
     try:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *flags, "-m", __name__, str(source), str(target),
+            sys.executable, *flags, "-m", __name__, *places,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -294,7 +307,7 @@ async def back_up_in_child(source: Path, target: Path) -> FinishedBackup:
         raise errors.Unavailable("The backup was interrupted", cause=cause) from None
     if "detail" in result:
         raise errors.Unavailable(result["detail"], cause=result["cause"], hint=result["hint"])
-    return FinishedBackup(**{**result, "path": target})
+    return FinishedBackup(**result | {"path": target, "copied": CopiedFiles(**result["copied"])})
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -311,9 +324,11 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await asyncio.wait_for(process.wait(), END_SECONDS)
 
 
-async def _copy_as_child(source: Path, target: Path) -> dict[str, object]:
+async def _copy_as_child(
+    source: Path, target: Path, files: Path | None = None
+) -> dict[str, object]:
     loop = asyncio.get_running_loop()
-    copying = asyncio.ensure_future(back_up(source, target, lambda *_: None))
+    copying = asyncio.ensure_future(back_up(source, target, lambda *_: None, files))
 
     def stop() -> None:
         # Once: a second cancel would not wait for the thread.
@@ -333,11 +348,13 @@ def main() -> int:
     """Copy and check a database until the parent ends. Return the exit code."""
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    source, target = (Path(text) for text in sys.argv[1:3])
+    places = [Path(text) for text in sys.argv[1:]]
     try:
-        result = asyncio.run(_copy_as_child(source, target))
+        result = asyncio.run(_copy_as_child(*places))
     except asyncio.CancelledError:
         return 1
+    with contextlib.suppress(OSError):
+        remove_unnamed_bytes(places[1].parent)
     print(json.dumps(result))
     return 0
 

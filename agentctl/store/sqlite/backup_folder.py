@@ -27,7 +27,8 @@ from agentctl.config.upkeep import KeepRule
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_rfc3339
-from agentctl.store.sqlite.backup import FinishedBackup, flush, hash_rows, is_damaged
+from agentctl.store.blobs import flush
+from agentctl.store.sqlite.backup import FinishedBackup, hash_rows, is_damaged
 from agentctl.store.threads import call_in_thread
 
 _TIME = "%Y%m%dT%H%M%SZ"

@@ -18,9 +18,10 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import format_rfc3339, now
+from agentctl.store.blobs import flush
 from agentctl.store.copying.sqlite import TRIGGERS
 from agentctl.store.schema import SCHEMA_VERSION, TABLES
-from agentctl.store.sqlite.backup import CopiedRows, flush, hash_rows, is_damaged
+from agentctl.store.sqlite.backup import CopiedRows, hash_rows, is_damaged
 from agentctl.store.sqlite.connection import get_file_size, get_wal_path
 from agentctl.store.sqlite.schema import build_in_memory, read_schema
 from agentctl.store.sqlite.thread import run_on_thread

@@ -19,16 +19,18 @@ from agentctl.records.times import format_span, now, parse_rfc3339
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
+    from agentctl.store.sqlite.backup_bytes import CopiedFiles
 
 _BACKUP = [
     *plain_columns("file", "db_id", "bytes", "seconds", "taken_at"),
     *plain_columns("schema", "sessions", "runs", "rows", "sha256"),
+    *plain_columns("files", "files_bytes", "files_missing"),
 ]
 
 _BACKUPS = Columns(
     tsv=[
         *plain_columns("file", "db_id", "state", "taken_at", "bytes", "schema", "sessions", "runs"),
-        *plain_columns("rows", "sha256", "seconds"),
+        *plain_columns("rows", "sha256", "seconds", "files", "files_bytes", "files_missing"),
     ],
     table=[
         Column("db_id", heading="id"),
@@ -47,7 +49,7 @@ _SETTLED = plain_columns("ended_runs", "unknown_calls", "held_deliveries")
 _RESTORED = [
     *plain_columns("file", "db_id", "sessions", "runs", "rows", "sha256"),
     *_SETTLED,
-    *plain_columns("moved_to"),
+    *plain_columns("moved_to", "files", "files_missing"),
 ]
 
 WAIT_SECONDS = 30.0
@@ -66,17 +68,21 @@ async def back_up(
 ) -> None:
     """Copy a SQLite database to a new file, and check the copy.
 
-    Servers continue to write; the copy has everything that was committed when it started. For
-    PostgreSQL, prints the pg_dump command instead.
+    Servers continue to write; the copy has everything that was committed when it started. The bytes
+    of its files are copied to the folder backup-files next to FILE, if they are not there; those of
+    a bucket of S3 are only looked for. Exit code 1 if some are missing. For PostgreSQL, prints the
+    pg_dump command instead.
     """
     from agentctl.admin import databases
     from agentctl.config.databases import is_sqlite_url
 
-    entry, *others = chosen.load()[1]
+    settings, (entry, *others) = chosen.load()
     if is_sqlite_url(entry.url):
         counter = Counter("")
         async with showing_progress(counter):
-            backup = await databases.back_up(entry, file.absolute(), counter.show)
+            backup, copied = await databases.back_up(
+                entry, file.absolute(), counter.show, settings.files
+            )
         out.show_record(backup, _BACKUP, "file")
         note(
             f"copied {entry.id} to {backup['file']} and checked it; to restore it:"
@@ -85,6 +91,7 @@ async def back_up(
         if others:
             names = ", ".join(each.id for each in others)
             note(f"it has one database; back up the others with --db: {names}")
+        _report_files(settings, copied, f"in backup-files next to {backup['file']}: keep both")
         return
     write_line(databases.format_dump_command(entry, file))
     note("nothing was copied: run this command where the PostgreSQL client programs are installed")
@@ -94,6 +101,26 @@ async def back_up(
         certificates = f" PGSSLROOTCERT={entry.tls_ca_file}" if entry.tls_ca_file else ""
         note(f"  encryption: PGSSLMODE={entry.tls}{certificates}")
     note(f"  restore into an empty database: {databases.format_restore_command(entry, file)}")
+    note(f"  bytes of files: when pg_dump has ended, copy {_describe_store(settings)}")
+
+
+def _describe_store(settings: Settings) -> str:
+    files = settings.files
+    return f"the bucket {files.bucket}" if files.store == "s3" else f"the folder {files.folder}"
+
+
+def _report_files(settings: Settings, copied: CopiedFiles, place: str) -> None:
+    """Write where the bytes of files are; SomethingWrong if some are missing."""
+    if settings.files.store == "s3":
+        place = f"in {_describe_store(settings)}: back it up separately, for example by versions"
+    if copied.files:
+        note(f"the bytes of {copied.files - copied.files_missing} files are {place}")
+    if copied.files_missing:
+        raise SomethingWrong(
+            f"The bytes of {copied.files_missing} files are missing",
+            cause=f"such as those of file {copied.missing_file}; the rest was done",
+            hint="look for more with: agentctl db check",
+        )
 
 
 async def list_backups(
@@ -165,7 +192,8 @@ async def restore(
     takes the place of the database by one rename; the present files are moved aside, never deleted.
     Nothing goes on by itself: runs that were live in the backup end as WORKER_LOST, approved calls
     without an end become unknown, and waiting webhook deliveries are held until `webhooks
-    redeliver`. For PostgreSQL, prints the pg_restore command instead.
+    redeliver`. The bytes of files come from the folder backup-files next to the backup; exit code 1
+    if some are missing. For PostgreSQL, prints the pg_restore command instead.
     """
     if (file is None) != latest:
         raise UsageError("give either FILE or --latest", hint="list them with: agentctl db backups")
@@ -185,16 +213,17 @@ async def restore(
         note(f"afterwards, before a server starts: agentctl db settle --db {entry.id}")
         return
     path = file.absolute() if file else restores.find_latest_backup(settings.backup.folder, entry)
-    counter = Counter(f"rows of {entry.id} checked")
+    counter = Counter("")
     async with showing_progress(counter):
-        restored = await restores.restore(
-            entry, path, replace=replace, sha256=sha256, report=counter.set
+        restored, copied = await restores.restore(
+            entry, path, replace=replace, sha256=sha256, files=settings.files, report=counter.show
         )
     out.show_record(restored, _RESTORED, "file")
     note(f"restored {entry.id} from {path}")
     if restored["moved_to"] is not None:
         note(f"the former database is {restored['moved_to']}")
     _note_held_deliveries(restored)
+    _report_files(settings, copied, f"in {_describe_store(settings)}")
 
 
 def _note_held_deliveries(settled: Mapping[str, object]) -> None:
@@ -282,6 +311,7 @@ async def copy(
             indexes_texts=searched,
         )  # fmt: skip
     out.show_record(facts, _FINISHED, "to")
+    note(f"the bytes of files stay in {_describe_store(settings)}: do not change [files]")
     url = build_url(str(facts["to"]))
     note(f"moved to {url}: name it in [[databases]] url, and start the servers again")
 

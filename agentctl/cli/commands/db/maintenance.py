@@ -185,8 +185,11 @@ async def check(
     out: CommandOutput,
     chosen: AllDatabases,
     cursor: str | None = option("--cursor", "CURSOR", "Continue an interrupted check"),
+    deep: bool = flag("--deep", "Read the bytes of all files and compare their hashes"),
 ) -> None:
-    """Check integrity: pages, schema, references (read-only).
+    """Check integrity: pages, schema, references, bytes of files (read-only).
+
+    Bytes that no file names are looked for with the last database. They are only reported.
 
     Reads the whole database, which can take long; servers continue to work. Exit code 1 if there
     is a problem. An interrupted check shows the problems found so far, and the command that
@@ -194,18 +197,22 @@ async def check(
     """
     import asyncio
 
-    from agentctl.admin.databases import CheckState, check_integrity
+    from agentctl.admin.databases import CheckedStore, CheckState, check_integrity
+    from agentctl.store.blobs import open_blob_store
 
     findings: list[Finding] = []
-    _, entries = chosen.load()
+    settings, entries = chosen.load()
+    store = open_blob_store(settings.files)
     state = CheckState()
     if cursor is not None:
         entries, state = _continue_check(entries, cursor)
     for entry in entries:
         counter = Counter("")
+        named_by = settings.databases if entry == entries[-1] else ()
+        files = CheckedStore(store, deep, named_by)
         try:
             async with showing_progress(counter):
-                async for finding in check_integrity(entry, counter.show, state):
+                async for finding in check_integrity(entry, counter.show, state, files):
                     findings.append(finding)
         except asyncio.CancelledError:
             findings += state.list_violations(f"database {entry.id}")
@@ -216,6 +223,7 @@ async def check(
                 "--config": chosen.config and str(chosen.config),
             }
             words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
+            words += ["--deep"] if deep else []
             note(f"interrupted; continue with: agentctl db check {' '.join(words)}")
             raise
         state = CheckState()

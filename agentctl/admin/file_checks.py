@@ -1,0 +1,104 @@
+"""Checks that the store of files has the bytes that databases name, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+
+from agentctl.config.settings import Database
+from agentctl.config.upkeep import Files
+from agentctl.records.times import HOUR, now
+from agentctl.store.blobs import BlobStore, open_blob_store
+from agentctl.store.migrating import Reader, open_reader
+from agentctl.store.repositories.files import FileBytes, find_known, list_bytes
+from agentctl.store.sqlite.backup_bytes import CopiedFiles
+
+MISSING = "files whose bytes are missing"
+_SIZE = "files whose bytes have another size"
+_HASH = "files whose bytes have another hash"
+UNNAMED = "bytes that no file names"
+
+FILE_REMEDIES = {
+    **dict.fromkeys(
+        (MISSING, _SIZE, _HASH), "restore the bytes from a backup, or delete the files"
+    ),
+    UNNAMED: "delete them from the store, unless a former or another database needs them",
+}
+"""The remedies of the faults."""
+
+UNNAMED_AGE = 2 * HOUR
+"""Age from which bytes must have a file, in microseconds; a cleanup deletes others before."""
+
+_PAGE = 512
+_AT_ONCE = 16
+
+Report = Callable[[str, str], None]
+"""Called with a fault, or "", and a file or bytes that were checked."""
+
+
+async def check_files(
+    read: Reader, store: BlobStore, after: str, report: Callable[[str, FileBytes], None], *,
+    deep: bool = False,
+) -> None:  # fmt: skip
+    """Check the bytes that a database names, from those after a key; report each with its fault.
+
+    Args:
+        deep: True to read all bytes and compare their hashes.
+    """
+    while page := await read(list_bytes(after, _PAGE)):
+        for start in range(0, len(page), _AT_ONCE):
+            group = page[start : start + _AT_ONCE]
+            faults = await asyncio.gather(*(_find_fault(store, each, deep) for each in group))
+            for fault, each in zip(faults, group, strict=True):
+                report(fault, each)
+        after = page[-1].blob
+
+
+async def _find_fault(store: BlobStore, named: FileBytes, deep: bool) -> str:
+    size = await store.measure(named.blob)
+    if size is None:
+        return MISSING
+    if not size == named.size == named.largest:
+        return _SIZE
+    if not deep:
+        return ""
+    digest = hashlib.sha256()
+    async with aclosing(store.read(named.blob, 0, size)) as pieces:
+        async for piece in pieces:
+            digest.update(piece)
+    return "" if named.blob.endswith(f"/{digest.hexdigest()}") else _HASH
+
+
+async def find_unnamed(
+    entries: Sequence[Database], store: BlobStore, after: str, report: Report
+) -> None:
+    """Look for old bytes that no database names, and that no cleanup will delete."""
+    async with AsyncExitStack() as stack:
+        readers = [await stack.enter_async_context(open_reader(entry)) for entry in entries]
+        before = now() - UNNAMED_AGE
+        async for page in store.list_stored(after):
+            unknown = {each.blob for each in page if each.stored_at < before}
+            for read in readers:
+                unknown -= await read(find_known([*unknown]))
+            for each in page:
+                report(UNNAMED if each.blob in unknown else "", each.blob)
+
+
+async def count_files(
+    entry: Database, files: Files, report: Callable[[str, int, int], None]
+) -> CopiedFiles:
+    """Count the bytes that a database names, and those of them that the store lacks."""
+    found, size, missing, example = 0, 0, 0, None
+
+    def count(fault: str, named: FileBytes) -> None:
+        nonlocal found, size, missing, example
+        found, size = found + 1, size + named.size
+        if fault:
+            missing, example = missing + 1, example or named.file_id
+        report("files looked for", found, 0)
+
+    async with open_reader(entry) as read:
+        await check_files(read, open_blob_store(files), "", count)
+    return CopiedFiles(found, size, 0, missing, example)

@@ -1,0 +1,178 @@
+"""The bytes of files next to the backups of their databases, and back in the folder of the store.
+
+The folder `backup-files` next to backups has the bytes of the files that they name, under the keys
+of the store. So a further backup adds only new ones: by a hard link, or on another disk by a
+copy. A lock of the store lets nothing be deleted that a backup under way names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+
+from agentctl.light_dataclass import dataclass
+from agentctl.store.blobs import FolderStore, flush, get_size, lock_folder, translate_failures
+from agentctl.store.repositories.files import FileBytes, list_bytes
+from agentctl.store.sqlite.connection import run_unit
+from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
+
+FOLDER = "backup-files"
+
+ReportCopied = Callable[[str, int, int], None]
+
+_PAGE = 500
+_PART = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFiles:
+    """The bytes that a database names: those of all files, those that were copied now, and those
+    that are missing, with the id of a file. Files of a user with the same bytes count once."""
+
+    files: int = 0
+    files_bytes: int = 0
+    files_copied: int = 0
+    files_missing: int = 0
+    missing_file: str | None = None
+
+
+NO_FILES = CopiedFiles()
+
+
+async def copy_bytes(
+    database: Path, source: Path, target: Path, report: ReportCopied, *, links: bool = False
+) -> CopiedFiles:
+    """Copy the bytes that a database names from one folder to another one, if they are new there.
+
+    Args:
+        links: True for hard links where that is possible; copies are compared with their hashes.
+
+    Raises:
+        Unavailable: the database cannot be read, or the folder cannot be written.
+    """
+
+    def copy(connection: apsw.Connection, stop: ShouldStop) -> CopiedFiles:
+        found, size, copied, missing, example, folder = 0, 0, 0, 0, None, None
+        for each in iterate_bytes(connection):
+            if stop():
+                raise apsw.InterruptError("the copy was cancelled")
+            place = target / each.blob
+            if folder not in (None, place.parent):
+                flush(folder)
+            folder = None
+            if get_size(place) != each.size:
+                if _put(source / each.blob, place, each.size, links):
+                    copied, folder = copied + 1, place.parent
+                else:
+                    missing, example = missing + 1, example or each.file_id
+            found, size = found + 1, size + each.size
+            report("files copied", found, 0)
+        if folder is not None:
+            flush(folder)
+        return CopiedFiles(found, size, copied, missing, example)
+
+    with translate_failures():
+        return await run_on_thread(database, copy)
+
+
+def iterate_bytes(connection: apsw.Connection) -> Iterator[FileBytes]:
+    """Yield the bytes that a database names, in the order of their keys; none of an old schema."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'blob_checks'").get:
+        return
+    after = ""
+    while page := run_unit(connection, list_bytes(after, _PAGE)):
+        yield from page
+        after = page[-1].blob
+
+
+def _put(source: Path, target: Path, size: int, links: bool) -> bool:
+    """Give a file a second place; return False if it does not exist, or has other bytes."""
+    if get_size(source) != size:
+        return False
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}{_PART}")
+    part.unlink(missing_ok=True)
+    try:
+        if links and _link(source, part):
+            part.replace(target)
+            return True
+        digest = hashlib.sha256()
+        with source.open("rb") as reader, part.open("xb") as writer:
+            part.chmod(0o600)
+            while piece := reader.read(1 << 20):
+                digest.update(piece)
+                writer.write(piece)
+            writer.flush()
+            os.fsync(writer.fileno())
+        if digest.hexdigest() != target.name:
+            return False
+        part.replace(target)
+        return True
+    except FileNotFoundError:
+        return False
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _link(source: Path, target: Path) -> bool:
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+            raise
+        return False
+    return True
+
+
+async def back_up_bytes(
+    database: Path, store: Path, backups: Path, report: ReportCopied
+) -> CopiedFiles:
+    """Copy the bytes that a new backup names to the folder of the backups; see `copy_bytes`."""
+
+    def has_files(connection: apsw.Connection, _: ShouldStop) -> bool:
+        return next(iterate_bytes(connection), None) is not None
+
+    if not await run_on_thread(database, has_files):
+        return NO_FILES
+    folder = backups / FOLDER
+    with translate_failures():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with lock_folder(folder):
+            return await copy_bytes(database, store, folder, report, links=True)
+
+
+def remove_unnamed_bytes(backups: Path) -> None:
+    """Remove the bytes that no backup in a folder names; nothing if a file cannot be read."""
+    folder = backups / FOLDER
+    if not folder.is_dir():
+        return
+    with lock_folder(folder, removes=True) as is_locked:
+        if not is_locked:
+            return
+        named = set[str]()
+        for path in backups.iterdir():
+            if path.is_file() and path.suffix not in (".json", ".lock"):
+                try:
+                    named.update(_list_named(path))
+                except apsw.NotADBError:
+                    continue
+                except apsw.Error:
+                    return
+        for stored in FolderStore(folder).iterate(""):
+            if stored.blob not in named:
+                (folder / stored.blob).unlink(missing_ok=True)
+
+
+def _list_named(path: Path) -> Iterator[str]:
+    uri = f"file:{quote(str(path))}?immutable=1"
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    with contextlib.closing(apsw.Connection(uri, flags=flags)) as connection:
+        for each in iterate_bytes(connection):
+            yield each.blob

@@ -1,0 +1,197 @@
+"""Backups, restores and checks of the bytes of files, in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentctl.records.times import HOUR, now
+from agentctl.store.blobs import build_key
+from agentctl.store.sqlite.backup import FinishedBackup, back_up_in_child
+from agentctl.store.sqlite.backup_bytes import FOLDER
+from tests.cli.conftest import Agentctl
+from tests.cli.local_project import in_database, write_config
+from tests.conditions import wait_for
+from tests.process import base_environment
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def config(tmp_path: Path, agentctl: Agentctl) -> Path:
+    path = write_config(tmp_path)
+    assert agentctl("db", "migrate", "--config", str(path)).code == 0
+    return path
+
+
+def add_files(config: Path, numbers: range) -> set[str]:
+    """Store files of one user; return the keys of their bytes."""
+    keys, rows = set(), []
+    for number in numbers:
+        data = f"file {number} ".encode() * 1_000
+        digest = hashlib.sha256(data).hexdigest()
+        key = build_key("ann", digest)
+        path = config.parent / "files" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        keys.add(key)
+        rows.append(
+            f"('f{number}', 'ann', NULL, NULL, 'n.txt', 'text/plain', {len(data)}, '{digest}',"
+            f" '{key}', 'upload', 1, {now()})"
+        )
+    in_database(config, f"INSERT INTO files VALUES {', '.join(rows)}")
+    return keys
+
+
+def list_keys(folder: Path) -> set[str]:
+    return {
+        f"{path.parent.name}/{path.name}"
+        for path in folder.glob("*/*")
+        if not path.relative_to(folder).parts[0].startswith(".")
+    }
+
+
+def test_backup_adds_new_bytes_and_restore_puts_back_exactly_those(
+    agentctl: Agentctl, config: Path, tmp_path: Path
+) -> None:
+    local, store, copies = ("--config", str(config)), tmp_path / "files", tmp_path / "b" / FOLDER
+    copies.parent.mkdir()
+    first = add_files(config, range(5))
+    made = agentctl("db", "backup", str(tmp_path / "b" / "1.db"), "-o", "json", *local)
+    assert made.code == 0, made.stderr
+    assert "the bytes of 5 files are in backup-files next to" in made.stderr
+    facts = json.loads(made.stdout)
+    assert (facts["files"], facts["files_missing"]) == (5, 0)
+    assert list_keys(copies) == first
+    times = {key: (copies / key).stat().st_ctime_ns for key in first}
+    second = add_files(config, range(5, 8))
+    assert agentctl("db", "backup", str(tmp_path / "b" / "2.db"), *local).code == 0
+    assert list_keys(copies) == first | second
+    assert {key: (copies / key).stat().st_ctime_ns for key in first} == times
+
+    store.rename(tmp_path / "lost")
+    replaced = agentctl("db", "restore", str(tmp_path / "b" / "1.db"), "--replace", *local)
+    assert replaced.code == 0, replaced.stderr
+    assert list_keys(store) == first
+    for key in first:
+        assert (store / key).read_bytes() == (tmp_path / "lost" / key).read_bytes()
+        assert not (store / key).samefile(copies / key)
+    assert agentctl("db", "check", "--deep", *local).code == 0
+
+    damaged, absent = sorted(first)[:2]
+    (tmp_path / "b" / "whole").write_bytes((copies / damaged).read_bytes())
+    (copies / damaged).unlink()
+    (copies / damaged).write_bytes(b"x" * (store / damaged).stat().st_size)
+    (copies / absent).unlink()
+    for key in (damaged, absent):
+        (store / key).unlink()
+    restored = agentctl("db", "restore", str(tmp_path / "b" / "1.db"), "--replace", *local)
+    assert (restored.code, "bytes of 2 files are missing" in restored.stderr) == (1, True)
+    assert list_keys(store) == first - {damaged, absent}
+    lacking = agentctl("db", "backup", str(tmp_path / "3.db"), *local)
+    assert (lacking.code, (tmp_path / "3.db").exists()) == (1, True)
+    assert "bytes of 2 files are missing" in lacking.stderr
+
+
+def test_check_reports_missing_changed_and_unnamed_bytes(
+    agentctl: Agentctl, config: Path, tmp_path: Path
+) -> None:
+    local, store = ("--config", str(config)), tmp_path / "files"
+    missing, short, changed, *_ = sorted(add_files(config, range(6)))
+    assert agentctl("db", "check", *local).code == 0
+    (store / missing).unlink()
+    (store / short).write_bytes(b"short")
+    (store / changed).write_bytes(b"x" * (store / changed).stat().st_size)
+    new, old, noted = (build_key("bob", each * 64) for each in "abc")
+    for key in (new, old, noted):
+        (store / key).parent.mkdir(exist_ok=True)
+        (store / key).write_bytes(b"x")
+        if key != new:
+            os.utime(store / key, ns=((now() - 3 * HOUR) * 1_000,) * 2)
+    in_database(config, f"INSERT INTO blob_checks (blob) VALUES ('{noted}')")
+    ended = agentctl("db", "check", "-o", "json", *local)
+    assert ended.code == 1
+    texts = [each["what"] for each in json.loads(ended.stdout) if each["verdict"] == "wrong"]
+    faults = {text.split(":")[0] for text in texts}
+    assert faults == {
+        "files whose bytes are missing", "files whose bytes have another size",
+        "bytes that no file names",
+    }  # fmt: skip
+    assert any(text == f"bytes that no file names: 1, for example {old}" for text in texts)
+    deep = agentctl("db", "check", "--deep", "-o", "json", *local)
+    assert "files whose bytes have another hash: 1" in deep.stdout
+    rest = agentctl("db", "check", "--cursor", f"main:files:{short}", "-o", "json", *local)
+    assert "are missing" not in rest.stdout
+    assert "bytes that no file names" in rest.stdout
+
+
+def interrupt(words: tuple[str, ...], config: Path, reached: Path, entries: int) -> None:
+    """Kill a command when a folder has some entries, or let it end."""
+    command = [sys.executable, "-P", "-m", "agentctl", *words, "--config", str(config)]
+    process = subprocess.Popen(
+        command, env=base_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for(
+        lambda: process.poll() is not None or len(list_keys(reached)) >= entries, seconds=60
+    )  # fmt: skip
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_killed_backup_and_restore_are_done_by_the_next_ones(
+    agentctl: Agentctl, config: Path, tmp_path: Path
+) -> None:
+    local, store, folder = ("--config", str(config)), tmp_path / "files", tmp_path / "b"
+    folder.mkdir()
+    keys = add_files(config, range(2_000))
+    for turn, entries in enumerate((1, 300, 1_500)):
+        interrupt(("db", "backup", str(folder / f"{turn}.db")), config, folder / FOLDER, entries)
+        assert list_keys(folder / FOLDER) <= keys
+        if (folder / f"{turn}.db").exists():  # a backup with a name has all of its bytes
+            assert list_keys(folder / FOLDER) == keys
+    whole = agentctl("db", "backup", str(folder / "whole.db"), *local)
+    assert whole.code == 0, whole.stderr
+    assert {key for key in list_keys(folder / FOLDER) if "." not in key} == keys
+
+    store.rename(tmp_path / "lost")
+    restore = ("db", "restore", str(folder / "whole.db"), "--replace")
+    for entries in (1, 200, 800):
+        interrupt(restore, config, store, entries)
+        read = agentctl("sessions", "list", *local)
+        assert read.code == 0, read.stderr
+    assert agentctl(*restore, *local).code == 0
+    assert {key for key in list_keys(store) if "/." not in key} == keys
+    assert agentctl("db", "check", "--deep", *local).code == 0
+
+
+def test_server_removes_the_bytes_that_no_backup_names(
+    agentctl: Agentctl, config: Path, tmp_path: Path
+) -> None:
+    database, folder = tmp_path / "agentctl.db", tmp_path / "backups"
+    folder.mkdir()
+
+    def back_up(*places: Path) -> FinishedBackup:
+        return asyncio.run(back_up_in_child(*places))
+
+    first = add_files(config, range(3))
+    back_up(database, folder / "main-1.db", tmp_path / "files")
+    in_database(config, "DELETE FROM files WHERE file_id <> 'f0'")
+    second = add_files(config, range(3, 5)) | {build_key("ann", hash_of(0))}
+    made = back_up(database, folder / "main-2.db", tmp_path / "files")
+    assert (made.copied.files, made.copied.files_copied) == (3, 2)
+    assert list_keys(folder / FOLDER) == first | second
+    (folder / "main-1.db").unlink()
+    back_up(database, folder / "main-3.db", tmp_path / "files")
+    assert list_keys(folder / FOLDER) == second
+
+
+def hash_of(number: int) -> str:
+    return hashlib.sha256(f"file {number} ".encode() * 1_000).hexdigest()
