@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NoReturn, TypedDict
 
-from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import ids_in_scopes, is_action_allowed, sufficient_scopes
+from agentctl.auth.principal import Principal, ids_in_scopes, is_action_allowed, sufficient_scopes
 from agentctl.errors import (
     INSUFFICIENT_SCOPES,
     Forbidden,

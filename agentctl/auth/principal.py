@@ -1,11 +1,24 @@
-"""The principal: a verified caller."""
+"""The principal: a verified caller, and what its scopes allow.
+
+Scopes are `resource:action`, `resource:<id>:action` and `resource:*:action` (docs/contract.md
+"Scopes").
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import field
+from functools import lru_cache
 from typing import Literal
 
+from agentctl.errors import BadRequest, Forbidden, ValidationFailed
 from agentctl.light_dataclass import dataclass
+from agentctl.records.scopes import (
+    RESOURCES_WITH_IDS,
+    is_known_scope,
+    is_well_formed,
+    suggest_scope,
+)
 
 Via = Literal["http", "local"]
 
@@ -69,3 +82,115 @@ def local_principal(user: str, *, acting_for: str | None = None) -> Principal:
     if acting_for is not None:
         return Principal(subject=acting_for, admin=True, via="local", caller=name)
     return Principal(subject=name, admin=True, sees_all_users=True, via="local")
+
+
+_ALIASES = {"config": ("config", "system")}
+_PRIVILEGED_ACTIONS = frozenset({"write", "delete", "debug"})
+_PRIVILEGED_RESOURCES = frozenset({"service_accounts"})
+
+
+def sufficient_scopes(resource: str, action: str, identifier: str | None = None) -> tuple[str, ...]:
+    """Return the scopes of which any one is sufficient, the most specific first.
+
+    Args:
+        identifier: the id that the operation acts on. It is omitted if no scope can contain it, so
+            that an unchecked path parameter never reaches a header field of a response.
+    """
+    scopes = [f"{name}:{action}" for name in _ALIASES.get(resource, (resource,))]
+    if resource in RESOURCES_WITH_IDS:
+        scopes.insert(0, f"{resource}:*:{action}")
+        narrow = f"{resource}:{identifier}:{action}"
+        if identifier not in (None, "*") and is_well_formed(narrow):
+            scopes.insert(0, narrow)
+    return tuple(scopes)
+
+
+_scopes_for_all_ids = lru_cache(maxsize=256)(sufficient_scopes)
+
+
+def is_action_allowed(
+    held: Set[str], resource: str, action: str, identifier: str | None = None
+) -> bool:
+    """Return True if the scopes `held` allow `action` on `resource`, or on one `identifier`."""
+    if not held.isdisjoint(_scopes_for_all_ids(resource, action)):
+        return True
+    if identifier is None:
+        return False
+    return not held.isdisjoint(sufficient_scopes(resource, action, identifier))
+
+
+def is_covered(held: Set[str], scope: str) -> bool:
+    """Return True if the scopes `held` allow all that a well-formed `scope` allows."""
+    return find_covering_scope(held, scope) is not None
+
+
+def find_covering_scope(held: Set[str], scope: str) -> str | None:
+    """Return a scope of `held` that allows all that a well-formed `scope` allows, or None."""
+    resource, *rest = scope.split(":")
+    known_as = (name for name, aliases in _ALIASES.items() if resource in aliases)
+    identifier = rest[0] if len(rest) == 2 and rest[0] != "*" else None
+    wide = sufficient_scopes(next(known_as, resource), rest[-1], identifier)
+    return next((candidate for candidate in wide if candidate in held), None)
+
+
+def ids_in_scopes(held: Set[str], resource: str, action: str) -> frozenset[str]:
+    """Return the ids that scopes of `held` name."""
+    names = (scope.split(":") for scope in held)
+    return frozenset(
+        name[1]
+        for name in names
+        if len(name) == 3 and name[0] == resource and name[2] == action and name[1] != "*"
+    )
+
+
+def check_known_scopes(scopes: Sequence[str], admin_scope: str) -> None:
+    """Reject scopes that no operation requires: they would grant nothing.
+
+    Raises:
+        ValidationFailed: for the first unknown scope, with its index and a suggestion.
+    """
+    for place, scope in enumerate(scopes):
+        if scope == admin_scope or is_known_scope(scope):
+            continue
+        if not is_well_formed(scope):
+            forms = "resource:action or resource:<id>:action"
+            raise ValidationFailed(f"scopes[{place}].scope must have the form {forms}")
+        near = suggest_scope(scope, admin_scope)
+        guess = f": did you mean {near}?" if near else ""
+        raise ValidationFailed(f"scopes[{place}].scope is not a known scope{guess}")
+
+
+def check_held_scopes(scopes: Iterable[str], principal: Principal, admin_scope: str) -> None:
+    """Reject scopes that allow more than those of the principal; an administrator has all.
+
+    Raises:
+        Forbidden: names the missing scopes.
+    """
+    if principal.admin:
+        return
+    missing = tuple(
+        scope for scope in scopes if scope == admin_scope or not is_covered(principal.scopes, scope)
+    )
+    if missing:
+        names = ", ".join(missing)
+        raise Forbidden(
+            f"Cannot grant scopes that you do not have: {names}", required_scopes=missing
+        )
+
+
+def check_privileged_scopes(scopes: Iterable[str], admin_scope: str, *, allowed: bool) -> None:
+    """Raise BadRequest for privileged scopes unless they are explicitly allowed."""
+    privileged = [scope for scope in scopes if is_privileged_scope(scope, admin_scope)]
+    if privileged and not allowed:
+        names = ", ".join(privileged)
+        raise BadRequest(f"Privileged scopes need allow_privileged_scopes: {names}")
+
+
+def is_privileged_scope(scope: str, admin_scope: str) -> bool:
+    """Return True for scopes to write, delete, administer or manage service accounts."""
+    resource, _, action = scope.partition(":")
+    return (
+        scope == admin_scope
+        or action.rpartition(":")[2] in _PRIVILEGED_ACTIONS
+        or resource in _PRIVILEGED_RESOURCES
+    )

@@ -24,7 +24,6 @@ from agentctl.interface.requests.approvals import (
 )
 from agentctl.interface.requests.files import FileContent, FileFilter, FileUpload
 from agentctl.interface.requests.memories import MemoryFilter, MemoryPatch, NewMemory
-from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.interface.requests.usage import UsageFilter
 from agentctl.records.approvals import ApprovalRecord, Verb
 from agentctl.records.document import Document
@@ -36,7 +35,7 @@ from agentctl.records.memories import MemoryRecord
 from agentctl.records.runs import CancelRecord, FailureRecord, RunRecord
 from agentctl.records.sessions import SessionDetail, SessionSummary
 
-Repeat = TypeVar("Repeat", bound=RetryRequest)
+Repeat = TypeVar("Repeat", bound=requests.RetryRequest)
 
 Run = str | Mapping[str, Any]
 """A run as an argument: its id; or its record or the data of its event, which saves a request."""
@@ -107,8 +106,8 @@ class RunMethods(calls.Resource[calls.Mode]):
     get = calls.declared(Operations.get_run)
     list = calls.declared_rows(requests.RunFilter, Operations.get_runs, RunRecord)
     failures = calls.declared_rows(requests.RunFilter, Operations.get_failures, FailureRecord)
-    retry = _repeating(RetryRequest, Operations.retry_run)
-    fork = _repeating(ForkRequest, Operations.fork_run)
+    retry = _repeating(requests.RetryRequest, Operations.retry_run)
+    fork = _repeating(requests.ForkRequest, Operations.fork_run)
 
     @calls.Method
     async def start(self, **run: Unpack[RunOptions]) -> RunRecord:

@@ -1,6 +1,6 @@
 """The forms of scopes `resource:action`, `resource:<id>:action`, `resource:*:action`, by name.
 
-The rules are in docs/contract.md "Scopes"; `auth.scopes` has what scopes allow.
+The rules are in docs/contract.md "Scopes"; `auth.principal` has what scopes allow.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ from agentctl.extensions import load_extensions
 from agentctl.interface.declarations import find_declaration
 from agentctl.interface.operations import ROUTES, Operations
 from agentctl.interface.operations.partial import PartialOperations
-from agentctl.interface.requests import BEFORE_FIRST_EVENT, ResumeRequest, StreamEvent
-from agentctl.interface.requests.repeats import ForkRequest
+from agentctl.interface.requests import BEFORE_FIRST_EVENT, ForkRequest, ResumeRequest, StreamEvent
 from agentctl.records.events import LAST_NAMES
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote import failures

@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from agentctl.interface.declarations import Declaration
-    from agentctl.interface.requests import NewSession, ResumeRequest
+    from agentctl.interface.requests import NewSession, ResumeRequest, RetryRequest
     from agentctl.interface.requests.approvals import ContinueRequest
     from agentctl.interface.requests.memories import MemoryFilter
-    from agentctl.interface.requests.repeats import RetryRequest
 
 Pairs = tuple[tuple[str, str], ...]
 """Names and values of query parameters, or of other fields, in order."""

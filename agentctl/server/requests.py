@@ -28,10 +28,9 @@ from starlette.datastructures import FormData
 from agentctl.auth import policy
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.interface.declarations import Header, Query, find_declared
-from agentctl.interface.requests import RunRequest
+from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest
 from agentctl.interface.requests.accounts import Grant
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
-from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.kinds import KINDS
 from agentctl.records.strict import parse_json
 from agentctl.records.value_types import ValueType, WrongValue, compile_type, field_types

@@ -169,7 +169,7 @@ class Operation(Route):
                 raise error
             if self.body is not None and self.body_fields is not None:
                 values |= self.body_fields.read(await self._read_body(call, values), values)
-            arguments = self.signature.build_arguments(values)
+            arguments = {name: build(values) for name, build in self.signature.builders}
             response = await cast(Endpoint, self.endpoint)(call, **arguments)
             return revalidate(response, scope["headers"]) if self.has_tag else response
         except ValidationFailed:

@@ -8,7 +8,7 @@ import re
 import orjson
 
 from agentctl import errors
-from agentctl.auth import scopes as scope_names
+from agentctl.auth import principal as scope_names
 from agentctl.auth.tokens.account_tokens import (
     HINT_CHARACTERS,
     StoredAccount,

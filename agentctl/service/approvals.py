@@ -9,7 +9,7 @@ from typing import Any
 
 from agentctl import errors
 from agentctl.auth import policy
-from agentctl.auth.scopes import ids_in_scopes, is_action_allowed
+from agentctl.auth.principal import ids_in_scopes, is_action_allowed
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.interface.requests.approvals import (
     MAXIMUM_DECISIONS,

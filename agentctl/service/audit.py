@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agentctl.auth.audit_chain import sign_head
-from agentctl.auth.statements import StatementKey
+from agentctl.auth.audit_chain import StatementKey, sign_head
 from agentctl.config.settings import Audit
 from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.records.audit import AuditHeadPage, AuditHeadRecord, AuditPage, AuditRecord

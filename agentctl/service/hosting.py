@@ -44,7 +44,7 @@ from agentctl.webhooks.deliveries import Deliveries
 from agentctl.work.event_loop import Tasks
 
 if TYPE_CHECKING:
-    from agentctl.auth.statements import StatementKey
+    from agentctl.auth.audit_chain import StatementKey
     from agentctl.auth.verifier import Verifier
 
 MAXIMUM_CALLERS = 10_000
@@ -62,6 +62,7 @@ class RateLimiter:
     def __init__(self, settings: RateLimits) -> None:
         self._requests = Buckets(settings.requests_per_minute)
         self._runs = Buckets(settings.runs_per_minute)
+        self.limits_requests = settings.requests_per_minute > 0
         self.limits_runs = settings.runs_per_minute > 0
 
     def take_request(self, caller: str) -> None:

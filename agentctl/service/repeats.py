@@ -9,8 +9,7 @@ from typing import Any, cast
 import orjson
 
 from agentctl import errors
-from agentctl.interface.requests import RunRequest, StreamEvent
-from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, StreamEvent
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id

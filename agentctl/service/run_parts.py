@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 
 from agentctl import errors
-from agentctl.interface.operations.model_calls import (
+from agentctl.interface.operations.runs import (
     ModelCallDetail,
     ModelCallRecord,
     ReferenceRecord,

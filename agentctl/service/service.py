@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING
 
 from agentctl import errors
+from agentctl.auth.audit_chain import StatementKey, load_statement_key
 from agentctl.auth.principal import Principal
-from agentctl.auth.statements import StatementKey, load_statement_key
 from agentctl.auth.tokens.account_tokens import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.extras import build_extra_command

@@ -130,7 +130,7 @@ def _needs(operation: str) -> str:
 def _allowed_by(resource: str, action: str) -> Iterator[tuple[str, str]]:
     """Yield the operations that a scope allows, and their extent with a scope for one id."""
     from agentctl.auth.policy import POLICY, NeedsScope
-    from agentctl.auth.scopes import sufficient_scopes
+    from agentctl.auth.principal import sufficient_scopes
 
     for name, rule in POLICY.items():
         if not isinstance(rule, NeedsScope) or rule.action != action:

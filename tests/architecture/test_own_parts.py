@@ -32,7 +32,7 @@ MOST_PATTERNS = 3
 
 USES: dict[str, tuple[str, ...]] = {
     "one digest of a text or a file": (
-        "admin.file_checks", "auth.audit_chain", "cli.archives", "cli.commands.files",
+        "admin.file_checks", "cli.archives", "cli.commands.files",
         "cli.commands.sessions.change", "cli.show.answer",
         "interop.mcp.handshake", "interop.pages.request", "records.approvals",
         "records.sessions", "runs.life.repeats", "runtime.mcp.definitions",

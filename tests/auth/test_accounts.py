@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentctl.auth import scopes as scope_names
+from agentctl.auth import principal as scope_names
 from agentctl.auth.explain.checks import ACCOUNT_CHECKS
 from agentctl.auth.policy import POLICY, NeedsScope
-from agentctl.auth.principal import Principal, local_principal
-from agentctl.auth.scopes import is_action_allowed, is_covered
+from agentctl.auth.principal import Principal, is_action_allowed, is_covered, local_principal
 from agentctl.auth.tokens import account_tokens
 from agentctl.auth.tokens.account_tokens import (
     MAXIMUM_CACHED,

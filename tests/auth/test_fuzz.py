@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentctl.auth.scopes import is_action_allowed, sufficient_scopes
+from agentctl.auth.principal import is_action_allowed, sufficient_scopes
 from agentctl.auth.tokens.claims import ClaimRules, check_claims
 from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.auth.tokens.mint import inspect_token

@@ -16,8 +16,7 @@ from agentctl.auth.policy import (
     required_scopes,
     scope_forms,
 )
-from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import find_covering_scope, is_covered
+from agentctl.auth.principal import Principal, find_covering_scope, is_covered
 from agentctl.errors import Forbidden
 from agentctl.records.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS, suggest_scope
 

@@ -13,8 +13,7 @@ import pytest
 
 from agentctl.errors import NeedsConfirmation
 from agentctl.interface.operations import Operations
-from agentctl.interface.requests import CancelRequest, RunRequest
-from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests import CancelRequest, ForkRequest, RetryRequest, RunRequest
 from agentctl.records.kinds import ComponentKind
 from tests.conformance.server import (
     PAYMENT,

@@ -13,9 +13,11 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import (
     BulkDeletion,
     CancelRequest,
+    ForkRequest,
     NewSession,
     Page,
     ResumeRequest,
+    RetryRequest,
     RunFilter,
     RunRequest,
     SessionFilter,
@@ -30,7 +32,6 @@ from agentctl.interface.requests.memories import (
     MemoryPatch,
     NewMemory,
 )
-from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.interface.requests.retention import IdleFilter, PruneRequest
 from agentctl.records.kinds import ComponentKind
 from tests.contract.backends import (

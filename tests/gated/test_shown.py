@@ -11,8 +11,13 @@ import pytest
 
 from agentctl import errors
 from agentctl.interface.operations import Operations
-from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
-from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests import (
+    CancelRequest,
+    ForkRequest,
+    RetryRequest,
+    RunFilter,
+    RunRequest,
+)
 from agentctl.records.kinds import ComponentKind
 from agentctl.store.database import Sql
 from tests.conditions import wait_for_run

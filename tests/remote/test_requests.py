@@ -16,8 +16,10 @@ from agentctl.interface.requests import (
     CancelRequest,
     DiffFilter,
     ExplainRequest,
+    ForkRequest,
     NewSession,
     Page,
+    RetryRequest,
     RunFilter,
     RunRequest,
     RunView,
@@ -37,7 +39,6 @@ from agentctl.interface.requests.memories import (
     NewMemory,
 )
 from agentctl.interface.requests.personal_data import Erasure, PersonalRowsFilter
-from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.interface.requests.retention import IdleFilter, PruneRequest
 from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
 from agentctl.interface.requests.webhooks import DeliveryFilter

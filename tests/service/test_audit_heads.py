@@ -16,9 +16,15 @@ import apsw
 import orjson
 import pytest
 
-from agentctl.auth.audit_chain import Verification, sign_head, verify_audit_log
+from agentctl.auth.audit_chain import (
+    StatementKey,
+    Verification,
+    load_statement_key,
+    load_verification_keys,
+    sign_head,
+    verify_audit_log,
+)
 from agentctl.auth.keys.signing import build_public_pem, generate_key
-from agentctl.auth.statements import StatementKey, load_statement_key, load_verification_keys
 from agentctl.config.settings import Audit, Settings
 from agentctl.config.settings import Database as Entry
 from agentctl.interface.requests import NewSession

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from agentctl.interface.operations import Operations
-from agentctl.interface.requests import CancelRequest, RunRequest
-from agentctl.interface.requests.repeats import ForkRequest
+from agentctl.interface.requests import CancelRequest, ForkRequest, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.log.requests import MAXIMUM_WORDS
 from tests.conditions import wait_for_run

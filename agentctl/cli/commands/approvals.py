@@ -239,7 +239,7 @@ def verify_receipt(
     key: Annotated[Path, option("--key", "FILE", "Public key of the server, in PEM")],
 ) -> None:
     """Verify a receipt and show its content. Exit code 1 if it is not valid."""
-    from agentctl.auth.statements import load_verification_keys, verify_statement
+    from agentctl.auth.audit_chain import load_verification_keys, verify_statement
 
     keys = load_verification_keys(key)
     receipt = read_file_or_stdin(str(file)).decode("ascii", "replace")

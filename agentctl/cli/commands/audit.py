@@ -245,8 +245,7 @@ async def verify_audit(
     removed. Only a copy of the heads shows that the newest ones are missing, or that the log is an
     earlier one: give it with --heads. Exit code 1 if anything is wrong. Changes nothing.
     """
-    from agentctl.auth.audit_chain import verify_audit_log
-    from agentctl.auth.statements import load_verification_keys
+    from agentctl.auth.audit_chain import load_verification_keys, verify_audit_log
 
     keys = load_verification_keys(key)
     known = [] if heads is None else _read_heads_file(heads)
@@ -326,8 +325,7 @@ def verify_export(
     """
     import asyncio
 
-    from agentctl.auth.audit_chain import verify_audit_log
-    from agentctl.auth.statements import load_verification_keys
+    from agentctl.auth.audit_chain import load_verification_keys, verify_audit_log
 
     keys, tokens = load_verification_keys(key), _read_heads_file(heads)
     result = asyncio.run(verify_audit_log(tokens, _read_export(file), keys))

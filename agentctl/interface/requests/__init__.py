@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from agentctl.interface.declarations import Option, Query
+from agentctl.interface.declarations import Header, Option, Query
 from agentctl.interface.requests.lists import (
     STATUS_OPTION,
     CreatedAfter,
@@ -22,8 +22,18 @@ from agentctl.interface.requests.lists import (
     UpdatedBefore,
 )
 from agentctl.light_dataclass import dataclass
+from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.times import ParsedTimestamp
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        "A unique name of this request; a repeated request with the same key changes nothing",
+        alias="Idempotency-Key",
+        pattern=IDEMPOTENCY_KEY,
+    ),
+]
 
 DEFAULT_LIMIT = 20
 MAXIMUM_LIMIT = 100
@@ -453,3 +463,36 @@ class StreamEvent:
     seq: int
     name: str
     data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRequest:
+    """The retry of a run that has ended.
+
+    Attributes:
+        confirm: `confirm` of the plan that was shown; required if the run repeats effects.
+        output_schema, dependencies: as of `RunRequest`; those of the origin are not stored.
+    """
+
+    background: bool = False
+    confirm: str | None = None
+    output_schema: dict[str, Any] | None = None
+    dependencies: dict[str, Any] | None = None
+    idempotency_key: IdempotencyKey = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkRequest(RetryRequest):
+    """The fork of a run that has ended, after its first `at` messages.
+
+    Attributes:
+        message: the next message; None repeats that of the run, or goes on after its tool calls.
+        agent_id, team_id: another component, which gets the conversation; None for that of the run.
+        session_id: the session of the run, or a new one, which None creates.
+    """
+
+    at: int
+    message: str | None = None
+    agent_id: str | None = None
+    team_id: str | None = None
+    session_id: str | None = None

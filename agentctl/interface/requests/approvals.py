@@ -6,8 +6,15 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any
 
-from agentctl.interface.declarations import Header, Option, Query
-from agentctl.interface.requests import DatabaseId, IdPrefix, OfSession, Page, UserId
+from agentctl.interface.declarations import Option, Query
+from agentctl.interface.requests import (
+    DatabaseId,
+    IdempotencyKey,
+    IdPrefix,
+    OfSession,
+    Page,
+    UserId,
+)
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
     BOUND_VERBS,
@@ -18,21 +25,11 @@ from agentctl.records.approvals import (
     ApprovalStatus,
     Verb,
 )
-from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import ParsedTimestamp
 
 MAXIMUM_DECISIONS = 100
 """Decisions of one request that continues a run."""
-
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        "A unique name of this request; a repeated request with the same key changes nothing",
-        alias="Idempotency-Key",
-        pattern=IDEMPOTENCY_KEY,
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)

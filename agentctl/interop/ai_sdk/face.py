@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 from starlette.responses import Response
 
 from agentctl.errors import Conflict, NotFound, ValidationFailed
-from agentctl.interface.requests import CancelRequest, StreamEvent
+from agentctl.interface.requests import CancelRequest, RetryRequest, StreamEvent
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
-from agentctl.interface.requests.repeats import RetryRequest
 from agentctl.interop.ai_sdk.settings import PREFIX, ROUTES
 from agentctl.interop.pages.exchange import PageExchange, PageFace, Portions
 from agentctl.interop.pages.request import (

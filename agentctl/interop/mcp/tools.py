@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from agentctl.auth.policy import POLICY, NeedsScope, authorize
-from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import ids_in_scopes
+from agentctl.auth.principal import Principal, ids_in_scopes
 from agentctl.config.settings import Settings
 from agentctl.errors import Forbidden, ValidationFailed
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionRunsQuery

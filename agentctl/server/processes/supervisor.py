@@ -28,7 +28,7 @@ from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_endpoint import MetricsChannel, gather_metrics
 from agentctl.server.processes.listener import Announcements, base_url, open_listeners
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
-from agentctl.server.processes.worker_channel import (
+from agentctl.server.processes.worker_main import (
     DRAIN,
     END,
     GIVE_WAY,

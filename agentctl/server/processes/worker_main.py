@@ -1,9 +1,15 @@
 """The program of a worker process: `python -m agentctl.server.processes.worker_main`.
 
 Its arguments are three file descriptors: the listening socket, the channel to the supervisor
-(`worker_channel`), and the channel for metrics (`metrics_endpoint`); and the application of a user,
+and the channel for metrics (`metrics_endpoint`); and the application of a user,
 if there is one. The end of the channel means that the supervisor has died: the worker drains and
 ends as well.
+
+The channel has lines. The supervisor sends the settings, once, and later `DRAIN`, `LEAVE`,
+`GIVE_WAY`, `PROCEED` and `END`. A worker sends JSON objects: `{"ready": true}` when it accepts
+requests, `{"stopping": runs}` when it starts to drain, `{"waiting": true}` at the end of a step of
+the shutdown that all workers do together, and `{"failed": {...}}` with the error that ends it. Both
+sides detect the end of the other process by the end of the channel (docs/decisions/0018).
 """
 
 from __future__ import annotations
@@ -20,22 +26,63 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
+from agentctl import errors
 from agentctl.config.tables import settings_from_text
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_endpoint import answer_metrics_requests
 from agentctl.server.processes.listener import adopt_socket
-from agentctl.server.processes.worker_channel import (
-    DRAIN,
-    END,
-    GIVE_WAY,
-    LEAVE,
-    PROCEED,
-    error_to_message,
-)
 from agentctl.work.event_loop import finish_process
 
 if TYPE_CHECKING:
     from agentctl.server.processes.serve import DrainingServer
+
+DRAIN = b"drain"
+"""Accept no new runs, wait for live runs, then end."""
+
+LEAVE = b"leave"
+"""Accept no new connections, serve the clients of open ones, then as `DRAIN`."""
+
+GIVE_WAY = b"give way"
+"""Accept no new connections, then as `DRAIN`: another process has taken the place of this one."""
+
+PROCEED = b"proceed"
+"""All workers that stop have done this step."""
+
+END = b"end"
+"""Cancel live runs, and end."""
+
+_ERROR_CLASSES: dict[str, type[errors.AgentctlError]] = {
+    kind.__name__: kind
+    for kind in (
+        errors.InvalidConfiguration,
+        errors.InvalidKey,
+        errors.SchemaMismatch,
+        errors.Unavailable,
+        errors.UsageError,
+    )
+}
+"""Errors that prevent a start; any other one is a bug of agentctl."""
+
+
+def error_to_message(error: Exception) -> dict[str, Any]:
+    """Return the message of an error; of an unexpected exception only the name of its class."""
+    if not isinstance(error, errors.AgentctlError):
+        name = type(error).__name__
+        hint = "this is a bug in agentctl: please report it with the command that you ran"
+        error = errors.InternalError(f"internal failure ({name})", hint=hint)
+    return {
+        "kind": type(error).__name__,
+        "detail": error.detail,
+        "cause": error.cause,
+        "hint": error.hint,
+    }
+
+
+def error_from_message(message: dict[str, Any]) -> errors.AgentctlError:
+    """Return the error that a worker sent, for the supervisor to raise."""
+    kind = _ERROR_CLASSES.get(message["kind"], errors.AgentctlError)
+    return kind(message["detail"], cause=message["cause"], hint=message["hint"])
+
 
 _RECEIVE_BYTES = 65_536
 

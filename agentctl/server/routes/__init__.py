@@ -27,15 +27,16 @@ from agentctl.interface.requests import (
     MAXIMUM_EVENT_NUMBER,
     DatabaseId,
     ExplainRequest,
+    ForkRequest,
+    IdempotencyKey,
     OfSession,
     ResumeRequest,
+    RetryRequest,
     RunRequest,
     SessionLocator,
     StreamEvent,
 )
-from agentctl.interface.requests.approvals import IdempotencyKey
 from agentctl.interface.requests.files import ByteRange, FileUpload, parse_range
-from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.document import Document, build_document
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import KINDS, ComponentKind

@@ -22,8 +22,7 @@ from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import LocalTarget, Target, with_target
 from agentctl.errors import NeedsConfirmation, ProblemsFound, UsageError
 from agentctl.interface.operations.partial import PartialOperations
-from agentctl.interface.requests import SUMMARY_VIEW
-from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests import SUMMARY_VIEW, ForkRequest, RetryRequest
 from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.transcripts.model import clean_line
 

@@ -45,7 +45,7 @@ from agentctl.cli.show.transcript.pages import Pager, TraceLinks, TranscriptOutp
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import RunFailed, StillPending, UsageError
 from agentctl.extensions import name_products
-from agentctl.interface.operations.model_calls import ModelCallDetail
+from agentctl.interface.operations.runs import ModelCallDetail
 from agentctl.interface.requests import FULL_VIEW, RunFilter, RunView, SessionLocator
 from agentctl.records.document import Document
 from agentctl.records.runs import RunRecord

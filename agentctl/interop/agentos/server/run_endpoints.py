@@ -18,13 +18,14 @@ from agentctl.interface.requests import (
     MAXIMUM_LIMIT,
     CancelRequest,
     DatabaseId,
+    IdempotencyKey,
     Page,
     ResumeRequest,
     RunFilter,
     RunRequest,
     StreamEvent,
 )
-from agentctl.interface.requests.approvals import ContinueRequest, IdempotencyKey
+from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.agentos.server.events import EventTranslator
 from agentctl.interop.agentos.server.operation import (
     Endpoints,
