@@ -28,7 +28,6 @@ SHORT = {
     "agentctl.runs.jobs.usage": "work of the sweep and of the end of a command, apart from both",
     "agentctl.records.findings": "a type that all checks use, and imports none of them",
     "agentctl.work.run_scope": "imported by the public interface, without the runtime",
-    "agentctl.store.database": "a type that all databases have, and imports none of them",
     "agentctl.store.visibility": "a type that all repositories use, and imports none of them",
 }
 """Modules of fewer lines of code than `SHORTEST_FILE`, with the reason."""
