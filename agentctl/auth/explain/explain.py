@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, cast
 
+from agentctl import errors
 from agentctl.auth import policy
+from agentctl.auth.explain import origins
 from agentctl.auth.explain.checks import (
     ACCOUNT_CHECKS,
     JWT_CHECKS,
@@ -21,15 +23,6 @@ from agentctl.auth.explain.checks import (
     diagnose,
 )
 from agentctl.auth.explain.credential import CredentialFacts, collect_facts, describe_keys
-from agentctl.auth.explain.origins import (
-    describe_origins,
-    describe_roles,
-    describe_unread,
-    find_unread_claims,
-    list_scopes,
-    split_value,
-    suggest_setting,
-)
 from agentctl.auth.explain.suggestions import (
     decode_path,
     describe_difference,
@@ -42,15 +35,6 @@ from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, requi
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.claims import RawClaims
 from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, find_claim, trace_scopes
-from agentctl.errors import (
-    AgentctlError,
-    Forbidden,
-    InvalidToken,
-    MethodNotAllowed,
-    NotFound,
-    Unauthenticated,
-    Unavailable,
-)
 from agentctl.extensions import FaceRoute, find_route
 from agentctl.interface.operations import ROUTES, route_table
 from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
@@ -140,7 +124,7 @@ class _Identification:
     """The caller, or the failure to identify one, and the checks of the credential."""
 
     principal: Principal | None
-    failure: Unauthenticated | Unavailable | None
+    failure: errors.Unauthenticated | errors.Unavailable | None
     steps: tuple[ExplainedCheck, ...]
     facts: CredentialFacts | None
 
@@ -170,7 +154,7 @@ async def explain_request(
     try:
         match = policy.find_operation(route_table(), method, served, caller.failure)
         route = ROUTES[match.operation]
-    except AgentctlError as refusal:
+    except errors.AgentctlError as refusal:
         added = find_route(settings, method, served)
         if isinstance(added, FaceRoute):
             return _explain_face_route(report, added, refusal, caller)
@@ -183,13 +167,13 @@ async def explain_request(
     report = replace(report, match=match).with_check(ExplainedCheck("route", "passed", text))
     try:
         policy.authorize_request(caller.principal, caller.failure, *match)
-    except AgentctlError as refusal:
+    except errors.AgentctlError as refusal:
         return _explain_denial(report, match, refusal, caller, settings)
     grant = policy.describe_grant(caller.principal, match)
     if caller.facts is not None and caller.principal is not None:
         rules = caller.facts.rules.scopes
         scopes = (rules.admin_scope,) if caller.principal.admin else policy.required_scopes(*match)
-        grant += describe_origins(trace_scopes(caller.facts.claims, rules), scopes)
+        grant += origins.describe_origins(trace_scopes(caller.facts.claims, rules), scopes)
     return _explain_parameters(report.with_check(ExplainedCheck("policy", "passed", grant)), match)
 
 
@@ -209,11 +193,11 @@ async def _identify(
     first = ExplainedCheck("authorization", "passed", text)
     if token is None:
         missing = ExplainedCheck("credential", "failed", *MISSING_CREDENTIAL)
-        return _Identification(None, Unauthenticated(), (first, missing, *jwt_skipped), None)
+        return _Identification(None, errors.Unauthenticated(), (first, missing, *jwt_skipped), None)
     principal, failure = None, None
     try:
         principal = await verifier.identify(f"Bearer {token}")
-    except (InvalidToken, Unavailable) as error:
+    except (errors.InvalidToken, errors.Unavailable) as error:
         failure = error
     # After the verification, which may have fetched other keys.
     keys = verifier.keys or keys
@@ -223,13 +207,13 @@ async def _identify(
 
 
 def _explain_verification(
-    facts: CredentialFacts, failure: InvalidToken | Unavailable | None
+    facts: CredentialFacts, failure: errors.InvalidToken | errors.Unavailable | None
 ) -> Iterator[ExplainedCheck]:
     checks, kind = JWT_CHECKS, "to be verified as a JWT"
     if facts.is_for_account:
         checks, kind = ACCOUNT_CHECKS, "of a service account, to be looked up"
     failed, reason = None, ""
-    if isinstance(failure, InvalidToken):
+    if isinstance(failure, errors.InvalidToken):
         failed, reason = failure.check, failure.reason
     elif failure is not None:
         failed, reason = "account.known", failure.detail
@@ -239,7 +223,7 @@ def _explain_verification(
     for check in checks[:end]:
         try:
             fact = check.found(facts)
-        except InvalidToken:  # The keys changed after the verification.
+        except errors.InvalidToken:  # The keys changed after the verification.
             fact = ""
         yield ExplainedCheck(check.name, "passed", fact)
     if failed is not None:
@@ -252,7 +236,7 @@ def _skip(checks: tuple[Check, ...]) -> Iterator[ExplainedCheck]:
 
 
 def _explain_missing_route(
-    report: Explanation, cause: str, refusal: AgentctlError, caller: _Identification
+    report: Explanation, cause: str, refusal: errors.AgentctlError, caller: _Identification
 ) -> Explanation:
     skipped = ExplainedCheck("policy", "skipped")
     if refusal is caller.failure:
@@ -260,7 +244,7 @@ def _explain_missing_route(
         step = ExplainedCheck("route", "skipped", text)
         return _decide_by_credential(report.with_check(step).with_check(skipped), caller)
     path = quote_value(report.path)
-    if isinstance(refusal, MethodNotAllowed):
+    if isinstance(refusal, errors.MethodNotAllowed):
         allowed = ", ".join(refusal.allow)
         remedy = f"use {allowed.replace(', ', ' or ')}"
         text, cause = f"{path} does not support {report.method}", f"the path has {allowed}"
@@ -272,7 +256,7 @@ def _explain_missing_route(
 
 
 def _explain_face_route(
-    report: Explanation, face: FaceRoute, refusal: AgentctlError, caller: _Identification
+    report: Explanation, face: FaceRoute, refusal: errors.AgentctlError, caller: _Identification
 ) -> Explanation:
     if not face.is_served and caller.failure is None:
         cause = f"{face.setting} is false"
@@ -294,7 +278,7 @@ def _explain_parameters(report: Explanation, match: RouteMatch) -> Explanation:
     text = ", ".join(f"{name} {quote_value(value)}" for name, value in match.path_params.items())
     try:
         policy.check_path_params(match.path_params)
-    except NotFound as refusal:
+    except errors.NotFound as refusal:
         cause = "no id can be so: it has control characters or invalid UTF-8, or is . or .."
         step = ExplainedCheck("parameters", "failed", text, cause, "use an id")
         return report.with_check(step, refusal.status)
@@ -304,13 +288,13 @@ def _explain_parameters(report: Explanation, match: RouteMatch) -> Explanation:
 def _explain_denial(
     report: Explanation,
     match: RouteMatch,
-    refusal: AgentctlError,
+    refusal: errors.AgentctlError,
     caller: _Identification,
     settings: Settings,
 ) -> Explanation:
     rules = ScopeRules.from_settings(settings.authorization)
     needed = describe_requirement(match, rules.admin_scope)
-    if not isinstance(refusal, Forbidden):
+    if not isinstance(refusal, errors.Forbidden):
         step = ExplainedCheck("policy", "skipped", f"needs {needed}")
         return _decide_by_credential(report.with_check(step), caller)
     assert caller.principal is not None
@@ -356,10 +340,10 @@ def explain_denial(
             example = ", ".join(map(quote_value, value.split()[:3]))
             cause = f"the claim {name} is a text, {quote_value(value)}, and grants nothing"
             return cause, f"configure the issuer to write an array: [{example}]"
-        if len(split_value(value)) > MAXIMUM_SCOPES:
+        if len(origins.split_value(value)) > MAXIMUM_SCOPES:
             cause = f"the claim {name} has more than {MAXIMUM_SCOPES} scopes: none counts"
             return cause, "grant fewer scopes: * in the middle matches every id"
-        texts += list_scopes(value, rules)
+        texts += origins.list_scopes(value, rules)
     requirement = POLICY[match.operation]
     sentences = list[str]()
     for scope in texts:
@@ -369,14 +353,16 @@ def explain_denial(
         if sentence is not None:
             sentences.append(sentence)
     del sentences[_MAXIMUM_SENTENCES:]
-    roles = describe_roles(claims, rules)
+    roles = origins.describe_roles(claims, rules)
     sentences += [f"{name}: {text}" for name, text in roles.items()]
-    if unread := find_unread_claims(claims, rules):
-        sentences.append(describe_unread(unread))
+    if unread := origins.find_unread_claims(claims, rules):
+        sentences.append(origins.describe_unread(unread))
     required = {*required_scopes(*match), rules.admin_scope}
-    helpful = [claim for claim in unread if required.intersection(list_scopes(claim.value, rules))]
+    helpful = [
+        claim for claim in unread if required.intersection(origins.list_scopes(claim.value, rules))
+    ]
     if helpful or (unread and not principal.scopes):
-        remedy = suggest_setting(helpful or unread, rules)
+        remedy = origins.suggest_setting(helpful or unread, rules)
     elif roles:
         remedy = f"{remedy}; [authorization.roles] has the scopes of roles"
     nothing = "none of its scopes allows it" if texts else "the caller has no scopes"

@@ -9,16 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
 
 from agentctl import errors
+from agentctl.interface import requests
 from agentctl.interface.operations.partial import PartialOperations
-from agentctl.interface.requests import (
-    DEFAULT_LOCATOR,
-    Page,
-    RunFilter,
-    RunView,
-    SessionFilter,
-    SessionLocator,
-    SessionRunsQuery,
-)
 from agentctl.interface.requests.lists import check_text_filters, is_text_match
 from agentctl.interop.agentos.values import Built
 from agentctl.records.document import Document, build_document
@@ -76,7 +68,7 @@ class AgentOSBackend(PartialOperations):
         "prune_sessions": ("a removal of idle sessions", _DELETE),
     }
 
-    def refuse_search(self, filter: SessionFilter | RunFilter) -> None:
+    def refuse_search(self, filter: requests.SessionFilter | requests.RunFilter) -> None:
         """Raise Unsupported for a filter with words: AgentOS has no index of texts."""
         if filter.search is not None:
             raise self.build_missing_error("a search in the texts of sessions")
@@ -84,7 +76,7 @@ class AgentOSBackend(PartialOperations):
     def export_session(
         self,
         session_id: str,
-        where: SessionLocator = DEFAULT_LOCATOR,
+        where: requests.SessionLocator = requests.DEFAULT_LOCATOR,
         *,
         format: ExportFormat = "jsonl",
         model_calls: bool = False,
@@ -92,12 +84,12 @@ class AgentOSBackend(PartialOperations):
         return export_session(self, session_id, where, format, model_calls=model_calls)
 
 
-def read_page_number(page: Page) -> int:
+def read_page_number(page: requests.Page) -> int:
     """Return the number of a page; a cursor is the number of the next one, if it is a number."""
     return int(page.cursor) if page.cursor and page.cursor.isdecimal() else page.page
 
 
-def build_page(rows: Sequence[Record], page: Page) -> Document[Any]:
+def build_page(rows: Sequence[Record], page: requests.Page) -> Document[Any]:
     """Return a page of all rows of a list."""
     number = read_page_number(page)
     first = max(number - 1, 0) * page.limit
@@ -105,7 +97,7 @@ def build_page(rows: Sequence[Record], page: Page) -> Document[Any]:
     return build_document({"data": rows[first : first + page.limit], "meta": meta})
 
 
-def build_runs_page(runs: Sequence[Record], filter: RunFilter) -> Document[Any]:
+def build_runs_page(runs: Sequence[Record], filter: requests.RunFilter) -> Document[Any]:
     """Return a page of the runs of a session, oldest first, that match a filter."""
     check_text_filters(filter.metadata, filter.tag, filter.error)
     selected = [run for run in runs if is_match(run, filter)]
@@ -113,7 +105,7 @@ def build_runs_page(runs: Sequence[Record], filter: RunFilter) -> Document[Any]:
     return build_page(selected[::-1] if newest_first else selected, filter.page)
 
 
-def build_meta(page: Page, number: int, total: int, pages: int | None = None) -> Built:
+def build_meta(page: requests.Page, number: int, total: int, pages: int | None = None) -> Built:
     """Return the `meta` of a page of a list; `pages` is their number if the server names it."""
     pages = -(-total // page.limit) if pages is None else pages
     return {
@@ -126,13 +118,13 @@ def build_meta(page: Page, number: int, total: int, pages: int | None = None) ->
     }
 
 
-def check_session(where: SessionLocator, kind: ComponentKind, user_id: str | None) -> None:
+def check_session(where: requests.SessionLocator, kind: ComponentKind, user_id: str | None) -> None:
     """Raise NotFound if a session has another type or user than the one that a request locates."""
     if where.type not in (None, kind) or where.user_id not in (None, user_id):
         raise errors.NotFound("Session not found")
 
 
-def is_match(run: Record, filter: RunFilter) -> bool:
+def is_match(run: Record, filter: requests.RunFilter) -> bool:
     """Return True if a run record matches a filter; its session and user are not compared."""
     kinds = KINDS.values() if filter.component_type is None else (KINDS[filter.component_type],)
     ids = [run.get(names.id_field) for names in kinds]
@@ -159,7 +151,7 @@ def is_between(time: str | None, after: int | None, before: int | None) -> bool:
     return (after is None or moment >= after) and (before is None or moment < before)
 
 
-def select_runs(runs: Sequence[Built], query: SessionRunsQuery) -> list[Record]:
+def select_runs(runs: Sequence[Built], query: requests.SessionRunsQuery) -> list[Record]:
     """Return the runs that a query selects, in its view; NotFound for an unknown bound."""
     ids = [run["run_id"] for run in runs]
     if any(bound is not None and bound not in ids for bound in (query.after, query.before)):
@@ -171,7 +163,7 @@ def select_runs(runs: Sequence[Built], query: SessionRunsQuery) -> list[Record]:
     return [view_run(run, query.form, runs) for run in selected]
 
 
-def view_run(run: Record, form: RunView, others: Sequence[Record] = ()) -> Record:
+def view_run(run: Record, form: requests.RunView, others: Sequence[Record] = ()) -> Record:
     """Return a whole run record of another product in a view.
 
     Such a product has no summaries, so `summary` is the whole record. `others` are whole records,
@@ -184,7 +176,7 @@ def view_run(run: Record, form: RunView, others: Sequence[Record] = ()) -> Recor
     rest["phase"] = describe_run(run)
     if form.view == "items":
         below = [
-            Child(view_run(other, RunView("phase")), str(other.get("input") or ""))
+            Child(view_run(other, requests.RunView("phase")), str(other.get("input") or ""))
             for other in others
             if other["parent_run_id"] == run["run_id"]
         ]

@@ -13,24 +13,8 @@ from agentctl.errors import AgentctlError, ValidationFailed
 from agentctl.interface.requests import EarlierMessage
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.interop.agui.settings import PREFIX, ROUTES
+from agentctl.interop.pages import request
 from agentctl.interop.pages.exchange import PageExchange, PageFace, Portions
-from agentctl.interop.pages.request import (
-    MAXIMUM_MESSAGES,
-    Asked,
-    PageAnswer,
-    PageRequest,
-    ResumedRun,
-    ToolResult,
-    build_call_id,
-    build_question,
-    check_value,
-    is_interrupt,
-    read_list,
-    read_object,
-    read_text,
-    read_thread_id,
-    read_tools,
-)
 from agentctl.interop.pages.stream import (
     PageEvent,
     PagePart,
@@ -46,13 +30,13 @@ from agentctl.server.given_files import GivenFile, read_data_url
 _NOTE = {"type": "string", "maxLength": MAXIMUM_NOTE_LENGTH}
 
 
-def build_interrupt(asked: Asked) -> dict[str, Any]:
+def build_interrupt(asked: request.Asked) -> dict[str, Any]:
     """Return the interrupt of an approval."""
     reason, schema = _describe_answer(asked)
     interrupt = {
         "id": asked["approval_id"],
         "reason": reason,
-        "message": build_question(asked),
+        "message": request.build_question(asked),
         "responseSchema": schema,
         "metadata": {
             "agentctl": {
@@ -62,13 +46,13 @@ def build_interrupt(asked: Asked) -> dict[str, Any]:
         },
     }
     if asked["kind"] != "input":
-        interrupt["toolCallId"] = build_call_id(asked["run_id"], asked["tool_call_id"])
+        interrupt["toolCallId"] = request.build_call_id(asked["run_id"], asked["tool_call_id"])
     if asked["expires_at"] is not None:
         interrupt["expiresAt"] = asked["expires_at"]
     return interrupt
 
 
-def _describe_answer(asked: Asked) -> tuple[str, dict[str, Any]]:
+def _describe_answer(asked: request.Asked) -> tuple[str, dict[str, Any]]:
     """Return the reason of an interrupt, and the schema of the payload that answers it."""
     match asked["kind"]:
         case "input":
@@ -175,7 +159,7 @@ class AguiStream(PageStream):
             asked = [
                 each["approval_id"]
                 for each in self._asked.values()
-                if each["run_id"] == part.run_id and is_interrupt(each)
+                if each["run_id"] == part.run_id and request.is_interrupt(each)
             ]
             outcome = {"type": "suspended", "interruptIds": asked}
             yield {"type": "SUBAGENT_FINISHED", **named, "outcome": outcome}
@@ -214,16 +198,16 @@ class AguiStream(PageStream):
     def _build_step(self, name: str, *, starts: bool) -> PageEvent:
         return {"type": "STEP_STARTED" if starts else "STEP_FINISHED", "stepName": name}
 
-    def _ask(self, part: PagePart, asked: Asked) -> Iterator[PageEvent]:
+    def _ask(self, part: PagePart, asked: request.Asked) -> Iterator[PageEvent]:
         if asked["kind"] != "input":
-            call_id = build_call_id(asked["run_id"], asked["tool_call_id"])
+            call_id = request.build_call_id(asked["run_id"], asked["tool_call_id"])
             yield from self._show_call(part, call_id, asked["tool_name"], asked["arguments"])
 
     def _continue(self, event: Event) -> Iterator[PageEvent]:
         for asked in event.data.get("approvals") or ():
-            call_id = build_call_id(event.run_id, asked["tool_call_id"])
+            call_id = request.build_call_id(event.run_id, asked["tool_call_id"])
             self._shown.add(call_id)
-            if not is_interrupt(asked):
+            if not request.is_interrupt(asked):
                 self._answered.add(call_id)
         yield from ()
 
@@ -245,7 +229,7 @@ class AguiStream(PageStream):
     def _build_pause(self) -> PageEvent:
         asked = [*self._asked.values()]
         interrupts = []
-        for each in filter(is_interrupt, asked):
+        for each in filter(request.is_interrupt, asked):
             interrupt = build_interrupt(each)
             if each["run_id"] != self.root_id and self._attributes:
                 interrupt["subagentRunId"] = each["run_id"]
@@ -253,7 +237,7 @@ class AguiStream(PageStream):
         if interrupts:
             outcome: PageEvent = {"type": "interrupt", "interrupts": interrupts}
         else:
-            ids = [build_call_id(each["run_id"], each["tool_call_id"]) for each in asked]
+            ids = [request.build_call_id(each["run_id"], each["tool_call_id"]) for each in asked]
             outcome = {"type": "success", "pendingToolCallIds": ids}
         return {"type": "RUN_FINISHED", **self._name, "outcome": outcome}
 
@@ -288,7 +272,7 @@ _SKIPPED_ROLES = frozenset({"activity", "assistant", "developer", "reasoning", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AguiRequest(PageRequest):
+class AguiRequest(request.PageRequest):
     """A request.
 
     Attributes:
@@ -313,13 +297,13 @@ class AguiRequest(PageRequest):
 
 def read_input(body: object) -> AguiRequest:
     """Return a request from its parsed body; ValidationFailed for a field that is not valid."""
-    given = check_value(body, dict, "The body")
-    thread_id = read_thread_id(given, "threadId")
-    run_id = check_value(given.get("runId"), str, "runId")
+    given = request.check_value(body, dict, "The body")
+    thread_id = request.read_thread_id(given, "threadId")
+    run_id = request.check_value(given.get("runId"), str, "runId")
     if not 1 <= len(run_id) <= MAXIMUM_RUN_ID_LENGTH:
         raise ValidationFailed(f"runId must be 1 to {MAXIMUM_RUN_ID_LENGTH} characters")
-    messages = read_list(given, "messages", MAXIMUM_MESSAGES)
-    answers = read_list(given, "resume", MAXIMUM_DECISIONS)
+    messages = request.read_list(given, "messages", request.MAXIMUM_MESSAGES)
+    answers = request.read_list(given, "resume", MAXIMUM_DECISIONS)
     files: list[GivenFile] = []
     message, results = _read_newest(messages, files)
     found = AguiRequest(
@@ -330,10 +314,10 @@ def read_input(body: object) -> AguiRequest:
         files=files,
         results=results,
         answers=[_read_answer(entry, f"resume[{index}]") for index, entry in enumerate(answers)],
-        context=_read_context(read_list(given, "context", MAXIMUM_CONTEXT)),
-        tools=read_tools(check_value(given.get("tools") or [], list, "tools")),
-        state=read_object(given, "state"),
-        dependencies=read_object(given, "forwardedProps"),
+        context=_read_context(request.read_list(given, "context", MAXIMUM_CONTEXT)),
+        tools=request.read_tools(request.check_value(given.get("tools") or [], list, "tools")),
+        state=request.read_object(given, "state"),
+        dependencies=request.read_object(given, "forwardedProps"),
     )
     if found.message is None and not found.continues:
         raise ValidationFailed(
@@ -344,16 +328,16 @@ def read_input(body: object) -> AguiRequest:
 
 def _read_newest(
     messages: Sequence[Any], files: list[GivenFile]
-) -> tuple[str | None, list[ToolResult]]:
+) -> tuple[str | None, list[request.ToolResult]]:
     """Return the text of the user if it is the newest message, and the results of tools after it.
 
     Earlier messages are not read. `files` gets the files of the message.
     """
-    results: list[ToolResult] = []
+    results: list[request.ToolResult] = []
     is_last = True
     for index in range(len(messages) - 1, -1, -1):
         at = f"messages[{index}]"
-        message = check_value(messages[index], dict, at)
+        message = request.check_value(messages[index], dict, at)
         role = message.get("role")
         if role == "tool":
             is_last = False
@@ -362,7 +346,7 @@ def _read_newest(
             text = None
             if is_last:
                 content = _take_files(message.get("content"), f"{at}.content", files)
-                text = read_text(content, f"{at}.content")
+                text = request.read_text(content, f"{at}.content")
             return text, results[::-1]
         elif role not in _SKIPPED_ROLES:
             raise ValidationFailed(f"{at}.role must be a role of AG-UI")
@@ -382,9 +366,9 @@ def _take_files(content: object, at: str, files: list[GivenFile]) -> object:
             continue
         place = f"{at}[{index}]"
         # The parts before version 1.0 are `binary`, with the members of a source.
-        source = check_value(part.get("source", part), dict, f"{place}.source")
+        source = request.check_value(part.get("source", part), dict, f"{place}.source")
         values = {
-            name: check_value(source.get(name) or "", str, f"{place}.{name}")
+            name: request.check_value(source.get(name) or "", str, f"{place}.{name}")
             for name in ("value", "data", "url", "id", "mimeType", "filename")
         }
         value, kind = values["value"], source.get("type")
@@ -399,24 +383,24 @@ def _take_files(content: object, at: str, files: list[GivenFile]) -> object:
     return rest
 
 
-def _read_result(message: dict[str, Any], at: str) -> ToolResult:
+def _read_result(message: dict[str, Any], at: str) -> request.ToolResult:
     error = message.get("error")
-    return ToolResult(
-        check_value(message.get("toolCallId"), str, f"{at}.toolCallId"),
-        read_text(message.get("content"), f"{at}.content"),
-        None if error is None else check_value(error, str, f"{at}.error"),
+    return request.ToolResult(
+        request.check_value(message.get("toolCallId"), str, f"{at}.toolCallId"),
+        request.read_text(message.get("content"), f"{at}.content"),
+        None if error is None else request.check_value(error, str, f"{at}.error"),
     )
 
 
-def _read_answer(entry: object, at: str) -> PageAnswer:
-    given = check_value(entry, dict, at)
+def _read_answer(entry: object, at: str) -> request.PageAnswer:
+    given = request.check_value(entry, dict, at)
     status: Literal["resolved", "cancelled"] | Any = given.get("status")
     if status not in ("resolved", "cancelled"):
         raise ValidationFailed(f"{at}.status must be resolved or cancelled")
-    metadata = check_value(given.get("metadata") or {}, dict, f"{at}.metadata")
-    return PageAnswer(
+    metadata = request.check_value(given.get("metadata") or {}, dict, f"{at}.metadata")
+    return request.PageAnswer(
         at,
-        check_value(given.get("interruptId"), str, f"{at}.interruptId"),
+        request.check_value(given.get("interruptId"), str, f"{at}.interruptId"),
         given.get("payload"),
         is_cancelled=status == "cancelled",
         arguments_hash=metadata.get("argumentsHash"),
@@ -427,9 +411,9 @@ def _read_context(entries: Sequence[Any]) -> list[EarlierMessage]:
     lines = []
     for index, entry in enumerate(entries):
         at = f"context[{index}]"
-        given = check_value(entry, dict, at)
-        name = check_value(given.get("description"), str, f"{at}.description")
-        lines.append(f"{name}: {check_value(given.get('value'), str, f'{at}.value')}")
+        given = request.check_value(entry, dict, at)
+        name = request.check_value(given.get("description"), str, f"{at}.description")
+        lines.append(f"{name}: {request.check_value(given.get('value'), str, f'{at}.value')}")
     text = "\n".join(["Context of the page of the user:", *lines])
     return [EarlierMessage("user", text)] if lines else []
 
@@ -472,7 +456,7 @@ class AguiExchange(PageExchange[AguiRequest]):
         return await super().start(given, key)
 
     def build_stream(
-        self, given: AguiRequest, resumed: ResumedRun | None, after: set[str]
+        self, given: AguiRequest, resumed: request.ResumedRun | None, after: set[str]
     ) -> AguiStream:
         return AguiStream(given.thread_id, given.run_id, attributes=given.has_version, after=after)
 

@@ -17,15 +17,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agentctl import errors
 from agentctl.config.settings import Settings
-from agentctl.errors import (
-    AgentctlError,
-    BadRequest,
-    Forbidden,
-    MethodNotAllowed,
-    NotFound,
-    Unauthenticated,
-)
 from agentctl.interop.mcp import calls
 from agentctl.interop.mcp.client import CallingClient, NoSuchTool, build_result
 from agentctl.interop.mcp.handshake import VERSIONS, HandshakeServer, build_error_response
@@ -83,22 +76,22 @@ class McpFace(Face):
             scope["route"] = MatchedRoute("get_mcp_metadata")
             metadata = build_metadata(self._settings, scope, path)
             if call.method not in ("GET", "HEAD"):
-                raise MethodNotAllowed(allow=("GET", "HEAD"))
+                raise errors.MethodNotAllowed(allow=("GET", "HEAD"))
             headers = {"Access-Control-Allow-Origin": "*"}
             await json_response(metadata, headers=headers)(scope, receive, send)
             return
         scope["route"] = MatchedRoute("call_mcp")
         if caller.principal is None:
-            raise caller.failure or Unauthenticated()
+            raise caller.failure or errors.Unauthenticated()
         if call.method not in ("POST", "DELETE"):
             # Nothing is sent without a request, and an open stream would delay the shutdown.
-            raise MethodNotAllowed(allow=("DELETE", "POST"))
+            raise errors.MethodNotAllowed(allow=("DELETE", "POST"))
         add_log_context(principal=caller.principal.identity)
         version = call.headers.get("mcp-protocol-version")
         if version is None or version in VERSIONS:
             await self._handshake.respond(call, send)
         elif self._modern is None:
-            raise BadRequest(f"The protocol version must be one of {', '.join(VERSIONS)}")
+            raise errors.BadRequest(f"The protocol version must be one of {', '.join(VERSIONS)}")
         else:
             await self._modern.respond(call, send)
 
@@ -119,10 +112,10 @@ class McpFace(Face):
                 return await calls.run(tool, call.operations, arguments, client)
             document = await tool.read(call.operations, arguments)
             return build_result(document.raw.decode())
-        except Forbidden:
+        except errors.Forbidden:
             # The denial is in the audit log. A tool that is not listed does not exist for a caller.
             raise NoSuchTool from None
-        except AgentctlError as error:
+        except errors.AgentctlError as error:
             return build_result(error.detail, failed=True)
 
 
@@ -160,12 +153,12 @@ def build_metadata(settings: Settings, scope: Scope, path: str) -> dict[str, Any
     """Return the metadata at a path; NotFound if the path or the server has none."""
     issuers = list_issuers(settings)
     if path in SIGN_IN_PATHS:
-        raise NotFound(
+        raise errors.NotFound(
             "This server is no authorization server: set a token in the client, or issuer and"
             " oidc_discovery in [authorization] of the server"
         )
     if path not in (_METADATA, f"{_METADATA}{MCP_PATH}") or not issuers:
-        raise NotFound("Not found")
+        raise errors.NotFound("Not found")
     scopes = list_scopes(settings)
     return {
         "resource": f"{_find_base(settings, scope)}{MCP_PATH}",

@@ -7,14 +7,7 @@ from typing import Any
 
 import orjson
 
-from agentctl.errors import (
-    AgentctlError,
-    BadRequest,
-    BudgetExceeded,
-    NotFound,
-    QuotaExceeded,
-    ValidationFailed,
-)
+from agentctl import errors
 from agentctl.interop.openai.events import AnswerEnd
 from agentctl.server.answers import BytesResponse
 
@@ -32,7 +25,7 @@ RUN_FAILED_STATUS = 502
 RUN_STOPPED_STATUS = 409
 
 
-class RefusedParameter(BadRequest):
+class RefusedParameter(errors.BadRequest):
     """A parameter with a value that the face cannot honour (400).
 
     Args:
@@ -47,7 +40,7 @@ class RefusedParameter(BadRequest):
         self.code = code
 
 
-class ModelNotFound(NotFound):
+class ModelNotFound(errors.NotFound):
     """A model that is no agent and no team (404)."""
 
     def __init__(self) -> None:
@@ -56,7 +49,7 @@ class ModelNotFound(NotFound):
         self.code = "model_not_found"
 
 
-class ResponseNotFound(NotFound):
+class ResponseNotFound(errors.NotFound):
     """A response that does not exist, or that the caller does not see (404)."""
 
     def __init__(self) -> None:
@@ -65,16 +58,16 @@ class ResponseNotFound(NotFound):
         self.code = "response_not_found"
 
 
-def build_error_response(error: AgentctlError) -> BytesResponse:
+def build_error_response(error: errors.AgentctlError) -> BytesResponse:
     """Return the response of an error. A 422 of agentctl is a 400 here, as OpenAI has it."""
-    status = 400 if isinstance(error, ValidationFailed) else error.status
+    status = 400 if isinstance(error, errors.ValidationFailed) else error.status
     headers = dict(error.headers())
     kind, code = _TYPES.get(
         status, ("server_error" if status >= 500 else "invalid_request_error", None)
     )
-    if isinstance(error, (BudgetExceeded, QuotaExceeded)):
+    if isinstance(error, (errors.BudgetExceeded, errors.QuotaExceeded)):
         kind = code = "insufficient_quota"
-    if status == 409 or isinstance(error, (BudgetExceeded, QuotaExceeded)):
+    if status == 409 or isinstance(error, (errors.BudgetExceeded, errors.QuotaExceeded)):
         headers |= _NO_RETRY
     body = format_error(
         error.detail,

@@ -14,13 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentctl.errors import AgentctlError, BadRequest
-from agentctl.interface.requests import (
-    BEFORE_FIRST_EVENT,
-    CancelRequest,
-    ResumeRequest,
-    RunRequest,
-    StreamEvent,
-)
+from agentctl.interface import requests
 from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.pages.request import PageRequest, ResumedRun, check_no_interrupt
 from agentctl.interop.pages.stream import PageEvent, PageStream
@@ -36,7 +30,7 @@ from agentctl.server.requests import read_json_body
 from agentctl.server.routing import Face, match_route
 from agentctl.work.event_loop import read_after_change
 
-Portions = AsyncGenerator[list[StreamEvent]]
+Portions = AsyncGenerator[list[requests.StreamEvent]]
 PageEvents = AsyncGenerator[list[PageEvent]]
 GivenT = TypeVar("GivenT", bound=PageRequest)
 
@@ -145,7 +139,7 @@ class PageExchange(Generic[GivenT]):
 
     async def start(self, given: GivenT, key: str | None) -> Portions:
         """Return the events of a new run, which starts with the first one."""
-        request = RunRequest(
+        request = requests.RunRequest(
             message=given.message or (FILES_ALONE if given.files else given.message),
             files=await store_files(self.operations, given.files),
             session_id=given.thread_id,
@@ -201,7 +195,7 @@ class PageExchange(Generic[GivenT]):
                 self.kind, self.component_id, run_id, request
             )
             portions = None if continued is None else self.operations.follow_continuation(continued)
-            if continued is not None and continued.after == BEFORE_FIRST_EVENT:
+            if continued is not None and continued.after == requests.BEFORE_FIRST_EVENT:
                 after |= {each.approval_id for each in resumed.decisions if each.approval_id}
         else:
             portions = await self.resume(run_id, given.thread_id)
@@ -212,7 +206,7 @@ class PageExchange(Generic[GivenT]):
     async def resume(self, run_id: str, session_id: str) -> Portions:
         """Return the events of a run from the first one on."""
         return await self.operations.open_resumed_stream(
-            self.kind, self.component_id, run_id, ResumeRequest(session_id=session_id)
+            self.kind, self.component_id, run_id, requests.ResumeRequest(session_id=session_id)
         )
 
     async def _leave(self, given: GivenT, run_id: str) -> None:
@@ -220,7 +214,7 @@ class PageExchange(Generic[GivenT]):
         settings = self.call.caller.app_state.settings
         if settings.server.on_disconnect != "cancel":
             return
-        request = CancelRequest(given.thread_id, wait=0, reason=CLIENT_DISCONNECTED)
+        request = requests.CancelRequest(given.thread_id, wait=0, reason=CLIENT_DISCONNECTED)
         # No one is left to read the error: the run has ended, or the database does not answer.
         with contextlib.suppress(AgentctlError):
             await self.operations.cancel_run(self.kind, self.component_id, run_id, request)

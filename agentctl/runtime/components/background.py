@@ -17,11 +17,7 @@ from agentctl.config.settings import Agent, ModelSettings
 from agentctl.errors import AgentctlError
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.transcript.history import (
-    MAXIMUM_OUTPUT_TOKENS,
-    MAXIMUM_SUMMARY,
-    SUMMARY_INSTRUCTIONS,
-)
+from agentctl.runtime.transcript import history
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories
@@ -35,7 +31,7 @@ MAXIMUM_CHANGES = 20
 _log = logging.getLogger("agentctl.runtime")
 
 _INSTRUCTIONS: Mapping[Purpose, str] = {
-    "summary": SUMMARY_INSTRUCTIONS,
+    "summary": history.SUMMARY_INSTRUCTIONS,
     "memory": (
         "You extract lasting facts about the user from a conversation: preferences, plans, people,"
         " circumstances. You receive the facts that are known already, with their ids, and the new"
@@ -70,14 +66,14 @@ async def execute_background_work(
         id=f"{component.key} {purpose}",
         model=chosen or spec.model,
         instructions=_INSTRUCTIONS[purpose],
-        settings=ModelSettings(max_tokens=MAXIMUM_OUTPUT_TOKENS),
+        settings=ModelSettings(max_tokens=history.MAXIMUM_OUTPUT_TOKENS),
         database=component.database,
     )
     worker = replace(component, kind="agent", id=agent.id, history_runs=0, spec=agent)
     await run_worker(worker, context, catalog)
-    if purpose == "summary" and len(context.transcript.content.strip()) > MAXIMUM_SUMMARY:
+    if purpose == "summary" and len(context.transcript.content.strip()) > history.MAXIMUM_SUMMARY:
         raise ExecutionError(
-            "MODEL_REJECTED", f"The summary has more than {MAXIMUM_SUMMARY} characters"
+            "MODEL_REJECTED", f"The summary has more than {history.MAXIMUM_SUMMARY} characters"
         )
     if purpose == "memory" and context.memories is not None:
         await _store_facts(context.transcript.content, context.memories, context.spec.run_id)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from agentctl.runtime.mcp import library
 from agentctl.runtime.mcp.calls import (
     CONNECT_SECONDS,
     McpCall,
@@ -28,18 +29,6 @@ from agentctl.runtime.mcp.calls import (
     current_call,
 )
 from agentctl.runtime.mcp.definitions import MAXIMUM_TOOLS, clean_text, replace_unusable_tools
-from agentctl.runtime.mcp.library import (
-    IS_FIRST,
-    ListedTool,
-    McpClient,
-    ProtocolError,
-    Streams,
-    Transport,
-    get_message,
-    open_client,
-    open_http,
-    types,
-)
 from agentctl.runtime.mcp.stdio import Program, build_environment, find_command, run_program
 from agentctl.runtime.mcp.values import NOBODY, McpUser, collect_secrets, expand_values
 from agentctl.runtime.tracing import hide_trace
@@ -63,29 +52,29 @@ class CallWatcher:
 
     def note_sent(self, item: SessionMessage) -> None:
         """Assign the id of a request to the call of this task."""
-        message = get_message(item)
-        if not isinstance(message, types.JSONRPCRequest):
+        message = library.get_message(item)
+        if not isinstance(message, library.types.JSONRPCRequest):
             return
         if message.method == "tools/list":
             self._listings.add(str(message.id))
         if (call := current_call.get()) is not None:
             call.request_id = str(message.id)
             self._calls[call.request_id] = call
-            if not IS_FIRST:
+            if not library.IS_FIRST:
                 _allow_questions(message)
 
     def note_received(self, item: SessionMessage | Exception) -> None:
-        message = None if isinstance(item, Exception) else get_message(item)
-        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+        message = None if isinstance(item, Exception) else library.get_message(item)
+        if isinstance(message, library.types.JSONRPCResponse | library.types.JSONRPCError):
             call = self._calls.pop(str(message.id), None)
             if str(message.id) in self._listings:
                 self._listings.discard(str(message.id))
                 self._check_listing(message)
             if call is not None:
-                call.answer(is_error=isinstance(message, types.JSONRPCError))
+                call.answer(is_error=isinstance(message, library.types.JSONRPCError))
 
     def _check_listing(self, message: Any) -> None:
-        if isinstance(message, types.JSONRPCResponse):
+        if isinstance(message, library.types.JSONRPCResponse):
             result = message.result
             if isinstance(result.get("tools"), list):
                 result["tools"] = replace_unusable_tools(result, self.version)
@@ -104,14 +93,16 @@ def _allow_questions(request: Any) -> None:
     while the call stays open, and the call could not wait.
     """
     meta = (request.params or {}).get("_meta")
-    if isinstance(meta, dict) and types.CLIENT_CAPABILITIES_META_KEY in meta:
-        capabilities = meta[types.CLIENT_CAPABILITIES_META_KEY]
+    if isinstance(meta, dict) and library.types.CLIENT_CAPABILITIES_META_KEY in meta:
+        capabilities = meta[library.types.CLIENT_CAPABILITIES_META_KEY]
         allowed = {**capabilities, "elicitation": {"form": {}}}
-        meta[types.CLIENT_CAPABILITIES_META_KEY] = allowed
+        meta[library.types.CLIENT_CAPABILITIES_META_KEY] = allowed
 
 
 @asynccontextmanager
-async def watch_calls(transport: Transport, watcher: CallWatcher) -> AsyncIterator[Streams]:
+async def watch_calls(
+    transport: library.Transport, watcher: CallWatcher
+) -> AsyncIterator[library.Streams]:
     """Connect through a transport whose messages the watcher sees."""
     async with transport as (read, write):
         yield _Watched(read, watcher), _Watched(write, watcher)
@@ -174,7 +165,7 @@ class Endpoint(ABC):
         self._message_bytes = message_bytes
 
     @abstractmethod
-    def open(self, on_end: OnEnd) -> AbstractAsyncContextManager[Streams]:
+    def open(self, on_end: OnEnd) -> AbstractAsyncContextManager[library.Streams]:
         """Open the transport; `on_end` is called with a reason if it ends by itself.
 
         Raises:
@@ -194,7 +185,7 @@ class StdioEndpoint(Endpoint):
         self._folder = folder
 
     @asynccontextmanager
-    async def open(self, on_end: OnEnd) -> AsyncIterator[Streams]:
+    async def open(self, on_end: OnEnd) -> AsyncIterator[library.Streams]:
         server = self._server
         command = find_command(server.command, self._folder)
         if command is None:
@@ -226,15 +217,15 @@ class HttpEndpoint(Endpoint):
         self._client: McpHttpClient | None = None
 
     @asynccontextmanager
-    async def open(self, on_end: OnEnd) -> AsyncIterator[Streams]:
+    async def open(self, on_end: OnEnd) -> AsyncIterator[library.Streams]:
         from agentctl.runtime.mcp.http import FirstHttpClient, McpHttpClient
 
         headers = expand_values(self._server.headers, self._user)
-        client_type = FirstHttpClient if IS_FIRST else McpHttpClient
+        client_type = FirstHttpClient if library.IS_FIRST else McpHttpClient
         self._client = client_type(headers, self._message_bytes, on_end)
         async with (
             self._client,
-            open_http(self._server.url, self._client, self._message_bytes) as opened,
+            library.open_http(self._server.url, self._client, self._message_bytes) as opened,
         ):
             # Version 1 of the library adds a third value.
             read, write, *_ = opened
@@ -263,7 +254,7 @@ class McpConnection:
         self._endpoint = endpoint
         self._call_seconds = call_seconds
         self._watcher = CallWatcher()
-        self._client: McpClient
+        self._client: library.McpClient
         self._opened = asyncio.Event()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -309,7 +300,7 @@ class McpConnection:
             self.lost.set_result(reason)
         self._closing.set()
 
-    async def list_tools(self) -> list[ListedTool]:
+    async def list_tools(self) -> list[library.ListedTool]:
         """Return all tools, from all pages.
 
         Raises:
@@ -317,14 +308,14 @@ class McpConnection:
         """
         if not self._client.has_tools:
             return []
-        tools: list[ListedTool] = []
+        tools: list[library.ListedTool] = []
         cursor: str | None = None
         for _ in range(_MAXIMUM_PAGES):
             try:
                 page, cursor = await self._client.list_tools(cursor)
             except ValidationError as error:
                 raise McpUnavailable("its list of tools does not follow the protocol") from error
-            except (ProtocolError, RuntimeError) as error:
+            except (library.ProtocolError, RuntimeError) as error:
                 raise McpUnavailable(_describe(error, "it did not list its tools")) from error
             tools += page
             if cursor is None or len(tools) > MAXIMUM_TOOLS:
@@ -348,14 +339,14 @@ class McpConnection:
             seconds = self._call_seconds + 60
             with hide_trace("mcp"):
                 return await self._client.call(call, seconds)
-        except ProtocolError as error:
+        except library.ProtocolError as error:
             if call.session_lost:
                 self.lose("it has forgotten the session")
                 raise McpSessionLost(self.lost.result()) from error
-            if error.error.code == types.CONNECTION_CLOSED:
+            if error.error.code == library.types.CONNECTION_CLOSED:
                 raise McpUnavailable(self._reason()) from error
             problem = self._endpoint.problem()
-            if problem is not None and error.error.code == types.INTERNAL_ERROR:
+            if problem is not None and error.error.code == library.types.INTERNAL_ERROR:
                 raise McpUnavailable(problem) from error
             raise McpCallFailed(clean_text(str(error.error.message), _ERROR_BYTES)) from error
         except ValidationError as error:
@@ -378,7 +369,7 @@ class McpConnection:
     async def _hold(self) -> None:
         transport = watch_calls(self._endpoint.open(self.lose), self._watcher)
         try:
-            async with open_client(transport, CONNECT_SECONDS, self.changed.set) as client:
+            async with library.open_client(transport, CONNECT_SECONDS, self.changed.set) as client:
                 self._client = client
                 self._watcher.version = client.version
                 self._opened.set()
@@ -403,6 +394,6 @@ def _describe(error: BaseException, otherwise: str) -> str:
         return _describe(error.exceptions[0], otherwise)
     if isinstance(error, McpUnavailable):
         return str(error)
-    if isinstance(error, ProtocolError):
+    if isinstance(error, library.ProtocolError):
         return f"{otherwise}: {clean_text(' '.join(str(error.error.message).split()), 200)}"
     return otherwise

@@ -20,13 +20,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import find_format, find_kind
 from agentctl.runtime.models.access import current_access
 from agentctl.runtime.pauses import InputSchema, Paused
-from agentctl.runtime.runners.agno_pauses import (
-    CallId,
-    apply_decisions,
-    list_asks,
-    list_waiting,
-    walk_members,
-)
+from agentctl.runtime.runners import agno_pauses
 from agentctl.runtime.runners.agno_report import (
     AgnoReport,
     keep_failures,
@@ -99,10 +93,10 @@ class AgnoRunner(AgnoBase):
             else:
                 stored = await run.restore_files(leg.state["output"])
                 output = self._output_type.from_dict(stored)
-                apply_decisions(output, leg, calls)
+                agno_pauses.apply_decisions(output, leg, calls)
                 await report.restore(leg.state.get("members", ()))
                 report.settle(output, calls)
-                for member in walk_members(target):
+                for member in agno_pauses.walk_members(target):
                     # A continued member gets no state from its team.
                     member.session_state = state
                 again = AgnoRunContext(session_state=state, **names, **given)
@@ -188,16 +182,16 @@ async def add_event(
         await calls.end(_find_key(event), text, failed=failed)
 
 
-def _find_key(event: Any) -> CallId:
+def _find_key(event: Any) -> agno_pauses.CallId:
     return event.run_id, event.tool.tool_call_id or ""
 
 
 def _pause(report: AgnoReport, output: Any, target: Any) -> None:
     """Raise `Paused` with what the agent or team waits for."""
-    waiting = [] if output is None else list_waiting(output)
+    waiting = [] if output is None else agno_pauses.list_waiting(output)
     if not waiting:
         raise ExecutionError("INTERRUPTED")
-    asks = list_asks(waiting, [target])
+    asks = agno_pauses.list_asks(waiting, [target])
     stored = keep_state(report.root.run, lambda: output.to_json(indent=None))
     report.start_waiting(waiting)
     report.keep_state(output.session_state)

@@ -40,6 +40,7 @@ from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import build_prompt, extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
+from agentctl.runtime.runners import pydantic_ai_calls
 from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import (
@@ -47,12 +48,6 @@ from agentctl.runtime.runners.library_runner import (
     OwnerTask,
     RunnerOptions,
     to_public_failure,
-)
-from agentctl.runtime.runners.pydantic_ai_calls import (
-    DeferredCalls,
-    allow_deferred_calls,
-    check_patterns,
-    list_function_tools,
 )
 from agentctl.work.unstopped import install_executor
 
@@ -85,7 +80,7 @@ class PydanticAIRunner(LibraryRunner):
                     f"it needs deps of the type {name}, which cannot be made without values",
                     'set deps = "module:function": a function that makes them of the RunContext',
                 )
-        check_patterns(agent, options.approve)
+        pydantic_ai_calls.check_patterns(agent, options.approve)
         self._agent = agent
         self._streams_json = _streams_json(agent.output_type)
         self._build_deps = build_deps
@@ -93,7 +88,7 @@ class PydanticAIRunner(LibraryRunner):
     @property
     def tool_names(self) -> list[str]:
         """The names of the tools that are functions; those of other toolsets depend on the run."""
-        return list_function_tools(self._agent)
+        return pydantic_ai_calls.list_function_tools(self._agent)
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in the task of the caller.
@@ -123,7 +118,7 @@ class _Execution:
     ) -> None:
         self._run = run
         self._in_model = False
-        self._deferred = DeferredCalls(run, approve)
+        self._deferred = pydantic_ai_calls.DeferredCalls(run, approve)
         self._streams_json = streams_json
         self._texts, self._has_json = list[str](), False
         self._nested: _NestedUsage
@@ -150,7 +145,7 @@ class _Execution:
             toolsets=deferred.client_toolsets,
             conversation_id=self._run.environment.spec.session_id,
         ) as steps:
-            allow_deferred_calls(steps)
+            pydantic_ai_calls.allow_deferred_calls(steps)
             self._nested = _NestedUsage(steps.usage)
             with self._nested.counting():
                 async for node in steps:

@@ -26,15 +26,7 @@ from agentctl.store.copying.tables import (
     count_bytes,
 )
 from agentctl.store.database import Work
-from agentctl.store.sqlite.connection import (
-    MOVED_TEXT,
-    MOVING_TEXT,
-    BusyHandler,
-    connect_reader,
-    connect_writer,
-    run_unit,
-    to_public_error,
-)
+from agentctl.store.sqlite import connection
 
 T = TypeVar("T")
 
@@ -64,8 +56,8 @@ class SqliteSource:
 
     def __init__(self, path: Path) -> None:
         self.place = str(path)
-        self._reader = connect_reader(path)
-        self._writer = connect_writer(path, BusyHandler(LOCK_SECONDS))
+        self._reader = connection.connect_reader(path)
+        self._writer = connection.connect_writer(path, connection.BusyHandler(LOCK_SECONDS))
         self._reading = self._reader
 
     def close(self) -> None:
@@ -75,14 +67,14 @@ class SqliteSource:
 
     async def read(self, work: Work[T]) -> T:
         """Run a unit that reads."""
-        return run_unit(self._reading, work)
+        return connection.run_unit(self._reading, work)
 
     async def write(self, work: Work[T]) -> T:
         """Run a unit in a transaction, or in the open one of `locked`."""
         if self._writer.in_transaction:
-            return run_unit(self._writer, work)
+            return connection.run_unit(self._writer, work)
         async with self._transaction():
-            return run_unit(self._writer, work)
+            return connection.run_unit(self._writer, work)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[None]:
@@ -187,7 +179,7 @@ class SqliteSource:
         self._writer.execute(
             f"CREATE TRIGGER {DRAIN}_starts BEFORE INSERT ON runs"
             f" WHEN NEW.parent_run_id IS NULL AND {draining}"
-            f" BEGIN SELECT RAISE(ABORT, '{MOVING_TEXT}'); END"
+            f" BEGIN SELECT RAISE(ABORT, '{connection.MOVING_TEXT}'); END"
         )
         self._writer.execute(
             f"CREATE TRIGGER {DRAIN}_claims BEFORE UPDATE OF owner ON runs"
@@ -202,7 +194,7 @@ class SqliteSource:
             for operation in _OPERATIONS:
                 self._writer.execute(
                     f"CREATE TRIGGER {GUARD}_{name}_{operation.lower()} BEFORE {operation}"
-                    f" ON {name} BEGIN SELECT RAISE(ABORT, '{MOVED_TEXT}'); END"
+                    f" ON {name} BEGIN SELECT RAISE(ABORT, '{connection.MOVED_TEXT}'); END"
                 )
 
     async def drop_triggers(self) -> None:
@@ -225,7 +217,7 @@ async def open_source(entry: Entry) -> AsyncIterator[SqliteSource]:
     try:
         yield source
     except apsw.Error as error:
-        raise to_public_error(error, source.place) from None
+        raise connection.to_public_error(error, source.place) from None
     finally:
         source.close()
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.records.approvals import ApprovalRow, ApprovalSummary
 from agentctl.records.times import format_optional_time
+from agentctl.store import listing
 from agentctl.store.compared import Filtered, build_lead, find_by_prefix
 from agentctl.store.database import (
     Sql,
@@ -24,15 +25,6 @@ from agentctl.store.database import (
     build_insert,
     single_unit,
     unit,
-)
-from agentctl.store.listing import (
-    ID_GROUP,
-    Conditions,
-    Listing,
-    RowPage,
-    Slice,
-    group_ids,
-    read_by_ids,
 )
 from agentctl.store.repositories.queue import IS_IN_QUEUE
 from agentctl.store.states import APPROVAL, CALL, IS_LIVE, change
@@ -73,7 +65,7 @@ _OF_RUN = Sql(
 _SUMMARY_NAMES = tuple(ApprovalSummary.__annotations__)
 _SUMMARIES = Sql(
     f"SELECT created_at, root_run_id, {', '.join(_SUMMARY_NAMES)} FROM approvals"
-    f" WHERE run_id IN ({ID_GROUP}) OR root_run_id IN ({ID_GROUP})"
+    f" WHERE run_id IN ({listing.ID_GROUP}) OR root_run_id IN ({listing.ID_GROUP})"
 )
 _OF_ROOT = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE root_run_id = :root_run_id"
@@ -165,7 +157,7 @@ _IS_DECIDED = (
 )
 _DECIDED = Sql(f"SELECT approval_id FROM approvals WHERE {_IS_DECIDED} LIMIT :limit")
 _DELETE_DECIDED = change(APPROVAL, "delete")(
-    f"DELETE FROM approvals WHERE approval_id IN ({ID_GROUP}) AND {_IS_DECIDED}"
+    f"DELETE FROM approvals WHERE approval_id IN ({listing.ID_GROUP}) AND {_IS_DECIDED}"
     " RETURNING approval_id"
 )
 
@@ -225,7 +217,7 @@ def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, Val
     They are oldest first. A run without one has no entry.
     """
     summaries: dict[str, list[dict[str, Value]]] = {}
-    for parameters in group_ids(run_ids):
+    for parameters in listing.group_ids(run_ids):
         # Sorted here: two indexes find the rows, and there are few.
         rows = yield Statement(_SUMMARIES, parameters)
         for _, root_run_id, *values in sorted(rows, key=lambda row: (row[0], row[2])):
@@ -346,7 +338,7 @@ def list_due(now: int) -> Work[list[ApprovalRow]]:
     return _DUE.rows(ApprovalRow, now=now)
 
 
-LISTING = Listing(table="approvals", columns=_COLUMNS, id="approval_id")
+LISTING = listing.Listing(table="approvals", columns=_COLUMNS, id="approval_id")
 
 _EQUAL = (
     "status", "execution", "kind", "policy", "component_type", "component_id", "tool_name",
@@ -369,12 +361,12 @@ def list_decided(before: int, limit: int) -> Work[list[str]]:
 
 def delete_decided(approval_ids: Sequence[str], before: int) -> Work[list[str]]:
     """Delete those of some approvals that `list_decided` still finds, and return their ids."""
-    return read_by_ids(_DELETE_DECIDED, approval_ids, str, before=before)
+    return listing.read_by_ids(_DELETE_DECIDED, approval_ids, str, before=before)
 
 
 def list_page(
-    filter: ApprovalFilter, visibility: Visibility, visible: Conditions, page: Slice
-) -> Work[RowPage[ApprovalRow]]:
+    filter: ApprovalFilter, visibility: Visibility, visible: listing.Conditions, page: listing.Slice
+) -> Work[listing.RowPage[ApprovalRow]]:
     """Read a page of the visible approvals that match a filter, and their total.
 
     Args:
@@ -390,7 +382,7 @@ def list_page(
         sorted(_LEADS, key=lambda lead: "status" not in lead.columns) if is_few else _LEADS,
         visibility,
         equal,
-        Conditions().with_present(of_run, run_id=filter.run_id),
+        listing.Conditions().with_present(of_run, run_id=filter.run_id),
         visible,
         find_by_prefix("approval_id", filter.id_prefix),
         (filter.created_after, filter.created_before),

@@ -17,21 +17,16 @@ from agentctl.records.sessions import SummaryRow
 from agentctl.store.compared import MAXIMUM_READ, Filtered, FilterRange, build_lead, find_by_prefix
 from agentctl.store.database import Value, Work
 from agentctl.store.listing import Conditions, Joined, Listing, RowPage, Slice, Times, fold_ascii
-from agentctl.store.repositories.run_reads import (
-    LAST_RUN_COLUMNS,
-    RUN_COLUMNS,
-    SUMMARY_COLUMNS,
-    select_newest,
-)
+from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.search import FARTHEST, LATEST, SHARE
 from agentctl.store.repositories.search_pages import FoundList, WordSearch, list_page
 from agentctl.store.states import IS_AT_WORK, IS_LIVE
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import Visibility
 
-_RUNS = Listing(table="runs", columns=RUN_COLUMNS, id="run_id", removals="runs")
+_RUNS = Listing(table="runs", columns=run_reads.RUN_COLUMNS, id="run_id", removals="runs")
 
-_SUMMARIES = Listing(table="runs", columns=SUMMARY_COLUMNS, id="run_id", removals="runs")
+_SUMMARIES = Listing(table="runs", columns=run_reads.SUMMARY_COLUMNS, id="run_id", removals="runs")
 
 MAXIMUM_METADATA = 8_192
 """Bytes of the largest metadata that filters are compared with (docs/contract.md "Lists")."""
@@ -47,8 +42,8 @@ SESSIONS = Listing(
     id="session_id",
     removals="sessions",
     joined=Joined(
-        LAST_RUN_COLUMNS,
-        f"LEFT JOIN runs AS newest ON newest.run_id = {select_newest('page.session_id')}",
+        run_reads.LAST_RUN_COLUMNS,
+        f"LEFT JOIN runs AS newest ON newest.run_id = {run_reads.select_newest('page.session_id')}",
     ),
 )
 

@@ -10,18 +10,9 @@ from collections.abc import Sequence
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.sessions import PruneRecord
+from agentctl.store import listing
 from agentctl.store.compared import Filtered
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.listing import (
-    ID_GROUP,
-    Conditions,
-    Cursor,
-    Listing,
-    RowPage,
-    Slice,
-    group_ids,
-    read_group,
-)
 from agentctl.store.repositories.lists import SESSION_LEADS
 from agentctl.store.repositories.quotas import build_size
 from agentctl.store.repositories.sessions import COUNT_REMOVALS
@@ -74,9 +65,9 @@ _IS_HELD = "CASE WHEN hold IS NULL THEN 0 ELSE 1 END"
 
 _NAMED = "session_id, session_type, component_id, user_id, run_count, updated_at"
 
-_IDLE = Listing(table="sessions", columns=f"{_NAMED}, {_IS_HELD}, 0", id="session_id")
+_IDLE = listing.Listing(table="sessions", columns=f"{_NAMED}, {_IS_HELD}, 0", id="session_id")
 
-_MEASURED = Listing(
+_MEASURED = listing.Listing(
     table="sessions",
     columns=f"{_NAMED}, {_IS_HELD}, {build_size('sessions')} + coalesce((SELECT"
     f" cast(sum({build_size('runs')}) as bigint) FROM runs"
@@ -88,7 +79,7 @@ _NEXT_COMPONENT = Sql("SELECT min(component_id) FROM sessions WHERE component_id
 
 _SET_HOLD = Sql("UPDATE sessions SET hold = :hold WHERE session_id = :session_id")
 
-_OF_SESSIONS = f"session_id IN ({ID_GROUP})"
+_OF_SESSIONS = f"session_id IN ({listing.ID_GROUP})"
 _OF_THEIR_RUNS = f"run_id IN (SELECT run_id FROM runs WHERE {_OF_SESSIONS})"
 
 # The locks are taken in the order of the ids: two removals cannot deadlock.
@@ -143,8 +134,8 @@ def list_components() -> Steps[list[str]]:
 
 @unit
 def list_idle(
-    choice: IdleSessions, limit: int, after: Cursor | None = None, *, measured: bool = False
-) -> Steps[RowPage[IdleRow]]:
+    choice: IdleSessions, limit: int, after: listing.Cursor | None = None, *, measured: bool = False
+) -> Steps[listing.RowPage[IdleRow]]:
     """Read a page of idle sessions, those that were not used for longest first.
 
     It can have fewer sessions than its limit, and a next page.
@@ -157,13 +148,13 @@ def list_idle(
         SESSION_LEADS["updated_at"],
         choice.visibility,
         {"session_type": choice.session_type, "component_id": choice.component_id},
-        compared=Conditions(("component_id IS NULL",) if choice.without_component else ()),
+        compared=listing.Conditions(("component_id IS NULL",) if choice.without_component else ()),
         times=(None, choice.before),
     )
     # With a total nothing is counted.
-    page = Slice("updated_at", "asc", limit, after=after, total=(0, False))
+    page = listing.Slice("updated_at", "asc", limit, after=after, total=(0, False))
     rows = yield from filtered.list_page(page, IdleRow)
-    for group in group_ids([row.session_id for row in rows.rows]):
+    for group in listing.group_ids([row.session_id for row in rows.rows]):
         busy = {session_id for (session_id,) in (yield Statement(_BUSY_SESSIONS, group))}
         for row in rows.rows:
             row.is_busy |= row.session_id in busy
@@ -193,12 +184,12 @@ def remove_sessions(
     """
     removal = PruneRecord(removed=[], held=[], busy=[], used=[], missing=[])
     find_busy = _SESSIONS_WITH_WORK if spares_background else _BUSY_SESSIONS
-    for group in group_ids(sorted(set(session_ids))):
+    for group in listing.group_ids(sorted(set(session_ids))):
         visible = {**group, **visibility.parameters()}
         stored = {row[0]: row for row in (yield Statement(_LOCK_SESSIONS, visible))}
         busy = {session_id for (session_id,) in (yield Statement(find_busy, group))}
         removable = list[str]()
-        for session_id in read_group(group):
+        for session_id in listing.read_group(group):
             _, is_held, updated_at = stored.get(session_id, (None, None, None))
             if updated_at is None:
                 removal["missing"].append(session_id)
@@ -210,7 +201,7 @@ def remove_sessions(
                 removal["used"].append(session_id)
             else:
                 removable.append(session_id)
-        for removed in group_ids(removable):
+        for removed in listing.group_ids(removable):
             for delete in _DELETES_OF_SESSIONS:
                 yield Statement(delete, removed)
             counts = yield Statement(_DELETE_SESSIONS, removed)

@@ -16,17 +16,8 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
+from agentctl.store import schema
 from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.schema import (
-    FINISH_UPGRADE,
-    SCHEMA_VERSION,
-    TABLES,
-    Migration,
-    StoredVersion,
-    check_newer,
-    list_pending,
-    load_migrations,
-)
 from agentctl.store.sqlite.connection import (
     add_path,
     build_emptied,
@@ -107,10 +98,10 @@ def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool 
     except (apsw.BusyError, apsw.LockedError):
         return None
     empty = not connection.execute(_TABLE_NAMES).fetchall()
-    for migration in load_migrations("sqlite") if empty else ():
+    for migration in schema.load_migrations("sqlite") if empty else ():
         _apply(connection, migration)
     if empty:
-        connection.execute(FINISH_UPGRADE)
+        connection.execute(schema.FINISH_UPGRADE)
     connection.execute("COMMIT")
     if empty:
         # Write the schema to the file itself, so that it survives the loss of the log.
@@ -119,7 +110,7 @@ def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool 
     return empty
 
 
-async def migrate(path: Path, applied: Callable[[Migration], None]) -> None:
+async def migrate(path: Path, applied: Callable[[schema.Migration], None]) -> None:
     """Apply the pending migrations, each in a separate transaction, under the write lock.
 
     Of several processes one applies a migration; the others wait and find it applied. A process
@@ -127,11 +118,13 @@ async def migrate(path: Path, applied: Callable[[Migration], None]) -> None:
     """
 
     def apply_pending(connection: apsw.Connection, stop: ShouldStop) -> None:
-        while (version := run_unit(connection, require_version(path))).number < SCHEMA_VERSION:
+        while (
+            version := run_unit(connection, require_version(path))
+        ).number < schema.SCHEMA_VERSION:
             _begin_immediate(connection, stop)
             try:
                 version = run_unit(connection, require_version(path))
-                todo = list_pending("sqlite", version, str(path))[:1]
+                todo = schema.list_pending("sqlite", version, str(path))[:1]
                 for migration in todo:
                     _apply(connection, migration)
                 connection.execute("COMMIT")
@@ -140,7 +133,7 @@ async def migrate(path: Path, applied: Callable[[Migration], None]) -> None:
                     connection.execute("ROLLBACK")
             for migration in todo:
                 applied(migration)
-        check_newer(version, str(path))
+        schema.check_newer(version, str(path))
 
     await run_on_thread(path, apply_pending, writes=True)
 
@@ -157,13 +150,13 @@ def _begin_immediate(connection: apsw.Connection, stop: ShouldStop) -> None:
                 raise
 
 
-def _apply(connection: apsw.Connection, migration: Migration) -> None:
+def _apply(connection: apsw.Connection, migration: schema.Migration) -> None:
     connection.execute(migration.text).fetchall()
     connection.execute(_APPLIED, (migration.number, now()))
 
 
 @unit
-def require_version(path: Path) -> Steps[StoredVersion]:
+def require_version(path: Path) -> Steps[schema.StoredVersion]:
     """Return the schema version of a database that must exist. Raises Unavailable."""
     version = yield from read_stored_version(path)
     if version is None:
@@ -172,7 +165,7 @@ def require_version(path: Path) -> Steps[StoredVersion]:
 
 
 @unit
-def read_stored_version(path: Path) -> Steps[StoredVersion | None]:
+def read_stored_version(path: Path) -> Steps[schema.StoredVersion | None]:
     """Return the schema version; None if there are no tables.
 
     Raises:
@@ -181,7 +174,7 @@ def read_stored_version(path: Path) -> Steps[StoredVersion | None]:
     names = {name for (name,) in (yield Statement(_TABLE_NAMES))}
     if not names:
         return None
-    if not names >= TABLES:
+    if not names >= schema.TABLES:
         raise errors.Unavailable(
             "The file is not an agentctl database",
             cause=f"{path} contains something else; it was not changed",
@@ -241,7 +234,7 @@ def expected_indexes(version: int) -> set[str]:
 def build_in_memory(version: int) -> apsw.Connection:
     """Return a database in memory with the migrations up to a version."""
     connection = apsw.Connection(":memory:")
-    for migration in load_migrations("sqlite"):
+    for migration in schema.load_migrations("sqlite"):
         if migration.number <= version:
             connection.execute(migration.text).fetchall()
     return connection

@@ -18,18 +18,10 @@ from typing import IO, TYPE_CHECKING, Annotated, BinaryIO
 
 import orjson
 
+from agentctl.cli import options
 from agentctl.cli.durations import parse_days
 from agentctl.cli.files import create_directory, creating_file, publish_file
 from agentctl.cli.io import current_io
-from agentctl.cli.options import (
-    NO_CHOICE,
-    ComponentChoice,
-    DbId,
-    SessionId,
-    SessionIds,
-    Yes,
-    find_databases,
-)
 from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import CommandOutput, write_line
@@ -69,7 +61,7 @@ async def import_sessions(
     out: CommandOutput,
     file: Annotated[Path, argument("FILE", "File of sessions export (- is stdin)")],
     dry_run: bool = flag("--dry-run", "Check the file and the database, change nothing"),
-    db: DbId = None,
+    db: options.DbId = None,
 ) -> None:
     """Import sessions with all their runs.
 
@@ -82,7 +74,7 @@ async def import_sessions(
     from agentctl.store.databases import open_database
 
     assert target.local is not None
-    entry = find_databases(target.local.settings, db)[0]
+    entry = options.find_databases(target.local.settings, db)[0]
     name, counter = "stdin" if str(file) == "-" else str(file), Counter("sessions checked")
     with _opening(file) as stream:
         sessions = SessionFile(stream, name, target.local.settings)
@@ -128,7 +120,7 @@ def _opening(file: Path) -> Iterator[IO[bytes]]:
 async def rename_session(
     target: Target,
     out: CommandOutput,
-    session_id: SessionId,
+    session_id: options.SessionId,
     name: Annotated[str, argument("NAME", "New name")],
     where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
@@ -142,7 +134,7 @@ async def rename_session(
 async def summarize_session(
     target: Target,
     out: CommandOutput,
-    session_id: SessionId,
+    session_id: options.SessionId,
     where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
     """Summarize a session now."""
@@ -155,9 +147,9 @@ async def summarize_session(
 @with_target()
 async def hold_sessions(
     target: Target,
-    session_ids: SessionIds,
+    session_ids: options.SessionIds,
     reason: Annotated[str, option("--reason", "TEXT", "Reason, shown to administrators")],
-    db: DbId = None,
+    db: options.DbId = None,
 ) -> None:
     """Hold sessions: nothing deletes them until they are released.
 
@@ -172,7 +164,9 @@ async def hold_sessions(
 
 
 @with_target()
-async def release_sessions(target: Target, session_ids: SessionIds, db: DbId = None) -> None:
+async def release_sessions(
+    target: Target, session_ids: options.SessionIds, db: options.DbId = None
+) -> None:
     """End the holds of sessions, which can be deleted then."""
 
     async def release(session_id: str) -> None:
@@ -215,13 +209,13 @@ async def prune_sessions(
     idle: Annotated[
         str, option("--idle", "DAYS", "Time since the last use of a session, such as 90d")
     ],
-    choice: ComponentChoice = NO_CHOICE,
+    choice: options.ComponentChoice = options.NO_CHOICE,
     dry_run: bool = flag("--dry-run", "Show what would be removed, remove nothing"),
     export: Path | None = option(
         "--export", "FOLDER", "Write the sessions to files in this folder before they are removed"
     ),
-    yes: Yes = False,
-    db: DbId = None,
+    yes: options.Yes = False,
+    db: options.DbId = None,
 ) -> None:
     """Remove the sessions that were not used for some days, with their runs.
 
@@ -301,11 +295,11 @@ async def _prune(
 @with_target()
 async def delete_sessions(
     target: Target,
-    session_ids: SessionIds,
-    yes: Yes = False,
+    session_ids: options.SessionIds,
+    yes: options.Yes = False,
     cancel: bool = flag("--cancel", "Cancel live runs first; deletes one session at a time"),
     dry_run: bool = flag("--dry-run", "Print the sessions that would be deleted, delete none"),
-    db: DbId = None,
+    db: options.DbId = None,
 ) -> None:
     """Delete sessions and their runs.
 

@@ -14,31 +14,10 @@ from agentctl import errors
 from agentctl.config.databases import SQLITE_SCHEME, check_database_url
 from agentctl.config.places import Place
 from agentctl.config.settings import Database
-from agentctl.interface.requests import (
-    DEFAULT_LOCATOR,
-    FIRST_RUNS,
-    FULL_VIEW,
-    RunFilter,
-    RunView,
-    SessionFilter,
-    SessionLocator,
-    SessionRunsQuery,
-)
+from agentctl.interface import requests
 from agentctl.interface.requests.lists import check_text_filters, is_text_match
 from agentctl.interface.requests.memories import MemoryFilter
-from agentctl.interop.agentos.backend import (
-    SESSION_FILTERS,
-    AgentOSBackend,
-    build_meta,
-    build_page,
-    build_runs_page,
-    check_session,
-    is_between,
-    is_match,
-    read_page_number,
-    select_runs,
-    view_run,
-)
+from agentctl.interop.agentos import backend
 from agentctl.interop.agentos.database.reader import (
     AgentOSReader,
     Record,
@@ -82,18 +61,18 @@ async def open_agentos_database(
         yield AgentOSDatabase(AgentOSReader(source, layout))
 
 
-class AgentOSDatabase(AgentOSBackend):
+class AgentOSDatabase(backend.AgentOSBackend):
     """The `interface.operations.Operations` on sessions, runs and memories that read."""
 
     def __init__(self, reader: AgentOSReader) -> None:
         super().__init__(f"a database of {reader.layout.name}", reader.layout.place)
         self.reader = reader
 
-    async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
+    async def get_sessions(self, filter: requests.SessionFilter) -> Document[Any]:
         page = filter.page
         self.refuse_search(filter)
         check_text_filters(filter.metadata, filter.tag, filter.error)
-        if filter.session_name or any(getattr(filter, name) for name in SESSION_FILTERS):
+        if filter.session_name or any(getattr(filter, name) for name in backend.SESSION_FILTERS):
             matching, offset = list[Record](), 0
             while sessions := await self.reader.list_sessions(_NAMED_PAGE, offset, filter):
                 for session in sessions:
@@ -102,8 +81,8 @@ class AgentOSDatabase(AgentOSBackend):
                     if _is_match(session, row, runs, filter):
                         matching.append(row)
                 offset += _NAMED_PAGE
-            return build_page(matching, page)
-        number = read_page_number(page)
+            return backend.build_page(matching, page)
+        number = backend.read_page_number(page)
         total = await self.reader.count_sessions(filter)
         offset = (number - 1) * page.limit
         sessions = await self.reader.list_sessions(page.limit, offset, filter)
@@ -111,12 +90,12 @@ class AgentOSDatabase(AgentOSBackend):
             build_session_record(session, await self.reader.list_runs(session))
             for session in sessions
         ]
-        return build_document({"data": records, "meta": build_meta(page, number, total)})
+        return build_document({"data": records, "meta": backend.build_meta(page, number, total)})
 
     async def get_session_by_id(
         self,
         session_id: str,
-        where: SessionLocator = DEFAULT_LOCATOR,
+        where: requests.SessionLocator = requests.DEFAULT_LOCATOR,
         *,
         view: SessionView = "full",
     ) -> Document[Any]:
@@ -167,29 +146,31 @@ class AgentOSDatabase(AgentOSBackend):
 
         return build_document(detail)
 
-    async def _require_session(self, session_id: str, where: SessionLocator) -> StoredSession:
+    async def _require_session(
+        self, session_id: str, where: requests.SessionLocator
+    ) -> StoredSession:
         session = await self.reader.find_session(session_id)
         if session is None:
             raise errors.NotFound("Session not found")
-        check_session(where, session.kind, session.keys["user_id"])
+        backend.check_session(where, session.kind, session.keys["user_id"])
         return session
 
     async def get_session_runs(
-        self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
+        self, session_id: str, query: requests.SessionRunsQuery = requests.FIRST_RUNS
     ) -> Document[Any]:
         session = await self._require_session(session_id, query.where)
         runs = await self.reader.list_runs(session)
-        return build_document(select_runs(runs, query))
+        return build_document(backend.select_runs(runs, query))
 
-    async def get_runs(self, filter: RunFilter) -> Document[Any]:
+    async def get_runs(self, filter: requests.RunFilter) -> Document[Any]:
         """Return matching runs, session by session, the newest session first.
 
         A page has all matching runs of its sessions. A session without one is not a page.
         """
         self.refuse_search(filter)
         if filter.session_id is not None:
-            session = await self._require_session(filter.session_id, DEFAULT_LOCATOR)
-            return build_runs_page(await self._list_runs_of_user(session, filter), filter)
+            session = await self._require_session(filter.session_id, requests.DEFAULT_LOCATOR)
+            return backend.build_runs_page(await self._list_runs_of_user(session, filter), filter)
         offset = int(filter.page.cursor or 0)
         while sessions := await self.reader.list_sessions(_STATED_PAGE, offset):
             offset += len(sessions)
@@ -197,13 +178,15 @@ class AgentOSDatabase(AgentOSBackend):
                 run
                 for session in sessions
                 for run in await self._list_runs_of_user(session, filter)
-                if is_match(run, filter)
+                if backend.is_match(run, filter)
             ]
             if runs:
                 return build_document({"data": runs, "meta": {"next_cursor": str(offset)}})
         return build_document({"data": [], "meta": {"next_cursor": None}})
 
-    async def _list_runs_of_user(self, session: StoredSession, filter: RunFilter) -> list[Record]:
+    async def _list_runs_of_user(
+        self, session: StoredSession, filter: requests.RunFilter
+    ) -> list[Record]:
         runs = await self.reader.list_runs(session)
         owner = session.keys["user_id"]
         return [run for run in runs if filter.user_id in (None, run["user_id"] or owner)]
@@ -212,15 +195,15 @@ class AgentOSDatabase(AgentOSBackend):
         self,
         session_id: str,
         run_id: str,
-        where: SessionLocator = DEFAULT_LOCATOR,
+        where: requests.SessionLocator = requests.DEFAULT_LOCATOR,
         *,
-        form: RunView = FULL_VIEW,
+        form: requests.RunView = requests.FULL_VIEW,
     ) -> Document[Any]:
         session = await self._require_session(session_id, where)
         runs = await self.reader.list_runs(session)
         for run in runs:
             if run["run_id"] == run_id:
-                return build_document(view_run(run, form, runs))
+                return build_document(backend.view_run(run, form, runs))
         raise errors.NotFound("Run not found")
 
     async def get_memories(self, filter: MemoryFilter) -> Document[Any]:
@@ -229,11 +212,11 @@ class AgentOSDatabase(AgentOSBackend):
             async for memory in self.reader.list_memories()
             if filter.user_id in (None, memory["user_id"])
         ]
-        return build_page(memories, filter.page)
+        return backend.build_page(memories, filter.page)
 
 
 def _is_match(
-    session: StoredSession, row: Record, runs: list[Record], filter: SessionFilter
+    session: StoredSession, row: Record, runs: list[Record], filter: requests.SessionFilter
 ) -> bool:
     """Return True if a session matches its name, and the filters of `SESSION_FILTERS`."""
     last_run = next((run for run in reversed(runs) if not run["parent_run_id"]), None)
@@ -242,7 +225,7 @@ def _is_match(
     return (
         row["session_name"].lower().startswith((filter.session_name or "").lower())
         and filter.status in (None, row["last_status"])
-        and is_between(row["created_at"], filter.created_after, filter.created_before)
-        and is_between(row["updated_at"], filter.updated_after, filter.updated_before)
+        and backend.is_between(row["created_at"], filter.created_after, filter.created_before)
+        and backend.is_between(row["updated_at"], filter.updated_after, filter.updated_before)
         and is_text_match(texts, filter.metadata, filter.tag, filter.error)
     )

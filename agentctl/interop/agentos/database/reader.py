@@ -12,14 +12,8 @@ from typing import Any, TypeVar
 import orjson
 
 from agentctl.interface.requests import SessionFilter
+from agentctl.interop.agentos import mapping
 from agentctl.interop.agentos.database.source import Layout, Row, Source
-from agentctl.interop.agentos.mapping import (
-    build_last_run,
-    find_session_kind,
-    read_memory,
-    read_run,
-    read_session,
-)
 from agentctl.interop.agentos.values import parse_moment
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -134,7 +128,7 @@ class AgentOSReader:
     def _parse_session(self, row: Row) -> StoredSession:
         keys = {name: _decode_text(value) for name, value in zip(_KEYS, row, strict=False)}
         created, updated = row[-2], row[-1]
-        kind = find_session_kind({name: value for name, value in keys.items() if value})
+        kind = mapping.find_session_kind({name: value for name, value in keys.items() if value})
         session = StoredSession(
             kind, keys, created_at=parse_moment(created), updated_at=parse_moment(updated)
         )
@@ -177,12 +171,12 @@ class AgentOSReader:
                 run_id = _decode_text(encoded_id) or ""
                 try:
                     data = _decode("run_data", encoded, dict) or {}
-                    runs.append(read_run({"run_id": run_id, **data}, session.session_id))
+                    runs.append(mapping.read_run({"run_id": run_id, **data}, session.session_id))
                 except UnreadableRow as failure:
                     runs.append(_build_unreadable_run(run_id, session, str(failure)))
         known = {run["run_id"] for run in runs}
         legacy = [
-            read_run(run, session.session_id)
+            mapping.read_run(run, session.session_id)
             if isinstance(run, dict)
             else _build_unreadable_run("", session, "an element of runs is not an object")
             for run in session.legacy_runs
@@ -220,7 +214,7 @@ def _build_condition(filter: SessionFilter) -> tuple[str, list[str]]:
 
 
 def _build_unreadable_run(run_id: str, session: StoredSession, reason: str) -> Record:
-    run = read_run(
+    run = mapping.read_run(
         {"run_id": run_id, KINDS[session.kind].id_field: session.component_id}, session.session_id
     )
     return run | {"status": "UNREADABLE", "error": {"code": "UNREADABLE", "detail": reason}}
@@ -238,7 +232,7 @@ def _parse_memory(row: Record) -> Record:
     except UnreadableRow as failure:
         problem = str(failure)
     built |= {name: row[name] for name in _TIMES}
-    return read_memory(built) | {"problem": problem}
+    return mapping.read_memory(built) | {"problem": problem}
 
 
 def _decode_text(value: object) -> str | None:
@@ -285,10 +279,10 @@ def build_session_record(session: StoredSession, runs: Sequence[Record]) -> Reco
         KINDS[session.kind].id_field: session.component_id,
         "total_tokens": tokens,
     }
-    record = read_session(known) | {
+    record = mapping.read_session(known) | {
         "run_count": len(runs),
         "last_status": top_level[-1]["status"] if top_level else None,
-        "last_run": build_last_run(top_level[-1]) if top_level else None,
+        "last_run": mapping.build_last_run(top_level[-1]) if top_level else None,
         "created_at": format_optional_time(session.created_at),
         "updated_at": format_optional_time(session.updated_at or session.created_at),
     }

@@ -8,18 +8,11 @@ from typing import Any
 
 from agentctl import errors
 from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
+from agentctl.interop.agentos import values
 from agentctl.interop.agentos.mapping import read_account, read_component, read_memory
 from agentctl.interop.agentos.remote.runs import AgentOSRuns
 from agentctl.interop.agentos.remote.sessions import Record, omit_type, view_session
 from agentctl.interop.agentos.routes import AGENTOS_ROUTES
-from agentctl.interop.agentos.values import (
-    Built,
-    format_moment,
-    read_object,
-    read_objects,
-    read_required,
-    read_text,
-)
 from agentctl.interop.agentos.waiting import PAUSE_TYPES, find_waiting
 from agentctl.records.approvals import hash_call
 from agentctl.records.document import Document, build_document
@@ -136,7 +129,7 @@ class AgentOSOperations(AgentOSRuns):
     ) -> Document[Any]:
         return build_document(await self._read_approval(approval_id))
 
-    async def _read_approval(self, approval_id: str) -> Built:
+    async def _read_approval(self, approval_id: str) -> values.Built:
         path = _build_path("get_approval", approval_id)
         return read_approval(await self.read_object(Request("GET", path)))
 
@@ -180,45 +173,46 @@ class AgentOSOperations(AgentOSRuns):
         return build_document(decided)
 
 
-def read_approval(record: Record) -> Built:
+def read_approval(record: Record) -> values.Built:
     """Build the record of an approval.
 
     AgentOS has one record for all calls of a pause that need a person. All of them are shown, and
     the hash is that of all.
     """
     tools = [
-        read_object(each.get("tool_execution")) for each in read_objects(record.get("requirements"))
+        values.read_object(each.get("tool_execution"))
+        for each in values.read_objects(record.get("requirements"))
     ]
     # Those of a decided record are shown, too.
     undecided = [tool | _UNDECIDED for tool in tools if tool]
     waiting = find_waiting({**record, "requirements": None, "tools": undecided})
     calls = [approval for approval, _ in waiting]
     first = calls[0] if calls else _read_call(record)
-    data = read_object(record.get("resolution_data")) or {}
+    data = values.read_object(record.get("resolution_data")) or {}
     names = [call["tool_name"] for call in calls] or [first["tool_name"]]
     arguments = first["arguments"]
     if len(calls) > 1:
         arguments = {call["tool_call_id"]: call["arguments"] for call in calls}
-    run_id, name = read_required(record.get("run_id")), ", ".join(dict.fromkeys(names))
+    run_id, name = values.read_required(record.get("run_id")), ", ".join(dict.fromkeys(names))
     return first | {
-        "approval_id": read_required(record.get("id")),
+        "approval_id": values.read_required(record.get("id")),
         "kind": _KINDS.get(str(record.get("pause_type")), first["kind"]),
-        "status": read_required(record.get("status")),
+        "status": values.read_required(record.get("status")),
         "policy": "other" if record.get("approval_type") == "required" else "user",
         "tool_name": name,
         "arguments": arguments,
         "arguments_hash": hash_call(run_id, first["tool_call_id"], name, arguments),
         "answer": data.get("values"),
         "result": data.get("result"),
-        "note": read_text(data.get("note")),
-        "created_at": format_moment(record.get("created_at")),
-        "expires_at": format_moment(record.get("expires_at")),
-        "decided_at": format_moment(record.get("resolved_at")),
-        "decided_by": read_text(record.get("resolved_by")),
+        "note": values.read_text(data.get("note")),
+        "created_at": values.format_moment(record.get("created_at")),
+        "expires_at": values.format_moment(record.get("expires_at")),
+        "decided_at": values.format_moment(record.get("resolved_at")),
+        "decided_by": values.read_text(record.get("resolved_by")),
     }
 
 
-def _read_call(record: Record) -> Built:
+def _read_call(record: Record) -> values.Built:
     """Return the only call of a record that does not have it as an object."""
     call = {
         "tool_call_id": record.get("id"),

@@ -13,17 +13,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.errors import InvalidResponse, RunFailed
-from agentctl.interface.requests import (
-    BEFORE_FIRST_EVENT,
-    FULL_VIEW,
-    CancelRequest,
-    ResumeRequest,
-    RunFilter,
-    RunRequest,
-    RunView,
-    SessionLocator,
-    StreamEvent,
-)
+from agentctl.interface import requests
 from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.agentos.backend import build_runs_page, view_run
 from agentctl.interop.agentos.mapping import read_error, read_run
@@ -91,9 +81,9 @@ class AgentOSRuns(AgentOSSessions):
 
     async def stream_continued_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
-    ) -> AsyncIterator[StreamEvent]:
+    ) -> AsyncIterator[requests.StreamEvent]:
         post, _ = self._build_continue(kind, component_id, run_id, request, stream=True)
-        reader = EventReader(kind, run_id, BEFORE_FIRST_EVENT)
+        reader = EventReader(kind, run_id, requests.BEFORE_FIRST_EVENT)
         async with contextlib.aclosing(self._stream(post, reader)) as events:
             async for event in events:
                 yield event
@@ -123,7 +113,7 @@ class AgentOSRuns(AgentOSSessions):
         return Request("POST", path, form=form), session_id
 
     async def create_run(
-        self, kind: ComponentKind, component_id: str, request: RunRequest
+        self, kind: ComponentKind, component_id: str, request: requests.RunRequest
     ) -> Document[Any]:
         wait = 0.0 if request.background else None
         post = replace(
@@ -135,10 +125,10 @@ class AgentOSRuns(AgentOSSessions):
         return build_document({**run, "input": run["input"] or request.message or ""})
 
     async def stream_run(
-        self, kind: ComponentKind, component_id: str, request: RunRequest
-    ) -> AsyncIterator[StreamEvent]:
+        self, kind: ComponentKind, component_id: str, request: requests.RunRequest
+    ) -> AsyncIterator[requests.StreamEvent]:
         post = self._build_start(kind, component_id, request, stream=True)
-        reader = EventReader(kind, "", BEFORE_FIRST_EVENT)
+        reader = EventReader(kind, "", requests.BEFORE_FIRST_EVENT)
         async with contextlib.aclosing(self._stream(post, reader)) as events:
             async for event in events:
                 yield event
@@ -153,7 +143,7 @@ class AgentOSRuns(AgentOSSessions):
             self.paused[str(reader.pause.get("run_id"))] = dict(reader.pause)
 
     def _build_start(
-        self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
+        self, kind: ComponentKind, component_id: str, request: requests.RunRequest, *, stream: bool
     ) -> Request:
         """Build the request that starts a run; Unsupported if AgentOS lacks a part of it."""
         for name, missing in _NOT_IN_RUNS.items():
@@ -174,8 +164,8 @@ class AgentOSRuns(AgentOSSessions):
         return Request("POST", path, form=form)
 
     async def resume_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncIterator[StreamEvent]:
+        self, kind: ComponentKind, component_id: str, run_id: str, request: requests.ResumeRequest
+    ) -> AsyncIterator[requests.StreamEvent]:
         """Yield the events that the server has of a run, and return when the run has ended.
 
         AgentOS buffers the events of streamed background runs only. For any other run, and after
@@ -183,7 +173,7 @@ class AgentOSRuns(AgentOSSessions):
         """
         session_id = self._require_session(run_id, request.session_id)
         path = _component_path(operation_ids(kind).resume_run, kind, component_id, run_id)
-        after = None if request.after == BEFORE_FIRST_EVENT else request.after
+        after = None if request.after == requests.BEFORE_FIRST_EVENT else request.after
         post = Request(
             "POST", path, form=build_query(session_id=session_id, last_event_index=after)
         )
@@ -199,7 +189,9 @@ class AgentOSRuns(AgentOSSessions):
     # AgentOS has no other operation for the events of a run.
     follow_run = resume_run
 
-    async def _stream(self, request: Request, reader: EventReader) -> AsyncGenerator[StreamEvent]:
+    async def _stream(
+        self, request: Request, reader: EventReader
+    ) -> AsyncGenerator[requests.StreamEvent]:
         try:
             async with self.connection.stream(request) as chunks:
                 parser = EventParser()
@@ -232,7 +224,7 @@ class AgentOSRuns(AgentOSSessions):
             reads += 1
             await asyncio.sleep(POLL_SECONDS if reads < SHORT_POLLS else LONG_POLL_SECONDS)
 
-    async def get_runs(self, filter: RunFilter) -> Document[Any]:
+    async def get_runs(self, filter: requests.RunFilter) -> Document[Any]:
         """Return the runs of a session; the server has no list of runs across sessions."""
         self.refuse_search(filter)
         if filter.session_id is None:
@@ -240,11 +232,11 @@ class AgentOSRuns(AgentOSSessions):
                 "a list of runs across sessions",
                 "name a session with --session ID, or list them with: agentctl sessions list",
             )
-        where = SessionLocator(user_id=filter.user_id, db_id=filter.db_id)
+        where = requests.SessionLocator(user_id=filter.user_id, db_id=filter.db_id)
         return build_runs_page(await self.read_session_runs(filter.session_id, where), filter)
 
     async def list_component_runs(
-        self, kind: ComponentKind, component_id: str, filter: RunFilter
+        self, kind: ComponentKind, component_id: str, filter: requests.RunFilter
     ) -> Document[Any]:
         self.refuse_search(filter)
         if filter.session_id is None:
@@ -261,7 +253,7 @@ class AgentOSRuns(AgentOSSessions):
         run_id: str,
         *,
         session_id: str | None = None,
-        form: RunView = FULL_VIEW,
+        form: requests.RunView = requests.FULL_VIEW,
     ) -> Document[Any]:
         session_id = self._require_session(run_id, session_id)
         run = await self._read_run(kind, component_id, run_id, session_id)
@@ -281,7 +273,7 @@ class AgentOSRuns(AgentOSSessions):
         return read_run({KINDS[kind].id_field: component_id, **record}, session_id)
 
     async def cancel_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
+        self, kind: ComponentKind, component_id: str, run_id: str, request: requests.CancelRequest
     ) -> Document[Any]:
         """Request a cancel, and read the run until it has a final status or the wait has ended.
 
@@ -369,7 +361,7 @@ class EventReader:
         self.pause: Record | None = None
         self.refusal: str | None = None
 
-    def read(self, received: ServerEvent) -> StreamEvent | None:
+    def read(self, received: ServerEvent) -> requests.StreamEvent | None:
         """Return the event of the run, None for one that is dropped.
 
         Raises:
@@ -401,7 +393,9 @@ class EventReader:
         index = data.get("event_index")
         number = index if type(index) is int else self._after + 1
         self._after = max(number, self._after)
-        return StreamEvent(number, name, orjson.dumps(_build_data(kind, data, is_own=is_own)))
+        return requests.StreamEvent(
+            number, name, orjson.dumps(_build_data(kind, data, is_own=is_own))
+        )
 
 
 def _build_data(kind: EventKind | None, data: dict[str, Any], *, is_own: bool) -> dict[str, Any]:

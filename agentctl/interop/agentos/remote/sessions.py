@@ -24,31 +24,10 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionPatch,
     SessionRunsQuery,
+    memories,
 )
 from agentctl.interface.requests.accounts import AccountFilter
-from agentctl.interface.requests.memories import (
-    MemoryDeletion,
-    MemoryFilter,
-    MemoryPatch,
-    NewMemory,
-)
-from agentctl.interop.agentos.backend import (
-    SESSION_FILTERS,
-    AgentOSBackend,
-    build_meta,
-    check_session,
-    read_page_number,
-    select_runs,
-    view_run,
-)
-from agentctl.interop.agentos.mapping import (
-    find_session_kind,
-    read_account,
-    read_memory,
-    read_run,
-    read_session,
-    read_session_head,
-)
+from agentctl.interop.agentos import backend, mapping
 from agentctl.interop.agentos.remote.server import AgentOS
 from agentctl.interop.agentos.values import read_count
 from agentctl.records.document import Document, build_document
@@ -63,7 +42,7 @@ Record = dict[str, Any]
 _CONCURRENT_REQUESTS = 8
 
 
-class AgentOSSessions(AgentOSBackend):
+class AgentOSSessions(backend.AgentOSBackend):
     """Requests to an AgentOS server, and the operations on sessions."""
 
     def __init__(self, connection: Connection, server: AgentOS) -> None:
@@ -109,7 +88,7 @@ class AgentOSSessions(AgentOSBackend):
             raise self.build_missing_error(
                 "cursors of this form", "its lists have page numbers: use --page NUMBER"
             )
-        number = max(1, read_page_number(page))
+        number = max(1, backend.read_page_number(page))
         paging = (("limit", str(page.limit)), ("page", str(number)))
         found = await self.read_object(Request("GET", path, (*query, *paging)))
         rows, meta = found.get("data"), found.get("meta")
@@ -122,12 +101,12 @@ class AgentOSSessions(AgentOSBackend):
             )
         counts = meta if isinstance(meta, dict) else {}
         total, pages = (read_count(counts.get(name)) for name in ("total_count", "total_pages"))
-        built = build_meta(page, number, total, pages)
+        built = backend.build_meta(page, number, total, pages)
         return rows, built if rows else built | {"next_cursor": None}
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
         self.refuse_search(filter)
-        if given := [name for name in SESSION_FILTERS if getattr(filter, name)]:
+        if given := [name for name in backend.SESSION_FILTERS if getattr(filter, name)]:
             raise self.build_missing_error(
                 f"a filter of sessions by {given[0]}",
                 "read its database: agentctl sessions list --database URL",
@@ -136,7 +115,7 @@ class AgentOSSessions(AgentOSBackend):
         query = query_of(filter, without=("limit", "page", "cursor", "session_name"))
         path = build_path("get_sessions")
         rows, meta = await self.read_page(path, query, filter.page)
-        sessions = [read_session(row) for row in rows]
+        sessions = [mapping.read_session(row) for row in rows]
         if filter.session_name:
             prefix = filter.session_name.lower()
             sessions = [row for row in sessions if row["session_name"].lower().startswith(prefix)]
@@ -158,7 +137,7 @@ class AgentOSSessions(AgentOSBackend):
             "get_session_by_id", session_id=session_id, where=omit_type(where), view="full"
         )
         session = await self.read_object(request)
-        check_session(where, find_session_kind(session), where.user_id)
+        backend.check_session(where, mapping.find_session_kind(session), where.user_id)
         session.setdefault("session_id", session_id)
         session["session_name"] = str(session.get("session_name") or "")
         history = session.get("chat_history")
@@ -212,7 +191,7 @@ class AgentOSSessions(AgentOSBackend):
 
         async def read(session_id: str) -> str:
             async with semaphore:
-                return find_session_kind(await self._read_session(session_id, where))
+                return mapping.find_session_kind(await self._read_session(session_id, where))
 
         return list(await asyncio.gather(*map(read, session_ids)))
 
@@ -221,13 +200,13 @@ class AgentOSSessions(AgentOSBackend):
     ) -> Document[Any]:
         """Return the runs of a session; AgentOS has no pages of them, so they are selected here."""
         runs = await self.read_session_runs(session_id, query.where)
-        return build_document(select_runs(runs, query))
+        return build_document(backend.select_runs(runs, query))
 
     async def read_session_runs(self, session_id: str, where: SessionLocator) -> list[Record]:
         """Return the records of all runs of a session, in the order of the server."""
         path = build_path("get_session_runs", session_id=session_id)
         runs = await self.read_list(Request("GET", path, query_of(where)))
-        return [read_run(run, session_id) for run in runs]
+        return [mapping.read_run(run, session_id) for run in runs]
 
     async def get_session_run(
         self,
@@ -242,7 +221,7 @@ class AgentOSSessions(AgentOSBackend):
         for child in run["member_runs"] if form.view == "items" else ():
             with suppress(errors.NotFound):
                 children.append(await self._read_session_run(session_id, child, where))
-        return build_document(view_run(run, form, children))
+        return build_document(backend.view_run(run, form, children))
 
     async def _read_session_run(
         self, session_id: str, run_id: str, where: SessionLocator
@@ -250,20 +229,20 @@ class AgentOSSessions(AgentOSBackend):
         request = self.build(
             "get_session_run", session_id=session_id, run_id=run_id, where=where, form=FULL_VIEW
         )
-        return read_run(await self.read_object(request), session_id)
+        return mapping.read_run(await self.read_object(request), session_id)
 
     # Memories
 
-    async def get_memories(self, filter: MemoryFilter) -> Document[Any]:
+    async def get_memories(self, filter: memories.MemoryFilter) -> Document[Any]:
         skipped = ("limit", "page", "cursor", "topics")
         query = query_of(filter, without=(*skipped, "sort_by"))
         query += build_query(sort_by=filter.page.sort_by)
         # AgentOS takes a list as a repeated parameter.
         query += tuple(("topics", topic) for topic in filter.topics)
         rows, meta = await self.read_page(build_path("get_memories"), query, filter.page)
-        return build_document({"data": [read_memory(row) for row in rows], "meta": meta})
+        return build_document({"data": [mapping.read_memory(row) for row in rows], "meta": meta})
 
-    async def create_memory(self, memory: NewMemory) -> Document[Any]:
+    async def create_memory(self, memory: memories.NewMemory) -> Document[Any]:
         if memory.user_id is None and self.server.auth_mode != "jwt":
             raise errors.ValidationFailed(
                 f"{self.name} needs the user of a memory",
@@ -271,21 +250,21 @@ class AgentOSSessions(AgentOSBackend):
                 hint="pass --user ID",
             )
         record = await self.read_object(self.build("create_memory", memory=memory))
-        return build_document(read_memory(record))
+        return build_document(mapping.read_memory(record))
 
-    async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[Any]:
+    async def update_memory(self, memory_id: str, patch: memories.MemoryPatch) -> Document[Any]:
         stored = await self.read_object(self.build("get_memory", memory_id=memory_id))
         # AgentOS replaces the whole memory, and finds it by its user too.
         whole = {name: stored.get(name) for name in ("memory", "topics", "user_id")}
         request = self.build("update_memory", memory_id=memory_id, patch=patch)
         request = replace(request, body=whole | (request.body or {}))
-        return build_document(read_memory(await self.read_object(request)))
+        return build_document(mapping.read_memory(await self.read_object(request)))
 
     async def delete_memory(self, memory_id: str) -> None:
         await self.read_object(self.build("get_memory", memory_id=memory_id))
         await self.send(self.build("delete_memory", memory_id=memory_id))
 
-    async def delete_memories(self, deletion: MemoryDeletion) -> None:
+    async def delete_memories(self, deletion: memories.MemoryDeletion) -> None:
         if deletion.all:
             raise self.build_missing_error(
                 "a deletion of all memories of a user",
@@ -307,7 +286,7 @@ class AgentOSSessions(AgentOSBackend):
         path = build_path("list_service_accounts")
         rows, meta = await self.read_page(path, query, filter.page)
         moment = now()
-        accounts = [read_account(row, moment) for row in rows]
+        accounts = [mapping.read_account(row, moment) for row in rows]
         if filter.name is not None:  # AgentOS has no filter by name
             accounts = [account for account in accounts if account["name"] == filter.name]
             meta["searched"] = "page"
@@ -319,7 +298,7 @@ class AgentOSSessions(AgentOSBackend):
 
 def view_session(session: Record, view: SessionView) -> Record:
     """Return a session in a view, for which AgentOS has no parameter."""
-    return session if view == "full" else read_session_head(session)
+    return session if view == "full" else mapping.read_session_head(session)
 
 
 def omit_type(where: SessionLocator) -> SessionLocator:

@@ -33,13 +33,7 @@ from agentctl.interface.requests import (
 )
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.files import ByteRange
-from agentctl.interop.agentos.server.operation import (
-    Endpoints,
-    Seconds,
-    build_page,
-    list_rows,
-    read_repeated,
-)
+from agentctl.interop.agentos.server import operation
 from agentctl.interop.agentos.server.pauses import (
     read_ruling,
     write_approval_type,
@@ -81,7 +75,7 @@ class ResolveBody(TypedDict, total=False):
 _RESOLVE = RequestBody(ResolveBody)
 
 
-class ApprovalEndpoints(Endpoints):
+class ApprovalEndpoints(operation.Endpoints):
     """The endpoints of approvals."""
 
     async def get_approvals(
@@ -117,9 +111,11 @@ class ApprovalEndpoints(Endpoints):
                 run_id=run_id,
                 page=first,
             )
-            rows, total = await list_rows(call.operations.get_approvals, selected, limit)
+            rows, total = await operation.list_rows(call.operations.get_approvals, selected, limit)
 
-        return json_response(build_page([self._write(row) for row in rows], total, page, limit))
+        return json_response(
+            operation.build_page([self._write(row) for row in rows], total, page, limit)
+        )
 
     async def count_approvals(self, call: Call, user_id: UserId = None) -> Response:
         """Handle `GET /approvals/count`."""
@@ -231,7 +227,7 @@ class _DeletionBody(DeleteSessionsBody, total=False):
 _DELETE = RequestBody(_DeletionBody)
 
 
-class SessionEndpoints(Endpoints):
+class SessionEndpoints(operation.Endpoints):
     """The endpoints of sessions."""
 
     async def get_media(
@@ -267,7 +263,7 @@ class SessionEndpoints(Endpoints):
                 return _build_session_page(record["data"], total, first.page, size)
 
             return self._bodies.respond(("sessions", document.raw, first.page, size), build)
-        sessions, total = await list_rows(call.operations.get_sessions, selected, size)
+        sessions, total = await operation.list_rows(call.operations.get_sessions, selected, size)
         return json_response(_build_session_page(sessions, total, first.page, size))
 
     async def delete_session(
@@ -301,8 +297,8 @@ class SessionEndpoints(Endpoints):
         call: Call,
         session_id: SessionId,
         where: SessionLocator = DEFAULT_LOCATOR,
-        created_after: Seconds = None,
-        created_before: Seconds = None,
+        created_after: operation.Seconds = None,
+        created_before: operation.Seconds = None,
     ) -> Response:
         """Handle `GET /sessions/{session_id}/runs` and `…/run-previews`.
 
@@ -318,7 +314,7 @@ class SessionEndpoints(Endpoints):
             if len(part.raw) < query.limit * MINIMUM_RUN_BYTES or len(part.value) < query.limit:
                 break
             query = replace(query, after=part.value[-1]["run_id"])
-        statuses = read_repeated(call, "status")
+        statuses = operation.read_repeated(call, "status")
         key = ("previews" if previews else "runs", *parts, *statuses, created_after, created_before)
 
         def build() -> list[dict[str, Any]]:
@@ -355,4 +351,4 @@ def _build_session_page(
         {**item, "metrics": write_counters({"total_tokens": item["total_tokens"]})}
         for item in sessions
     ]
-    return build_page(items, total, page, size)
+    return operation.build_page(items, total, page, size)
