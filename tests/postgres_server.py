@@ -140,15 +140,16 @@ def _read_status(pid: int) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def run_postgres_server(
-    *, durable: bool = False, settings: Sequence[str] = ()
+    *, durable: bool = False, settings: Sequence[str] = (), parent: Path | None = None
 ) -> Iterator[PostgresServer]:
     """Start a server; stop and delete it at the end.
 
     Args:
         durable: True if acknowledged changes must survive a crash of the machine as well.
         settings: further settings of the server, as `NAME=VALUE`.
+        parent: the folder of its folder.
     """
-    folder = Path(tempfile.mkdtemp(prefix="agentctl-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="agentctl-pg-", dir=parent))
     try:
         server = PostgresServer(folder, durable=durable, settings=settings)
         server.start()

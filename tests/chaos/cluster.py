@@ -15,7 +15,7 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ import apsw
 import asyncpg
 
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import start_endpoint
+from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.poolers.pgbouncer import MISSING, PgBouncer, find_pgbouncer, running_pgbouncer
 from tests.postgres_server import PostgresServer, list_children, run_postgres_server
 from tests.process import ServerProcess, serve_config
@@ -55,6 +55,7 @@ class Server:
         variables: further environment variables of the server.
 
     Attributes:
+        variables: further environment variables of the next start.
         url: the URL, the same after a restart; empty before the first start.
         logs: the log file of each start.
     """
@@ -71,7 +72,7 @@ class Server:
         self.deployment = deployment
         self._options = options
         self._program = program
-        self._variables = {**program.variables, **(variables or {})}
+        self.variables = {**program.variables, **(variables or {})}
         self.url = ""
         self.logs = list[Path]()
         self._context = contextlib.ExitStack()
@@ -105,7 +106,7 @@ class Server:
         name = f"{self.name}-{len(self.logs) + 1}.log"
         self.logs.append(self.deployment.folder / name)
         options = ("--port", port, *self._options)
-        kind = {"variables": self._variables, "program": self._program.command}
+        kind = {"variables": self.variables, "program": self._program.command}
         running = serve_config(self.deployment.path, *options, log=name, **kind)
         self._running = self._context.enter_context(running)
         self.url = self._running.url
@@ -125,10 +126,11 @@ class Server:
 
 @dataclass
 class Cluster(ABC):
-    """The servers and a token for an administrator."""
+    """The servers, a token for an administrator, and the model endpoint of the servers."""
 
     servers: list[Server]
     token: str
+    endpoint: ModelEndpoint | None = field(default=None, kw_only=True)
 
     def live_workers(self) -> list[int]:
         """Return the process ids of the workers of all servers."""
@@ -227,6 +229,7 @@ async def start_cluster(
     workers: int = 0,
     extra: str = "",
     files: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> AsyncIterator[Cluster]:
     """Start the database and the servers; stop them at the end of the block.
 
@@ -235,8 +238,9 @@ async def start_cluster(
         workers: worker processes of each server on PostgreSQL; 0 for one process.
         extra: TOML to append to the configuration, with `{url}` for the model endpoint.
         files: texts of files in the folder of the configuration, by name.
+        folder: the parent of the folder of PostgreSQL.
     """
-    folder = Path(tempfile.mkdtemp(prefix="agentctl-chaos-"))
+    disk, folder = folder, Path(tempfile.mkdtemp(prefix="agentctl-chaos-"))
     endpoint = start_endpoint()
     with contextlib.ExitStack() as context:
         context.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -246,7 +250,7 @@ async def start_cluster(
         if engine == "sqlite":
             cluster = _create_sqlite_cluster(folder, endpoint.base_url, extra)
         else:
-            postgres = context.enter_context(run_postgres_server(durable=durable))
+            postgres = context.enter_context(run_postgres_server(durable=durable, parent=disk))
             pooler = None
             if engine == "pgbouncer":
                 program = find_pgbouncer()
@@ -267,6 +271,7 @@ async def start_cluster(
                 for each in (program, NEW):
                     done = each.run(cluster.servers[0].deployment, "db", "migrate")
                     assert done.returncode == 0, done.stderr
+        cluster.endpoint = endpoint
         for server in cluster.servers:
             for name, text in (files or {}).items():
                 (server.deployment.folder / name).write_text(text)
