@@ -26,14 +26,14 @@ from agentctl.store.repositories.search import FARTHEST, SHARE
 from agentctl.store.search import MAXIMUM_TERMS, Match, SearchWords, Word, build_owner_key
 from agentctl.store.visibility import Visibility
 
-MAXIMUM_READ = 60
+MAXIMUM_READ = 40
 """Texts with all words whose rows are read for a page, besides those up to its last row: filters
 compare no more."""
 
 INDEXED = 600
 """Texts with all words that PostgreSQL reads from the index of words for a page."""
 
-CHUNK = 64
+CHUNK = 40
 """Texts of the first read in the order of time; each following one is twice as long."""
 
 WINDOWS = 250, 5_000
