@@ -42,7 +42,7 @@ _STAMP = re.compile(rb"\b(\d{20}) ")
 
 @dataclass
 class Clients:
-    """What all clients have received.
+    """The events that all clients have received.
 
     Attributes:
         caught_up: seconds from the request of a client until it had caught up.

@@ -41,7 +41,7 @@ WINDOWS = 250, 5_000
 words, and instead of that, if very many texts contain them."""
 
 OWNER_SHARE = 5
-"""The texts of an owner are far apart: this part of the second window is compared."""
+"""The texts of an owner are rare: only this part of the second window is compared."""
 
 FEW = 20_000
 """Texts with all words, as PostgreSQL estimates them, up to which it uses the index of words. It

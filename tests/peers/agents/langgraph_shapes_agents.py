@@ -35,7 +35,7 @@ def chat(role: str) -> ChatOpenAI:
     return ChatOpenAI(model=role, stream_usage=True, **options)
 
 
-# Prompt chaining: a state without messages, synchronous nodes, a gate
+# Prompt chaining: a state without messages, synchronous nodes, a check
 
 
 class JokeState(TypedDict):

@@ -126,7 +126,7 @@ triage.handoffs = [_faq, handoff(_booking, on_handoff=_note_handoff)]
 
 
 class Escalation(BaseModel):
-    """Why the question goes to another agent."""
+    """The reason to pass the question to another agent."""
 
     reason: str
 

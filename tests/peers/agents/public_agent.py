@@ -1,4 +1,4 @@
-"""A public agent, and what is expected of it."""
+"""A public agent, and the results that its tests expect."""
 
 from __future__ import annotations
 

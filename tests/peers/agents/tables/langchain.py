@@ -81,7 +81,7 @@ LANGCHAIN = {
         inner=inner("falling/first"),
     ),
     "warranty": PublicAgent(
-        "customer support: steps in a state of its own",
+        "customer support: steps in a separate state",
         {"warranty": [
             [("record_warranty", {"status": "valid"})],
             [("give_solution", {"solution": "repair"})], "We repair it.",
