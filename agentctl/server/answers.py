@@ -28,17 +28,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from agentctl import errors
 from agentctl.auth.oidc import OidcClient
 from agentctl.auth.principal import Principal
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Settings
-from agentctl.errors import (
-    AgentctlError,
-    InternalError,
-    TooManyRequests,
-    Unauthenticated,
-    Unavailable,
-)
 from agentctl.interface.requests import StreamEvent
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
@@ -95,7 +89,7 @@ class ResponseBudget:
         """
         bounds = ((self._used_by[owner], RESPONSE_BYTES // 2), (self._used, RESPONSE_BYTES))
         if any(used and used + size > bound for used, bound in bounds):
-            raise Unavailable(
+            raise errors.Unavailable(
                 "Too many large responses are under way", hint="read them first, then try again"
             )
         self._used += size
@@ -127,7 +121,7 @@ class FollowedRuns:
             TooManyRequests: the caller follows too many.
         """
         if self._counts[owner] >= self._limit:
-            raise TooManyRequests(
+            raise errors.TooManyRequests(
                 f"This caller follows {self._limit} event streams already",
                 hint="close one of them, or ask the operator to raise limits.followed_runs",
             )
@@ -174,8 +168,8 @@ class AppState:
         if self.service is not None:
             return self.service
         if self.stopped:
-            raise Unavailable("The server is shutting down")
-        raise Unavailable(
+            raise errors.Unavailable("The server is shutting down")
+        raise errors.Unavailable(
             "The application is not running: use `async with agentctl.server.running(app):`"
             " in the lifespan of the host application"
         )
@@ -194,7 +188,7 @@ class Caller:
     app_state: AppState
     request_id: str
     principal: Principal | None
-    failure: Unauthenticated | Unavailable | None = None
+    failure: errors.Unauthenticated | errors.Unavailable | None = None
 
     @property
     def owner(self) -> str:
@@ -287,7 +281,7 @@ def no_content_response() -> BytesResponse:
     return BytesResponse(b"", 204, None)
 
 
-def error_response(error: AgentctlError) -> BytesResponse:
+def error_response(error: errors.AgentctlError) -> BytesResponse:
     """Return the error body (docs/contract.md "Errors") with the header fields of the error."""
     return BytesResponse(orjson.dumps(error.body()), error.status, headers=error.headers())
 
@@ -329,7 +323,7 @@ async def wait_for_first_events(receive: Receive, events: AsyncGenerator[list[T]
         await events.aclose()
         raise
     if not first:
-        raise InternalError
+        raise errors.InternalError
     return first
 
 

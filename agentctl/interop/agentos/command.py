@@ -26,18 +26,15 @@ async def import_database(
     repeated. Exit code 1 if a session, run or memory was left out; stderr lists it.
     """
     from agentctl.config.databases import display_url
-    from agentctl.interop.agentos.database.operations import (
-        build_database_entry,
-        open_agentos_database,
-    )
+    from agentctl.interop.agentos.database import operations
     from agentctl.interop.agentos.imports import import_agentos
     from agentctl.store.database import Outbox
     from agentctl.store.databases import open_database
 
     settings, (chosen, *_) = selected.load()
-    entry, counter = build_database_entry(source, Path.cwd()), Counter("")
+    entry, counter = operations.build_database_entry(source, Path.cwd()), Counter("")
     async with AsyncExitStack() as stack:
-        theirs = await stack.enter_async_context(open_agentos_database(entry))
+        theirs = await stack.enter_async_context(operations.open_agentos_database(entry))
         note(f"note: {theirs.place} is {theirs.name}")
         target = open_database(chosen, create=True)
         stack.push_async_callback(target.close)

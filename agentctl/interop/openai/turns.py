@@ -10,13 +10,7 @@ import orjson
 from starlette.responses import Response
 
 from agentctl.errors import AgentctlError, Conflict, NotFound, Unavailable, ValidationFailed
-from agentctl.interface.requests import (
-    BEFORE_FIRST_EVENT,
-    CancelRequest,
-    EarlierMessage,
-    RunRequest,
-    StreamEvent,
-)
+from agentctl.interface import requests
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.interop.openai.calls import CallNotFound, CallResult
 from agentctl.interop.openai.chat import ChatCompletion
@@ -43,7 +37,7 @@ SESSION_HEADER = "X-Session-ID"
 
 RUN_HEADER = "X-Run-ID"
 
-Portions = AsyncGenerator[list[StreamEvent]]
+Portions = AsyncGenerator[list[requests.StreamEvent]]
 Turn = ChatCompletion | ModelResponse
 
 _SETTLED = frozenset({EventKind.PAUSED, *END_STATUSES})
@@ -72,7 +66,10 @@ class Requested(NamedTuple):
 
 
 async def start_turn(
-    call: Call, requested: Requested, request: RunRequest, earlier: list[EarlierMessage]
+    call: Call,
+    requested: Requested,
+    request: requests.RunRequest,
+    earlier: list[requests.EarlierMessage],
 ) -> Response:
     """Start a run, and respond with its answer, or with what it asks its caller for."""
     kind, model, operations = requested.kind, requested.model, call.operations
@@ -143,7 +140,7 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     if continued is None:
         events = _announce_pause(run_id, found, read_answer(run).created_at)
     else:
-        if continued.after == BEFORE_FIRST_EVENT:
+        if continued.after == requests.BEFORE_FIRST_EVENT:
             # A repeated request: the run has gone on with the results before.
             start = start._replace(metrics=None, approval_id=results[0].approval_id)
         on_disconnect = call.caller.app_state.settings.server.on_disconnect
@@ -209,7 +206,7 @@ async def _announce_pause(run_id: str, found: FoundTurn, created_at: int) -> Por
         "created_at": created_at,
         "approvals": [],
     }
-    yield [StreamEvent(0, name, orjson.dumps(data))]
+    yield [requests.StreamEvent(0, name, orjson.dumps(data))]
 
 
 async def _cancel_when_left(
@@ -225,14 +222,14 @@ async def _cancel_when_left(
             is_settled = True
         finally:
             if not is_settled:
-                request = CancelRequest(found.session_id, reason=CLIENT_DISCONNECTED)
+                request = requests.CancelRequest(found.session_id, reason=CLIENT_DISCONNECTED)
                 with contextlib.suppress(AgentctlError):
                     await call.operations.cancel_run(
                         found.kind, found.component_id, run_id, request
                     )
 
 
-def _is_settled(event: StreamEvent, run_id: str) -> bool:
+def _is_settled(event: requests.StreamEvent, run_id: str) -> bool:
     if find_event_kind(event.name) not in _SETTLED:
         return False
     return parse_event(event.name, event.data).run_id == run_id
@@ -250,7 +247,7 @@ async def _expand_pauses(call: Call, events: Portions) -> Portions:
             ]
 
 
-async def _expand(call: Call, event: StreamEvent) -> StreamEvent:
+async def _expand(call: Call, event: requests.StreamEvent) -> requests.StreamEvent:
     data = parse_event(event.name, event.data).data
     run_id, operations = data["run_id"], call.operations
 
@@ -266,12 +263,12 @@ async def _expand(call: Call, event: StreamEvent) -> StreamEvent:
         body = orjson.dumps({**data, **await read_after_change(read, run_id)})
     except NotFound:  # a member
         return event
-    return StreamEvent(event.seq, event.name, body)
+    return requests.StreamEvent(event.seq, event.name, body)
 
 
 async def _stream(
     call: Call, requested: Requested, events: Portions, start: LegStart
-) -> EventStreamResponse[StreamEvent]:
+) -> EventStreamResponse[requests.StreamEvent]:
     first = await wait_for_first_events(call.receive, events)
     read = RunEvents(first[0], start)
     add_log_context(session_id=read.session_id, run_id=read.run_id)

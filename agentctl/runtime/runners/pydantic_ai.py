@@ -40,15 +40,9 @@ from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import build_prompt, extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
-from agentctl.runtime.runners import pydantic_ai_calls
+from agentctl.runtime.runners import library_runner, pydantic_ai_calls
 from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_runner import (
-    LibraryRunner,
-    OwnerTask,
-    RunnerOptions,
-    to_public_failure,
-)
 from agentctl.work.unstopped import install_executor
 
 _current: ContextVar[_NestedUsage | None] = ContextVar("agentctl_nested_usage", default=None)
@@ -56,7 +50,7 @@ _current: ContextVar[_NestedUsage | None] = ContextVar("agentctl_nested_usage", 
 _log = logging.getLogger("agentctl.runtime")
 
 
-class PydanticAIRunner(LibraryRunner):
+class PydanticAIRunner(library_runner.LibraryRunner):
     """The runner of an agent of pydantic-ai.
 
     The deps of a run are the result of the configured function; without one, the `RunContext`, or
@@ -69,8 +63,8 @@ class PydanticAIRunner(LibraryRunner):
 
     kind = "pydantic-ai"
 
-    def __init__(self, agent: Agent[Any, Any], options: RunnerOptions) -> None:
-        super().__init__(OwnerTask(lambda: agent))
+    def __init__(self, agent: Agent[Any, Any], options: library_runner.RunnerOptions) -> None:
+        super().__init__(library_runner.OwnerTask(lambda: agent))
         build_deps, self._approve = options.build_deps, options.approve
         if build_deps is None and agent.deps_type not in (type(None), object, Any, RunContext):
             build_deps = find_default(agent.deps_type)
@@ -269,7 +263,9 @@ class _Execution:
     def classify(self, error: Exception) -> Exception:
         """Return the public failure for an exception of a tool or model, else the exception."""
         call_id = self._deferred.find_failed(error)
-        failure = to_public_failure(error, self._run, call_id, in_model=self._in_model)
+        failure = library_runner.to_public_failure(
+            error, self._run, call_id, in_model=self._in_model
+        )
         if failure is error and isinstance(error, AgentRunError):
             classified = classify_failure(to_model_failure(error), self._run.context.run_id)
             # Other errors of the library, such as an exceeded limit of the agent, are its own.

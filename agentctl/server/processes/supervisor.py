@@ -26,16 +26,9 @@ from agentctl.config.tables import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, Unavailable
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_endpoint import MetricsChannel, gather_metrics
+from agentctl.server.processes import worker_main
 from agentctl.server.processes.listener import Announcements, base_url, open_listeners
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
-from agentctl.server.processes.worker_main import (
-    DRAIN,
-    END,
-    GIVE_WAY,
-    LEAVE,
-    PROCEED,
-    error_from_message,
-)
 from agentctl.work.event_loop import handle_signals, stop_signals
 
 END_SECONDS = 10.0
@@ -422,20 +415,22 @@ class WorkerHandle:
         the worker would take the two signals for a request to end at once.
         """
         if self.is_ready:
-            command = END if at_once else LEAVE if leave else DRAIN
+            command = (
+                worker_main.END if at_once else worker_main.LEAVE if leave else worker_main.DRAIN
+            )
             self._writer.write(command + b"\n")
         else:
             self._process.terminate()
 
     def give_way(self) -> None:
         """Have a ready worker accept no new connections, drain and end: it has been replaced."""
-        self._writer.write(GIVE_WAY + b"\n")
+        self._writer.write(worker_main.GIVE_WAY + b"\n")
 
     def proceed(self, steps: int) -> None:
         """Release the worker after this number of steps of the shutdown, once."""
         if self._released_steps < steps:
             self._released_steps = steps
-            self._writer.write(PROCEED + b"\n")
+            self._writer.write(worker_main.PROCEED + b"\n")
 
     def kill(self) -> None:
         self._process.kill()
@@ -472,4 +467,4 @@ class WorkerHandle:
                     self.steps += 1
                     self._on_step()
                 else:
-                    self.failure = error_from_message(message["failed"])
+                    self.failure = worker_main.error_from_message(message["failed"])

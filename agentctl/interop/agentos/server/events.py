@@ -9,14 +9,9 @@ import orjson
 
 from agentctl.interface.requests import StreamEvent
 from agentctl.interop.agentos.mapping import write_tool
+from agentctl.interop.agentos.server import runs
 from agentctl.interop.agentos.server.directory import Directory, get_kind
 from agentctl.interop.agentos.server.pauses import write_pause, write_workflow_pause
-from agentctl.interop.agentos.server.runs import (
-    STEP_SUMMARY,
-    build_step_result,
-    build_version,
-    measure_duration,
-)
 from agentctl.interop.agentos.values import write_counters
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
@@ -133,7 +128,7 @@ class EventTranslator:
         # That of a run which goes on may be another one.
         run.version = body.pop("version", run.version)
         if run.version and kind in _WITH_METADATA:
-            body["metadata"] = build_version(run.version)
+            body["metadata"] = runs.build_version(run.version)
         before, after = list[str](), list[str]()
         if run.kind == "workflow":
             self._translate_workflow_event(kind, body)
@@ -227,7 +222,7 @@ class EventTranslator:
                 body["tool"] = write_tool(body["tool"], body["created_at"])
             case EventKind.COMPLETED:
                 body["content_type"] = "str"
-                duration = measure_duration(run.started_at, body["at"])
+                duration = runs.measure_duration(run.started_at, body["at"])
                 body["metrics"] = write_counters(body.get("metrics")) | duration
                 run.metrics, run.content = body["metrics"], body["content"]
             case EventKind.FAILED:
@@ -247,11 +242,13 @@ class EventTranslator:
                 body["content_type"] = "str"
                 if self._step_run is not None:
                     step, (run_id, run) = body["step_name"], self._step_run
-                    result = build_step_result(step, run.kind, run.name, run_id, body["content"])
+                    result = runs.build_step_result(
+                        step, run.kind, run.name, run_id, body["content"]
+                    )
                     result["metrics"] = run.metrics
                     body["step_response"] = result
                     self._results.append(result)
-                    self._steps[step] = {key: result[key] for key in STEP_SUMMARY}
+                    self._steps[step] = {key: result[key] for key in runs.STEP_SUMMARY}
             case EventKind.COMPLETED:
                 body["content_type"] = "str"
                 body["metrics"] = {"steps": self._steps}
