@@ -1,7 +1,7 @@
 """Tasks, calls in executors, threads and child processes that the code of a run starts.
 
 They belong to the run: a cancelled or failed run cancels its tasks and ends its child processes,
-and the record of every run names what works on after its end (docs/decisions/0082). A context
+and the record of every run names what works on after its end (docs/cancellation.md). A context
 variable, `work.run_scope.current_scope`, is set while the code of an agent or of a tool executes,
 and the tasks and threads of that code have a copy. In the code of the server it is None, so that a
 task costs one read of a variable.

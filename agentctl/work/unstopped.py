@@ -1,7 +1,7 @@
 """Work that continues after it was cancelled, and threads for work that cannot be cancelled.
 
-The engine does not wait for such work, but records that it continues and when it ends
-(docs/decisions/0052).
+The engine does not wait for such work, but records that it continues and when it ends: the
+names, because an operator has to know which tool to look at (docs/cancellation.md "What can hang").
 
 Each call of a synchronous function gets its own daemon thread: of a tool (`run_in_thread`), and of
 the library of an agent, which uses the executor of the event loop (`RunThreadExecutor`). A function

@@ -1,7 +1,7 @@
 """Runs that wait before or between two legs, while nothing of them executes.
 
 A run waits for a decision between two legs, or in the queue of its session before the first one
-(docs/queue.md, docs/decisions/0098). When it has its turn (`store/repositories/queue.py`), any
+(docs/queue.md). When it has its turn (`store/repositories/queue.py`), any
 server begins it from its checkpoint.
 """
 

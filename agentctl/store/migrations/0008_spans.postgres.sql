@@ -1,4 +1,4 @@
--- Work after the end of a run (docs/decisions/0052), and the times of its parts, for PostgreSQL.
+-- Work after the end of a run, and the times of its parts, for PostgreSQL.
 
 -- JSON array of the names of the tools that still work although the run has ended, NULL for none.
 ALTER TABLE runs ADD COLUMN holding TEXT;
