@@ -31,8 +31,12 @@ from agentctl.runtime.models.answering import (
     stream_to_thread,
     write_arguments,
 )
-from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages, check_model_failure
+from agentctl.runtime.models.calls import (
+    NATIVE,
+    NeutralMessages,
+    check_model_failure,
+    parse_arguments,
+)
 
 
 @dataclass

@@ -33,7 +33,7 @@ from agentctl.runtime.files import LoadedFile, build_inline
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models import answering
 from agentctl.runtime.models.access import check_model, is_known_call
-from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages
+from agentctl.runtime.models.calls import NATIVE, NeutralMessages
 
 _SYSTEM_ROLES = ("system", "developer")
 _ROLES = ("user", "assistant", *_SYSTEM_ROLES)

@@ -30,8 +30,7 @@ from openai.types.responses.response_usage import InputTokensDetails, OutputToke
 from agentctl.runtime.files import LoadedFile, build_inline, read_data_url
 from agentctl.runtime.models import answering
 from agentctl.runtime.models.access import check_model, get_access
-from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages
+from agentctl.runtime.models.calls import NATIVE, NeutralMessages, parse_arguments
 
 _FILE_PARTS = ("input_image", "input_file", "input_audio")
 

@@ -39,8 +39,12 @@ from agentctl.runtime.files import LoadedFile, build_inline
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models import answering
 from agentctl.runtime.models.access import check_model, get_access
-from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages, check_model_failure
+from agentctl.runtime.models.calls import (
+    NATIVE,
+    NeutralMessages,
+    check_model_failure,
+    parse_arguments,
+)
 
 _SETTINGS = {
     "temperature": "temperature",

@@ -25,7 +25,7 @@ from typing import Any
 from agentctl import errors
 from agentctl.cli.files import replacing_private_file
 from agentctl.light_dataclass import dataclass
-from agentctl.records.ids import is_component_id
+from agentctl.records.text import is_component_id
 
 _LINE_NUMBER = re.compile(r"line (\d+)")
 

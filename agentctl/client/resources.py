@@ -29,11 +29,11 @@ from agentctl.records.approvals import ApprovalRecord, Verb
 from agentctl.records.document import Document
 from agentctl.records.events import Event, parse_event
 from agentctl.records.files import FileRecord
-from agentctl.records.ids import new_id
 from agentctl.records.kinds import KINDS, ComponentKind, component_of_run
 from agentctl.records.memories import MemoryRecord
 from agentctl.records.runs import CancelRecord, FailureRecord, RunRecord
 from agentctl.records.sessions import SessionDetail, SessionSummary
+from agentctl.records.text import new_id
 
 Repeat = TypeVar("Repeat", bound=requests.RetryRequest)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from agentctl.config.types import OneOrMore, Reference, Secret
-from agentctl.records.ids import COMPONENT_ID
+from agentctl.records.text import COMPONENT_ID
 from agentctl.records.value_types import Pattern, Range
 
 Id = Annotated[

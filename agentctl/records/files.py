@@ -9,9 +9,8 @@ from typing_extensions import TypedDict
 from agentctl.errors import ValidationFailed
 from agentctl.light_dataclass import dataclass
 from agentctl.records.sessions import PageMeta
-from agentctl.records.text import escape_controls
+from agentctl.records.text import check_text, escape_controls
 from agentctl.records.times import Timestamp
-from agentctl.records.validation import check_text
 
 FileOrigin = Literal["upload", "run"]
 

@@ -1,11 +1,18 @@
-"""Log lines: the ids that every line of a request or run carries, and lines that do not repeat."""
+"""The ids of a request or run: those on its log lines, and those of its W3C trace.
+
+The id of a span follows from the run, so any process can name the span of a run or of one of its
+calls without a message from the process that executes it. Nothing here needs OpenTelemetry.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
+from hashlib import blake2b
+from typing import NamedTuple
 
 _EMPTY: Mapping[str, str] = {}
 
@@ -67,3 +74,98 @@ class RateLimitedLog:
         }
         self._logged_at[line] = now
         self._logger.log(self._level, line, exc_info=cause)
+
+
+_TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_SAMPLED = 0x01
+_RANDOM_DIGITS = 14
+
+caller_trace: ContextVar[TraceContext | None] = ContextVar("agentctl_caller_trace", default=None)
+"""The span of the caller of the current request; None without one."""
+
+
+class TraceContext(NamedTuple):
+    """The place of a span: hexadecimal ids of 32 and 16 digits, and if the span is recorded."""
+
+    trace_id: str
+    span_id: str
+    is_sampled: bool
+
+    @property
+    def traceparent(self) -> str:
+        """The value of the header `traceparent`."""
+        return f"00-{self.trace_id}-{self.span_id}-{'01' if self.is_sampled else '00'}"
+
+
+class RunTrace(NamedTuple):
+    """The span of the first leg of a run.
+
+    Attributes:
+        cause: the span that caused the run: its parent if both have the same trace, else the target
+            of a link; None for none.
+    """
+
+    own: TraceContext
+    cause: TraceContext | None = None
+
+    @property
+    def text(self) -> str:
+        """The form that the row and the specification of a run keep, see `parse_run_trace`."""
+        cause = () if self.cause is None else (self.cause.traceparent,)
+        return " ".join((self.own.traceparent, *cause))
+
+
+def parse_traceparent(text: object) -> TraceContext | None:
+    """Return the context of a `traceparent`; None if it is not valid (W3C Trace Context 3.2)."""
+    found = _TRACEPARENT.fullmatch(text.strip(" \t")) if isinstance(text, str) else None
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, more = found.groups()
+    if (version == "00" and more) or not int(trace_id, 16) or not int(span_id, 16):
+        return None
+    return TraceContext(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
+
+
+def parse_run_trace(text: str | None) -> RunTrace | None:
+    """Return the trace of a run from its kept form; None without one."""
+    own, *cause = map(parse_traceparent, text.split()) if text else (None,)
+    return None if own is None else RunTrace(own, cause[0] if cause else None)
+
+
+def build_run_trace(run_id: str, cause: TraceContext | None, *, sample: float) -> RunTrace:
+    """Return a new trace for a run, with the id of the run.
+
+    Args:
+        cause: the span that the new one links to.
+        sample: the part of the traces that are recorded, from 0 to 1. The random digits of the id
+            decide (W3C Trace Context, level 2), so that every process decides alike.
+    """
+    trace_id = run_id.replace("-", "")
+    is_sampled = int(trace_id[-_RANDOM_DIGITS:], 16) < sample * 16**_RANDOM_DIGITS
+    return RunTrace(TraceContext(trace_id, first_span_id(run_id), is_sampled), cause)
+
+
+def build_child_trace(run_id: str, parent: TraceContext) -> RunTrace:
+    """Return the trace of a run below another span."""
+    return RunTrace(parent._replace(span_id=first_span_id(run_id)), parent)
+
+
+def build_leg_trace(run_id: str, attempt: int, first: TraceContext) -> RunTrace:
+    """Return a new trace for a later leg of a root run, which links to its first one."""
+    leg = f"{run_id}/{attempt}"
+    own = first._replace(trace_id=_hash(leg, 16), span_id=_hash(leg, 8))
+    return RunTrace(own, first)
+
+
+def first_span_id(run_id: str) -> str:
+    """Return the id of the span of the first leg of a run: the random half of its UUID."""
+    return run_id.replace("-", "")[16:]
+
+
+def derive_span_id(run_span_id: str, *parts: object) -> str:
+    """Return the id of a span below that of a run."""
+    return _hash("/".join((run_span_id, *map(str, parts))), 8)
+
+
+def _hash(text: str, size: int) -> str:
+    return blake2b(text.encode(), digest_size=size).hexdigest()

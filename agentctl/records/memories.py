@@ -10,8 +10,8 @@ from typing_extensions import TypedDict
 
 from agentctl.errors import ValidationFailed
 from agentctl.records.sessions import PageMeta
+from agentctl.records.text import check_text
 from agentctl.records.times import Timestamp
-from agentctl.records.validation import check_text
 
 MAXIMUM_MEMORY_LENGTH = 4_000
 """Characters of the text of a memory."""

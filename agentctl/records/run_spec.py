@@ -82,7 +82,7 @@ class RunSpec:
         actor: the principal that started the root run, as rows name it.
         durable: True if its steps are stored, so that another process can go on with it.
         origin: the run that a root run repeats; None for none.
-        trace: its place in a trace (`trace_context.RunTrace.text`); None if it is not traced.
+        trace: its place in a trace (`records.logs.RunTrace.text`); None if it is not traced.
         version: the version of its component (docs/versions.md); None if it is not known. The
             member of a library of agents has that of the agent in code.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agentctl.errors import ValidationFailed
-from agentctl.records.validation import check_text, dump_checked_json
+from agentctl.records.text import check_text, dump_checked_json
 
 MAXIMUM_ITEM_BYTES = 262_144
 """Bytes of the value of an item as JSON."""

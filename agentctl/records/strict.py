@@ -21,6 +21,12 @@ JSON_STRING = r'"[^"\\]*+(?:(?s:\\.)[^"\\]*+)*+"?'
 """The pattern of a JSON string. Possessive, with an optional end: any text, also one with unclosed
 strings, needs one pass, and no memory for backtracking."""
 
+MAXIMUM_VALUES = 65_536
+"""Maximum number of values in one JSON document of a peer, such as an MCP message or the arguments
+of tool calls."""
+
+_STRINGS = re.compile(JSON_STRING.encode())
+
 
 class NotStrict(ValueError):
     """Raised for a text that breaks a rule. The message never repeats the input."""
@@ -138,3 +144,21 @@ _bounded_decoder = json.JSONDecoder(
     parse_float=lambda digits: _parse_float(_bound(digits)),
     parse_constant=_reject_constant,
 )
+
+
+def has_too_many_values(document: bytes) -> bool:
+    """Return True if a JSON document has more than `MAXIMUM_VALUES` values, without parsing it.
+
+    Each value takes the parser, the validation and the conversion some microseconds. A document
+    that is not JSON is counted in the same way.
+    """
+    if len(document) <= MAXIMUM_VALUES or _count_values(document) <= MAXIMUM_VALUES:
+        return False
+    # A string is a value or a name, so half of them are values, or they are escaped quotes.
+    if document.count(b'"') - document.count(b'\\"') > 4 * MAXIMUM_VALUES + 4:
+        return True
+    return _count_values(_STRINGS.sub(b"", document)) > MAXIMUM_VALUES
+
+
+def _count_values(document: bytes) -> int:
+    return sum(map(document.count, (b",", b"[", b"{")))

@@ -1,13 +1,20 @@
-"""Text that every database stores, and text for people that is safe on a terminal.
+"""Texts: those that every database stores, those that are safe on a terminal, ids, and the checks.
 
-PostgreSQL stores no NUL, UTF-8 has no lone surrogates, and terminals execute control characters.
+PostgreSQL stores no NUL, UTF-8 has no lone surrogates, terminals execute control characters, and
+not every JSON reader keeps an integer of more than 64 bits.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from collections.abc import Iterable
+from math import isfinite
+from typing import Any
+
+from agentctl.errors import TooLarge, ValidationFailed
 
 _CONTROLS = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: terminals execute them
@@ -18,7 +25,7 @@ _control = re.compile(f"[{_CONTROLS}]")
 _control_in_text = re.compile(f"(?![\n\t])[{_CONTROLS}]")
 _not_ascii = re.compile("[^\x00-\x7f]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_unstorable = re.compile("[\x00\ud800-\udfff]")
 _QUOTED = 40
 _NAME_LENGTH = 200
 
@@ -28,7 +35,7 @@ MASK = "********"
 
 def is_storable(text: str) -> bool:
     """Return True if `text` can be stored and sent unchanged."""
-    return _UNSTORABLE.search(text) is None
+    return _unstorable.search(text) is None
 
 
 def replace_unstorable(text: str) -> str:
@@ -41,7 +48,7 @@ def replace_unstorable(text: str) -> str:
             pass
         else:
             return text
-    return _UNSTORABLE.sub("\ufffd", text)
+    return _unstorable.sub("\ufffd", text)
 
 
 def escape_controls(text: str, *, lines: bool = False) -> str:
@@ -125,3 +132,199 @@ def read_name(value: object) -> str | None:
     if not isinstance(value, str) or not value:
         return None
     return replace_unstorable(value[:_NAME_LENGTH])
+
+
+COMPONENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""The grammar of ids in the configuration: agents, teams, workflows, models, databases."""
+
+SESSION_ID = (
+    r"^([A-Za-z0-9_~@-][A-Za-z0-9._~@-]{0,127}"
+    r"|\.[A-Za-z0-9_~@-][A-Za-z0-9._~@-]{0,126}"
+    r"|\.\.[A-Za-z0-9._~@-]{1,126})$"
+)
+"""The grammar of session ids from clients: `.` and `..` are excluded, because no path can have them
+as a segment (RFC 3986 5.2.4). A lookahead would say so in fewer words, but not every reader of the
+OpenAPI document knows them."""
+
+IDEMPOTENCY_KEY = r"^[!-~]{1,255}$"
+"""The grammar of idempotency keys: visible ASCII, as in a header."""
+
+_component_id = re.compile(COMPONENT_ID[1:-1])
+_session_id = re.compile(SESSION_ID[1:-1])
+_unique_id = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_idempotency_key = re.compile(IDEMPOTENCY_KEY[1:-1])
+
+
+def is_component_id(text: str) -> bool:
+    """Return True if `text` is a valid id in the configuration."""
+    return _component_id.fullmatch(text) is not None
+
+
+def is_session_id(text: str) -> bool:
+    """Return True if a client may choose this session id."""
+    return _session_id.fullmatch(text) is not None
+
+
+def is_idempotency_key(text: str) -> bool:
+    """Return True if a client may use this idempotency key."""
+    return _idempotency_key.fullmatch(text) is not None
+
+
+def is_unique_id(text: str) -> bool:
+    """Return True for a text of the form of `new_id`."""
+    return _unique_id.fullmatch(text) is not None
+
+
+def new_id() -> str:
+    """Return a new UUIDv7 (RFC 9562 5.7): 48 bits of milliseconds, then random bits."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | int.from_bytes(_random_bytes(), "big")
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+_RANDOM_BYTES = 10
+_POOL_SIZE = 256
+_random_pool: list[bytes] = []
+
+
+def _random_bytes() -> bytes:
+    """Return random bytes, read from the system for 256 ids at once, because the read is slow."""
+    try:
+        return _random_pool.pop()
+    except IndexError:
+        many = os.urandom(_RANDOM_BYTES * _POOL_SIZE)
+        pieces = [many[at : at + _RANDOM_BYTES] for at in range(0, len(many), _RANDOM_BYTES)]
+        _random_pool.extend(pieces[1:])
+        return pieces[0]
+
+
+# A forked process must not create the ids of its parent.
+os.register_at_fork(after_in_child=_random_pool.clear)
+
+
+def lower_bound_id(milliseconds: int) -> str:
+    """Return a text that every id of `new_id` from a time on follows, in the order of text.
+
+    Args:
+        milliseconds: the time since the epoch, UTC.
+    """
+    text = f"{milliseconds & 0xFFFF_FFFF_FFFF:012x}"
+    return f"{text[:8]}-{text[8:]}"
+
+
+INTEGERS = range(-(2**63), 2**63)
+"""Integers that are accepted: those of 64 bits."""
+
+MAXIMUM_DEPTH = 64
+"""Levels of a free-form JSON object."""
+
+UNSTORABLE = "must not contain NUL or lone surrogates"
+"""The error of a text that not every database stores."""
+
+
+def check_text(name: str, text: str) -> str:
+    """Return `text` if every database can store it unchanged (docs/contract.md "Requests").
+
+    Args:
+        name: the parameter or field, for the error.
+
+    Raises:
+        ValidationFailed: the text contains NUL or a lone surrogate.
+    """
+    if not is_storable(text):
+        raise ValidationFailed(f"{name} {UNSTORABLE}")
+    return text
+
+
+def check_texts(**texts: str | None) -> None:
+    """Check each text of a filter; drivers report NUL and surrogates in different ways.
+
+    Raises:
+        ValidationFailed: as `check_text`, for the first text that fails.
+    """
+    for name, text in texts.items():
+        if text is not None:
+            check_text(name, text)
+
+
+def check_json(name: str, value: object) -> None:
+    """Check a free-form JSON value.
+
+    Args:
+        value: objects, arrays, strings, numbers, booleans and null.
+
+    Raises:
+        ValidationFailed: it has a problem (`find_json_problem`).
+    """
+    if problem := find_json_problem(value):
+        raise ValidationFailed(f"{name} {problem}")
+
+
+def dump_checked_json(name: str, value: Any, limit: int | None = None) -> str | None:
+    """Return the JSON text of a value of a caller, None for None.
+
+    Args:
+        limit: maximum size in bytes; None for no limit.
+
+    Raises:
+        ValidationFailed: see `check_json`.
+        TooLarge: the text exceeds the limit.
+    """
+    import orjson
+
+    if value is None:
+        return None
+    check_json(name, value)
+    text = orjson.dumps(value)
+    if limit is not None and len(text) > limit:
+        raise TooLarge(f"{name} must be at most {limit} bytes of JSON")
+    return text.decode()
+
+
+def find_json_problem(value: object) -> str | None:
+    """Return why a value cannot be stored as JSON, to follow its name; None if it can.
+
+    It has a text as in `check_text`, an integer of more than 64 bits, more than `MAXIMUM_DEPTH`
+    levels, or something that JSON does not have, such as NaN or a date.
+    """
+    level: list[Any] = [value]
+    for _ in range(MAXIMUM_DEPTH):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner += item.keys()
+                inner += item.values()
+            elif isinstance(item, list):
+                inner += item
+            elif problem := _find_problem_of_scalar(item):
+                return problem
+        if not inner:
+            return None
+        level = inner
+    return f"nests deeper than {MAXIMUM_DEPTH} levels"
+
+
+def _find_problem_of_scalar(value: object) -> str | None:
+    if isinstance(value, str):
+        return None if is_storable(value) else UNSTORABLE
+    if isinstance(value, int):
+        return None if value in INTEGERS else "holds an integer of more than 64 bits"
+    if value is None or (isinstance(value, float) and isfinite(value)):
+        return None
+    return "holds a value that JSON does not have"
+
+
+def check_session_id(session_id: str) -> str:
+    """Return `session_id` if a client may choose it (docs/contract.md "Records").
+
+    Raises:
+        ValidationFailed: the id breaks the grammar of session ids.
+    """
+    if not is_session_id(session_id):
+        raise ValidationFailed(
+            "session_id must be 1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -, but not . or .."
+        )
+    return session_id

@@ -28,9 +28,8 @@ from typing import (
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import parse_json
-from agentctl.records.text import is_storable, quote_text
+from agentctl.records.text import INTEGERS, UNSTORABLE, find_json_problem, is_storable, quote_text
 from agentctl.records.times import ParsedTimestamp, Timestamp, parse_rfc3339
-from agentctl.records.validation import INTEGERS, UNSTORABLE, find_json_problem
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 

@@ -18,8 +18,8 @@ from agentctl.interface.requests import BEFORE_FIRST_EVENT, DELETION_WAIT, RunRe
 from agentctl.interface.requests.accounts import Grant
 from agentctl.interface.requests.approvals import Ruling
 from agentctl.interface.requests.files import SLOWEST_UPLOAD
-from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
+from agentctl.records.text import is_idempotency_key
 from agentctl.records.times import format_rfc3339
 from agentctl.remote.connection import Request, build_path
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.journal import Journal
     from agentctl.runtime.pauses import Leg
     from agentctl.runtime.transcript.events import RunEvent
-    from agentctl.runtime.transcript.session_state import SessionState
+    from agentctl.runtime.transcript.history import SessionState
     from agentctl.runtime.transcript.transcript import Transcript
 
 T = TypeVar("T")

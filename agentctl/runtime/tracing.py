@@ -16,9 +16,9 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.logs import RunTrace, TraceContext, derive_span_id
 from agentctl.records.runs import SpanRecord
 from agentctl.records.times import format_optional_time, format_rfc3339, now
-from agentctl.records.trace_context import RunTrace, TraceContext, derive_span_id
 from agentctl.work.run_scope import CurrentCall, current_call
 
 if TYPE_CHECKING:

@@ -38,10 +38,15 @@ from agentctl.config.settings import Settings
 from agentctl.errors import BadRequest, CrossSiteRequest, Unauthenticated, Unavailable
 from agentctl.extensions import load_extensions
 from agentctl.records.hosts import is_loopback_host, parse_ip_address
-from agentctl.records.ids import new_id
-from agentctl.records.logs import add_log_context, current_log_context, set_log_context
+from agentctl.records.logs import (
+    add_log_context,
+    caller_trace,
+    current_log_context,
+    parse_traceparent,
+    set_log_context,
+)
 from agentctl.records.routes import INTERFACE_HEADER
-from agentctl.records.trace_context import caller_trace, parse_traceparent
+from agentctl.records.text import new_id
 from agentctl.server.answers import (
     CALLER_KEY,
     OWN_ROUTE_KEY,

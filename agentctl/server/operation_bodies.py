@@ -30,8 +30,8 @@ from agentctl.interface.requests.retention import MAXIMUM_IDLE_DAYS, MAXIMUM_PRU
 from agentctl.light_dataclass import dataclass
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
-from agentctl.records.ids import SESSION_ID
 from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
+from agentctl.records.text import SESSION_ID
 from agentctl.runtime.tools.external import MAXIMUM_TOOLS
 
 Object = dict[str, Any] | None

@@ -32,9 +32,8 @@ from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest
 from agentctl.interface.requests.accounts import Grant
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.records.kinds import KINDS
-from agentctl.records.strict import parse_json
+from agentctl.records.strict import MAXIMUM_VALUES, has_too_many_values, parse_json
 from agentctl.records.value_types import ValueType, WrongValue, compile_type, field_types
-from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
 from agentctl.server.answers import Call
 from agentctl.server.operation_bodies import (
     ContinueBody,

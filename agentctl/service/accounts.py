@@ -31,7 +31,7 @@ from agentctl.records.accounts import (
     ScopeGrant,
 )
 from agentctl.records.document import Document, build_document
-from agentctl.records.ids import new_id
+from agentctl.records.text import new_id
 from agentctl.records.times import DAY, now
 from agentctl.service import documents, paging
 from agentctl.service.documents import RecordWriter

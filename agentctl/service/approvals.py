@@ -29,8 +29,8 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FoundTurn, RunRecord
+from agentctl.records.text import dump_checked_json
 from agentctl.records.times import format_rfc3339, now
-from agentctl.records.validation import dump_checked_json
 from agentctl.runs.desk.decisions import check_approver, rule, write_decisions
 from agentctl.runs.follow.follow import flatten, wait_until_final
 from agentctl.runs.life.admission import Idempotency, IdempotentReplay, claim_key

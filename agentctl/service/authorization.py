@@ -18,7 +18,7 @@ from agentctl.records.authorization import ExplainRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, operation_ids
-from agentctl.records.validation import check_text
+from agentctl.records.text import check_text
 from agentctl.service.family import Lookups, OperationFamily
 from agentctl.service.hosting import Hosting
 from agentctl.store.repositories import accounts, run_reads, sessions

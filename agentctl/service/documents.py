@@ -18,6 +18,7 @@ from agentctl.interface.requests import Page
 from agentctl.records.approvals import ApprovalRecord, ApprovalRow
 from agentctl.records.document import build_damage, parse_records, parse_stored, require
 from agentctl.records.kinds import KINDS
+from agentctl.records.logs import parse_run_trace
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import (
     CancelRecord,
@@ -30,7 +31,6 @@ from agentctl.records.runs import (
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
 from agentctl.records.times import Timestamp, format_rfc3339, now
-from agentctl.records.trace_context import parse_run_trace
 from agentctl.records.value_types import field_types
 from agentctl.runs.life.cancel import CancelResult
 from agentctl.runs.states import is_final

@@ -26,19 +26,18 @@ from agentctl.interface.requests import (
     StreamEvent,
 )
 from agentctl.records.document import Document
-from agentctl.records.ids import is_idempotency_key, new_id
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord, RunState
 from agentctl.records.sessions import SessionRow
+from agentctl.records.text import check_text, is_idempotency_key, new_id
 from agentctl.records.times import now
-from agentctl.records.validation import check_text
 from agentctl.runs.follow.follow import follow_run
 from agentctl.runs.life.admission import Idempotency
 from agentctl.runs.log.fold import read_stored_spans
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
-from agentctl.runtime.components.records import SESSION_TABLE
+from agentctl.runtime.components.versions import SESSION_TABLE
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.documents import build_document_alone
 from agentctl.service.hosting import Hosting

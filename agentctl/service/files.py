@@ -14,9 +14,8 @@ from agentctl.interface.requests import DEFAULT_LOCATOR
 from agentctl.interface.requests.files import FileFilter, FileUpload, parse_range
 from agentctl.records.document import Document, build_document
 from agentctl.records.files import FilePage, FileRecord, check_file_name
-from agentctl.records.ids import new_id
+from agentctl.records.text import check_texts, new_id
 from agentctl.records.times import now
-from agentctl.records.validation import check_texts
 from agentctl.service import documents, paging
 from agentctl.service.documents import RecordWriter
 from agentctl.service.family import Lookups, OperationFamily

@@ -15,8 +15,8 @@ from agentctl.interface.requests.memories import (
 )
 from agentctl.records.document import Document, build_document
 from agentctl.records.memories import MemoryPage, MemoryRecord, split_words
+from agentctl.records.text import check_text, check_texts
 from agentctl.records.times import now
-from agentctl.records.validation import check_text, check_texts
 from agentctl.service import documents, paging
 from agentctl.service.documents import RecordWriter
 from agentctl.service.family import OperationFamily

@@ -20,8 +20,8 @@ from agentctl.interface.requests import (
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.lists import check_text_filters
 from agentctl.records.audit import CursorMeta
+from agentctl.records.text import check_text
 from agentctl.records.times import format_rfc3339
-from agentctl.records.validation import check_text
 from agentctl.store.database import Database
 from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, Slice, Total
 from agentctl.store.repositories.search_pages import WordSearch

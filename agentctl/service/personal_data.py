@@ -26,8 +26,8 @@ from agentctl.records.personal_data import (
     PersonalRowsPage,
     RewrittenFile,
 )
+from agentctl.records.text import check_text
 from agentctl.records.times import format_optional_time, format_rfc3339
-from agentctl.records.validation import check_text
 from agentctl.service.audit import build_entry
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily

@@ -12,12 +12,12 @@ from agentctl import errors
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, StreamEvent
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
-from agentctl.records.ids import new_id
 from agentctl.records.kinds import KINDS, ComponentKind, ComponentRef
 from agentctl.records.repeats import RepeatPlan
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import RunRecord
+from agentctl.records.text import new_id
 from agentctl.runs.follow.follow import flatten
 from agentctl.runs.life.repeats import (
     StoredOrigin,

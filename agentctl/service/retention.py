@@ -17,8 +17,8 @@ from agentctl.interface.requests.retention import (
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.sessions import HoldRecord, IdlePage, IdleSession, PruneRecord
+from agentctl.records.text import check_text
 from agentctl.records.times import DAY, format_rfc3339, now
-from agentctl.records.validation import check_text
 from agentctl.service import paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, unit

@@ -14,8 +14,8 @@ from agentctl.errors import InvalidConfiguration, NotFound, TooLarge, Validation
 from agentctl.interface.requests import MAXIMUM_RUN_FILES, EarlierMessage, RunRequest
 from agentctl.records.files import FileReference
 from agentctl.records.strict import find_object
+from agentctl.records.text import check_json, check_text, check_texts, dump_checked_json
 from agentctl.records.times import now, whole_seconds
-from agentctl.records.validation import check_json, check_text, check_texts, dump_checked_json
 from agentctl.runs.life.admission import Submission
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog

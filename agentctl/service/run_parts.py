@@ -44,7 +44,7 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FailurePage, RunCauses, RunRow, ToolCallRecord
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.runs.follow.follow import flatten
-from agentctl.runs.log.requests import NATIVE, OWN, WORDS
+from agentctl.runs.log.results import NATIVE, OWN, WORDS
 from agentctl.runtime.tracing import CALL_PREFIX
 from agentctl.runtime.transcript.history import complete_history, parse_messages
 from agentctl.service import documents, paging

@@ -24,12 +24,11 @@ from agentctl.interface.requests import (
 )
 from agentctl.records.document import Document
 from agentctl.records.files import FileReference
-from agentctl.records.ids import new_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
-from agentctl.records.validation import check_session_id, check_text, dump_checked_json
+from agentctl.records.text import check_session_id, check_text, dump_checked_json, new_id
 from agentctl.runs.follow.follow import flatten, wait_for_leg, wait_until_final
 from agentctl.runs.life.admission import Idempotency, Submission
 from agentctl.runs.life.cancel import LEAVE_SECONDS

@@ -30,7 +30,7 @@ from agentctl.records.sessions import (
     SessionSummary,
     SummaryRow,
 )
-from agentctl.runtime.bounds import convert
+from agentctl.runtime.failures import convert
 from agentctl.service.documents import (
     RecordWriter,
     check_array,

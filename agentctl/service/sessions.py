@@ -30,7 +30,6 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
 )
 from agentctl.records.document import Document
-from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.runs import FoundTurn, RunRecord, RunState
 from agentctl.records.sessions import (
@@ -40,10 +39,10 @@ from agentctl.records.sessions import (
     SessionView,
     SummaryRow,
 )
+from agentctl.records.text import check_session_id, check_text, dump_checked_json, new_id
 from agentctl.records.times import now
-from agentctl.records.validation import check_session_id, check_text, dump_checked_json
-from agentctl.runtime.bounds import convert
-from agentctl.runtime.components.records import build_session_data
+from agentctl.runtime.components.versions import build_session_data
+from agentctl.runtime.failures import convert
 from agentctl.service import documents, paging, run_documents, session_documents
 from agentctl.service.family import OperationFamily
 from agentctl.service.session_documents import JOIN_BYTES

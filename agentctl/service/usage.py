@@ -10,6 +10,7 @@ from agentctl import errors
 from agentctl.config.upkeep import Budget
 from agentctl.interface.requests.usage import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.records.document import Document, build_document
+from agentctl.records.text import check_texts
 from agentctl.records.times import DAY, find_percentile, format_optional_time, format_rfc3339, now
 from agentctl.records.usage import (
     BudgetRecord,
@@ -24,7 +25,6 @@ from agentctl.records.usage import (
     UsageReport,
     UsageRow,
 )
-from agentctl.records.validation import check_texts
 from agentctl.runs.life.budgets import Period, build_scope, find_limit, find_period, measure
 from agentctl.service import paging
 from agentctl.service.family import OperationFamily

@@ -11,7 +11,7 @@ from agentctl import errors
 from agentctl.config.webhooks import Webhook
 from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.document import Document, build_document
-from agentctl.records.ids import new_id
+from agentctl.records.text import new_id
 from agentctl.records.times import format_rfc3339, now
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
 from agentctl.service import documents, paging

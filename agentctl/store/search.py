@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 
 from agentctl import errors
 from agentctl.light_dataclass import dataclass
-from agentctl.records.text import escape_controls
-from agentctl.records.validation import check_text
+from agentctl.records.text import check_text, escape_controls
 
 Tokenizer = Literal["words", "trigram"]
 

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from agentctl.config.upkeep import Files
 from agentctl.errors import TooLarge, Unavailable, ValidationFailed
 from agentctl.light_dataclass import dataclass
-from agentctl.records.ids import new_id
+from agentctl.records.text import new_id
 from agentctl.store.blobs import PIECE_BYTES, BlobStore, call_on_files, open_blob_store
 from agentctl.store.media_types import TypeReader
 

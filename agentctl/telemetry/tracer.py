@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from agentctl import __version__
 from agentctl.config.settings import Settings
-from agentctl.records import trace_context
+from agentctl.records import logs
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
@@ -178,38 +178,36 @@ class OtlpTracer:
                 " libraries; the spans of runs go to the collector of [tracing]"
             )
 
-    def place(self, spec: RunSpec, cause: trace_context.TraceContext | None = None) -> RunSpec:
+    def place(self, spec: RunSpec, cause: logs.TraceContext | None = None) -> RunSpec:
         return replace(spec, trace=self._place(spec, cause).text)
 
-    def _place(
-        self, spec: RunSpec, cause: trace_context.TraceContext | None
-    ) -> trace_context.RunTrace:
+    def _place(self, spec: RunSpec, cause: logs.TraceContext | None) -> logs.RunTrace:
         sample = self._settings.sample
         if cause is not None:
-            found = trace_context.build_run_trace(spec.run_id, cause, sample=sample)
+            found = logs.build_run_trace(spec.run_id, cause, sample=sample)
             return found._replace(own=found.own._replace(is_sampled=cause.is_sampled))
         # Of a host application that is instrumented, or of a request of MCP.
-        caller = find_current_span() or trace_context.caller_trace.get()
+        caller = find_current_span() or logs.caller_trace.get()
         if caller is None or self._settings.parent == "ignore":
-            return trace_context.build_run_trace(spec.run_id, None, sample=sample)
+            return logs.build_run_trace(spec.run_id, None, sample=sample)
         if self._settings.parent == "link" or spec.purpose is not None:
-            return trace_context.build_run_trace(spec.run_id, caller, sample=sample)
-        return trace_context.build_child_trace(spec.run_id, caller)
+            return logs.build_run_trace(spec.run_id, caller, sample=sample)
+        return logs.build_child_trace(spec.run_id, caller)
 
     def begin_leg(self, run: LiveRun) -> LegTrace | None:
-        first = trace_context.parse_run_trace(run.spec.trace)
+        first = logs.parse_run_trace(run.spec.trace)
         if first is None:
             return None
         if run.attempt == 1:
             found = first
         elif run.parent is None or run.parent.trace is None:
-            found = trace_context.build_leg_trace(run.run_id, run.attempt, first.own)
+            found = logs.build_leg_trace(run.run_id, run.attempt, first.own)
         else:
             spans = run.parent.transcript.spans
             span = spans.find_open(run.run_id)
             place = run.parent.trace.locate(None if span is None else spans.find_parent(span))
-            own = trace_context.build_leg_trace(run.run_id, run.attempt, first.own).own
-            found = trace_context.RunTrace(own._replace(trace_id=place.trace_id), place)
+            own = logs.build_leg_trace(run.run_id, run.attempt, first.own).own
+            found = logs.RunTrace(own._replace(trace_id=place.trace_id), place)
         has_calls = run.component.kind != "agent" or run.component.id not in self._runs_only
         return LegTrace(found, self._settings.propagate, has_calls=has_calls)
 
@@ -226,7 +224,7 @@ class OtlpTracer:
 
     def end_lost(self, lost: LostRun) -> None:
         try:
-            first = trace_context.parse_run_trace(lost.run.trace)
+            first = logs.parse_run_trace(lost.run.trace)
             if first is not None and first.own.is_sampled:
                 self._export(_describe_lost(lost, first))
         except Exception as error:
@@ -283,12 +281,10 @@ def _describe_leg(run: LiveRun, trace: LegTrace, ending: LegEnd, calls: Sequence
     )
 
 
-def _describe_lost(lost: LostRun, first: trace_context.RunTrace) -> EndedLeg:
+def _describe_lost(lost: LostRun, first: logs.RunTrace) -> EndedLeg:
     run, transcript = lost.run, lost.transcript
     later = run.attempt > 1
-    trace = LegTrace(
-        trace_context.build_leg_trace(run.run_id, run.attempt, first.own) if later else first
-    )
+    trace = LegTrace(logs.build_leg_trace(run.run_id, run.attempt, first.own) if later else first)
     trace.started_at = run.started_at or run.created_at
     return EndedLeg(
         trace,

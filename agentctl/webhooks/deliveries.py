@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.light_dataclass import dataclass
-from agentctl.records.ids import new_id
 from agentctl.records.logs import RateLimitedLog
+from agentctl.records.text import new_id
 from agentctl.records.times import now
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from agentctl.records.approvals import ApprovalRow
-from agentctl.records.ids import new_id
+from agentctl.records.text import new_id
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.store.database import Outbox, Steps, unit
 from agentctl.store.repositories import approvals, search, webhooks

@@ -38,7 +38,7 @@ USES: dict[str, tuple[str, ...]] = {
         "records.sessions", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.components.catalog", "runtime.components.versions",
         "runtime.runners.replay", "runtime.components.versions",
-        "runs.log.requests", "service.family", "service.session_documents",
+        "runs.log.results", "service.family", "service.session_documents",
         "store.blobs", "store.copying.tables", "store.sqlite.backup",
         "store.sqlite.backup_bytes",
     ),
@@ -91,7 +91,7 @@ USES: dict[str, tuple[str, ...]] = {
     ),
     "own formats, which no library reads": (
         "auth.tokens.account_tokens", "cli.durations",
-        "cli.report", "records.ids", "records.text", "store.database",
+        "cli.report", "records.text", "store.database",
     ),
     "a search in a sorted list by bisect": ("runs.workers.liveness",),
     "widths and forms of characters by unicodedata": (

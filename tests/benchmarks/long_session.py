@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from itertools import product
 
 from agentctl.config import settings
-from agentctl.records.ids import new_id
 from agentctl.records.runs import RunEnd
+from agentctl.records.text import new_id
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import open_database

@@ -16,9 +16,9 @@ import orjson
 
 from agentctl.config.load import load_settings
 from agentctl.records.approvals import ApprovalRow, hash_call
-from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import NewRun, RunPause
+from agentctl.records.text import new_id
 from agentctl.records.times import now
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentctl.config import settings
-from agentctl.records.ids import new_id
 from agentctl.records.runs import RunEnd
+from agentctl.records.text import new_id
 from agentctl.records.times import now
 from agentctl.store.database import Database, ReadSize, Sql, Statement, Steps, Work, unit
 from agentctl.store.databases import open_database

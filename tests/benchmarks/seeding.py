@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 
-from agentctl.records.ids import new_id
+from agentctl.records.text import new_id
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import runs, sessions

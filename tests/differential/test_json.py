@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
+from agentctl.records import strict
 from agentctl.records.strict import NotStrict, decode_base64url, parse_json, parse_object
-from agentctl.runtime import bounds
 from tests.auth.test_fuzz_tokens import changed_bytes, changed_text
 from tests.differential.comparison import Comparison, Outcome, attempt
 
@@ -118,11 +118,11 @@ def count_values(value: Any) -> int:
 
 def test_count_of_values_is_that_of_the_parsed_document(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty container counts as two values, and the first value is free."""
-    monkeypatch.setattr(bounds, "MAXIMUM_VALUES", 8)
+    monkeypatch.setattr(strict, "MAXIMUM_VALUES", 8)
     with Comparison("count of values") as comparison:
         for _ in comparison.rounds(10_000):
             data = json.dumps(random_value(comparison.chance)).encode()
             number = count_values(json.loads(data))
-            refused = bounds.has_too_many_values(data)
+            refused = strict.has_too_many_values(data)
             in_doubt = 4 < number <= 9
             comparison.compare(data, Outcome(refused), Outcome(refused if in_doubt else number > 8))

@@ -13,8 +13,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from standardwebhooks import Webhook, WebhookVerificationError
 from werkzeug.http import parse_etags
 
+from agentctl.records.logs import parse_traceparent
 from agentctl.records.times import format_rfc3339, parse_rfc3339
-from agentctl.records.trace_context import parse_traceparent
 from agentctl.remote.events import EventParser
 from agentctl.server.answers import KnownTags
 from agentctl.webhooks.signing import Signer, generate_secret

@@ -190,12 +190,12 @@ CASES: dict[str, Case] = {
     "body of many values": Case(
         post("/sessions?type=agent", {"metadata": {"a": [[]] * 32_000}}),
         b"HTTP/1.1 201",
-        ("runtime.bounds.MAXIMUM_VALUES",),
+        ("records.strict.MAXIMUM_VALUES",),
     ),
     "deep body": Case(
         post("/sessions?type=agent", {"metadata": {"a": [nest(60)] * 1_000}}),
         b"HTTP/1.1 201",
-        ("records.validation.MAXIMUM_DEPTH",),
+        ("records.text.MAXIMUM_DEPTH",),
     ),
     "token with many scopes": Case(
         list_with_scopes,
@@ -278,9 +278,9 @@ CASES: dict[str, Case] = {
     "tool calls of one answer": Case(
         run("m-checked-calls", client_tools=[{"name": "check", "parameters": CHECKED}]),
         b"are not valid",
-        ("runtime.bounds.MAXIMUM_CALLS",),
+        ("runtime.failures.MAXIMUM_CALLS",),
     ),
-    "parts of one answer": Case(run("m-parts"), OK, ("runtime.bounds.MAXIMUM_PARTS",)),
+    "parts of one answer": Case(run("m-parts"), OK, ("runtime.failures.MAXIMUM_PARTS",)),
     "large events": Case(
         run("m-large-text"), OK, ("runtime.models.response_limits.MAXIMUM_EVENT_BYTES",)
     ),
@@ -367,7 +367,7 @@ CASES: dict[str, Case] = {
         post("/sessions/summed/summarize", {}),
         b"HTTP/1.1 ",
         (
-            "runtime.transcript.history.MAXIMUM_INPUT", "runs.life.background.MAXIMUM_TURNS",
+            "runtime.transcript.history.MAXIMUM_INPUT", "runs.life.finish.MAXIMUM_TURNS",
             "runtime.transcript.history.MAXIMUM_TURN",
         ),
     ),

@@ -11,7 +11,7 @@ import pytest
 
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.settings import Limits
-from agentctl.runtime.components.records import build_record
+from agentctl.runtime.components.versions import build_record
 from agentctl.runtime.mcp import server
 from agentctl.runtime.mcp.values import McpUser
 from tests.loops import wait_until

@@ -6,7 +6,7 @@ import os
 import time
 import uuid
 
-from agentctl.records.ids import new_id
+from agentctl.records.text import new_id
 
 
 def test_id_is_a_uuid_of_its_time() -> None:

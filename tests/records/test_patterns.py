@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from agentctl.auth.keys.material import PEM_BLOCK
-from agentctl.records.strict import JSON_STRING, parse_object
-from agentctl.runtime.bounds import has_too_many_values
+from agentctl.records.strict import JSON_STRING, has_too_many_values, parse_object
 
 PEM_PARTS = ("-----BEGIN A-----", "-----END A-----", "-----END B-----", "-----", "-", "a\n")
 

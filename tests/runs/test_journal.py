@@ -13,7 +13,7 @@ from agentctl.runs.desk.decisions import rule, write_decisions
 from agentctl.runs.log.journal import RunJournal
 from agentctl.runtime.journal import JournaledCall
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.transcript.session_state import StateChanges
+from agentctl.runtime.transcript.history import StateChanges
 from agentctl.store.repositories import approvals, runs
 from tests.deployment import Deployment
 from tests.runs.bench import SET_ATTEMPT, open_bench

@@ -20,7 +20,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import Journal
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.transcript.events import Content, RunEvent
-from agentctl.runtime.transcript.session_state import SessionState
+from agentctl.runtime.transcript.history import SessionState
 from agentctl.runtime.transcript.transcript import Transcript
 from tests.endpoint import ModelEndpoint
 from tests.run_specs import a_spec

@@ -9,8 +9,7 @@ import socket
 import pytest
 
 from agentctl.config.settings import Agent, Database, Limits, Model, Settings
-from agentctl.runtime.bounds import MAXIMUM_CALLS
-from agentctl.runtime.failures import DETAILS
+from agentctl.runtime.failures import DETAILS, MAXIMUM_CALLS
 from agentctl.runtime.models import provider
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import attempt, settings

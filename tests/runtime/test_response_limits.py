@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl.config.settings import Limits
-from agentctl.runtime.bounds import MAXIMUM_CALLS, MAXIMUM_PARTS
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.failures import MAXIMUM_CALLS, MAXIMUM_PARTS, ExecutionError
 from agentctl.runtime.models import response_limits
 from agentctl.runtime.models.openai_answer import MAXIMUM_DETAILS
 from agentctl.runtime.models.response_limits import (

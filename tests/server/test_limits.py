@@ -509,7 +509,7 @@ PROBES: dict[str, Probe] = {
         "GET /sessions", Authorization=f"Bearer {'a' * 8_193}"
     ),
     "server.requests.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'a=1&' * 101}"),
-    "runtime.bounds.MAXIMUM_VALUES": refuse("POST /sessions?type=agent", {"a": [0] * 70_000}),
+    "records.strict.MAXIMUM_VALUES": refuse("POST /sessions?type=agent", {"a": [0] * 70_000}),
     "runtime.models.response_limits.MAXIMUM_EVENT_LINES": answer_with(
         encode_event('{"choices": []\ndata: }' + "\nx" * 4_096)
     ),
@@ -529,7 +529,7 @@ PROBES: dict[str, Probe] = {
             "/console/sign-in/start", json={"redirect_uri": "http://" + "x" * 4_096}
         ).status_code
     ),
-    "records.validation.MAXIMUM_DEPTH": refuse("POST /sessions?type=agent", {"metadata": nest(65)}),
+    "records.text.MAXIMUM_DEPTH": refuse("POST /sessions?type=agent", {"metadata": nest(65)}),
     "records.strict.MAXIMUM_DEPTH": send_token(deep=nest(9)),
     "auth.tokens.claims._MAXIMUM_AUDIENCES": send_token(aud=[f"a{n}" for n in range(17)]),
     "service.authorization._MAXIMUM_PATH": refuse(

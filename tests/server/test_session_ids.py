@@ -5,7 +5,7 @@ from __future__ import annotations
 import jwt
 import pytest
 
-from agentctl.records.ids import is_session_id
+from agentctl.records.text import is_session_id
 from agentctl.server import create_app, running
 from tests.commands import run_command
 from tests.deployment import ADMIN, Deployment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from agentctl.records.ids import lower_bound_id, new_id
+from agentctl.records.text import lower_bound_id, new_id
 from agentctl.store.database import Sql, Steps, unit
 from agentctl.store.repositories import events, runs, sessions
 from tests.store.conftest import Store

@@ -12,14 +12,9 @@ import pytest
 from agentctl.config.settings import Model
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.interface.requests.approvals import Ruling
-from agentctl.records.ids import new_id
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.trace_context import (
-    TraceContext,
-    build_child_trace,
-    caller_trace,
-    parse_traceparent,
-)
+from agentctl.records.logs import TraceContext, build_child_trace, caller_trace, parse_traceparent
+from agentctl.records.text import new_id
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.events import ToolCallStarted
 from agentctl.service.service import Service, ServiceOperations

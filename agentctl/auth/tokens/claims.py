@@ -15,8 +15,8 @@ from agentctl.auth.tokens.grants import ScopeRules, collect_scopes, list_unread_
 from agentctl.errors import InvalidToken
 from agentctl.interface.requests import MAXIMUM_USER_ID_LENGTH
 from agentctl.light_dataclass import dataclass
-from agentctl.records.ids import is_session_id
 from agentctl.records.strict import NotStrict, parse_object
+from agentctl.records.text import is_session_id
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings

@@ -28,7 +28,7 @@ from agentctl.errors import (
     WaitsForDecision,
 )
 from agentctl.interface.requests import RunRequest
-from agentctl.records.ids import new_id
+from agentctl.records.text import new_id
 
 if TYPE_CHECKING:
     import asyncio

@@ -22,8 +22,8 @@ from agentctl.interface.requests.lists import (
     UpdatedBefore,
 )
 from agentctl.light_dataclass import dataclass
-from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind, RunStatus
+from agentctl.records.text import IDEMPOTENCY_KEY
 from agentctl.records.times import ParsedTimestamp
 
 IdempotencyKey = Annotated[

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from agentctl.errors import InvalidResponse, ValidationFailed
 from agentctl.interface.declarations import Option, Query
+from agentctl.records.text import check_text
 from agentctl.records.times import ParsedTimestamp
-from agentctl.records.validation import check_text
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document

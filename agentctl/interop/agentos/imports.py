@@ -21,11 +21,11 @@ from agentctl.interop.agentos.database.reader import (
     StoredSession,
     build_session_record,
 )
-from agentctl.records.ids import is_session_id
 from agentctl.records.kinds import Record
 from agentctl.records.memories import check_memory, check_topics
 from agentctl.records.runs import FINAL_STATUSES, RunRow
 from agentctl.records.sessions import SessionRow
+from agentctl.records.text import is_session_id
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import memories, sessions

@@ -18,7 +18,7 @@ from agentctl.interop.mcp.client import CallingClient, CallProgress, Result, bui
 from agentctl.interop.mcp.questions import PausedRun, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
-from agentctl.records.ids import is_unique_id
+from agentctl.records.text import is_unique_id
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.service.service import ServiceOperations
 

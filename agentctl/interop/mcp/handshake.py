@@ -28,8 +28,8 @@ from agentctl.interop.mcp.client import CallingClient, CallTool, ListTools, NoSu
 from agentctl.interop.mcp.questions import Question, read_answer, reject
 from agentctl.interop.mcp.tools import INSTRUCTIONS
 from agentctl.light_dataclass import dataclass
-from agentctl.records.ids import new_id
-from agentctl.records.trace_context import caller_trace, parse_traceparent
+from agentctl.records.logs import caller_trace, parse_traceparent
+from agentctl.records.text import new_id
 from agentctl.server.answers import COMMENT_SECONDS, Call, json_response, no_content_response
 from agentctl.server.requests import read_json_body
 

@@ -16,9 +16,9 @@ from agentctl.errors import Forbidden, ValidationFailed
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionRunsQuery
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
-from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
+from agentctl.records.text import SESSION_ID
 from agentctl.service.service import ServiceOperations
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)

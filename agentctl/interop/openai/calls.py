@@ -12,9 +12,8 @@ import orjson
 
 from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.interop.openai.parameters import OpenAIParameters, check_type, get_public_name
-from agentctl.records.ids import is_unique_id
 from agentctl.records.run_spec import REQUIRED
-from agentctl.records.validation import find_json_problem
+from agentctl.records.text import find_json_problem, is_unique_id
 
 APPROVAL_SERVER = "agentctl"
 """The label of the server of an approval request: no server of MCP asks here."""

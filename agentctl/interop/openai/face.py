@@ -43,10 +43,10 @@ from agentctl.interop.openai.responses import (
 )
 from agentctl.interop.openai.settings import ROUTES, OpenAI
 from agentctl.interop.openai.turns import SESSION_HEADER, Requested, Turn, continue_turn, start_turn
-from agentctl.records.ids import is_component_id, is_session_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteTable, operation_ids
 from agentctl.records.runs import FoundTurn
+from agentctl.records.text import is_component_id, is_session_id
 from agentctl.server.answers import BytesResponse, Call, json_response
 from agentctl.server.given_files import FILES_ALONE, store_files
 from agentctl.server.requests import read_json_body

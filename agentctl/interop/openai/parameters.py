@@ -12,7 +12,7 @@ from typing import Any
 
 from agentctl.errors import ValidationFailed
 from agentctl.interop.openai.failures import RefusedParameter
-from agentctl.records.validation import check_json, check_text
+from agentctl.records.text import check_json, check_text
 from agentctl.runtime.transcript.answer import MAXIMUM_CHARACTERS, MAXIMUM_TEXTS
 from agentctl.server.answers import Call
 from agentctl.server.given_files import GivenFile, read_data_url

@@ -18,8 +18,8 @@ from agentctl.interop.openai.parameters import (
     check_type,
     read_schema,
 )
-from agentctl.records.ids import is_unique_id
 from agentctl.records.run_spec import REQUIRED
+from agentctl.records.text import is_unique_id
 
 PAUSED_CODE = "approval_pending"
 """The code of a run that waits for a decision which a response cannot ask its caller for."""

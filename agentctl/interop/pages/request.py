@@ -19,8 +19,7 @@ from agentctl.interface.requests import EarlierMessage
 from agentctl.interface.requests.approvals import Ruling, build_ruling
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS, ApprovalRecord
-from agentctl.records.ids import is_session_id
-from agentctl.records.validation import check_json, check_text
+from agentctl.records.text import check_json, check_text, is_session_id
 from agentctl.runtime.tools.external import MAXIMUM_TOOLS
 from agentctl.server.given_files import GivenFile
 

@@ -29,8 +29,8 @@ from agentctl.records.approvals import (
     hash_call,
 )
 from agentctl.records.kinds import ComponentKind
+from agentctl.records.text import check_text, dump_checked_json
 from agentctl.records.times import now
-from agentctl.records.validation import check_text, dump_checked_json
 from agentctl.runs.desk.questions import is_version_question
 from agentctl.runs.desk.waiting import release_if_decided
 from agentctl.runs.log.results import to_json

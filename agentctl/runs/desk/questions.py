@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentctl.records.approvals import ApprovalPolicy, ApprovalRow, hash_call
-from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunState
+from agentctl.records.text import new_id
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import append_event
 from agentctl.runs.log import event_rows

@@ -30,7 +30,7 @@ from agentctl.runs.log.event_rows import describe, format_stored_run
 from agentctl.runs.log.hub import FollowedRun
 from agentctl.runs.log.stream import Stream, limit_size
 from agentctl.runs.states import HandOver, is_settled
-from agentctl.runtime.bounds import Turns
+from agentctl.runtime.failures import Turns
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import approvals, run_reads, sessions
 from agentctl.store.repositories.events import LAST_POSITION, EventRow, StoredPart

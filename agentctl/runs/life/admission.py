@@ -22,7 +22,7 @@ from agentctl.runs.desk.waiting import check_queue, enqueue
 from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.components.records import build_session_data
+from agentctl.runtime.components.versions import build_session_data
 from agentctl.store.database import Steps, Work, single_unit, unit
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import (

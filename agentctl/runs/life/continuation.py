@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.pauses import Leg
-from agentctl.runtime.transcript.session_state import StateChanges
+from agentctl.runtime.transcript.history import StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.repositories.steps import StepRow
 

@@ -16,9 +16,8 @@ from typing import Any
 from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.light_dataclass import dataclass
-from agentctl.records.logs import add_log_context
+from agentctl.records.logs import add_log_context, parse_run_trace
 from agentctl.records.run_spec import RunSpec
-from agentctl.records.trace_context import parse_run_trace
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import (
     AdmittedRun,
@@ -28,15 +27,15 @@ from agentctl.runs.life.admission import (
     admit_run,
     find_admitted,
 )
-from agentctl.runs.life.background import (
+from agentctl.runs.life.budgets import Budgets
+from agentctl.runs.life.claims import LegClaims
+from agentctl.runs.life.finish import (
     admit_background_run,
     build_background_spec,
     plan_background_runs,
     plan_summary,
     requires_background_work,
 )
-from agentctl.runs.life.budgets import Budgets
-from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.members import Members
 from agentctl.runs.life.observability import RunCounters, RunTracer

@@ -33,7 +33,7 @@ from agentctl.runs.log.results import encode_requests, to_json
 from agentctl.runs.states import Pause, is_final, is_settled
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.pauses import Ask, Decided, Leg
-from agentctl.runtime.transcript.session_state import StateChanges
+from agentctl.runtime.transcript.history import StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import (

@@ -23,7 +23,7 @@ from agentctl.runs.life.run_memories import RunMemories
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.log.journal import RunJournal
-from agentctl.runs.log.requests import RequestRecorder
+from agentctl.runs.log.results import RequestRecorder
 from agentctl.runs.log.stream import EventPlace, Recorder, Stream
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd, Pause
 from agentctl.runtime.component import Component
@@ -33,7 +33,7 @@ from agentctl.runtime.journal import MEMBER_PREFIX
 from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript.answer import StopTexts
 from agentctl.runtime.transcript.events import RunEvent
-from agentctl.runtime.transcript.session_state import SessionState, StateChanges
+from agentctl.runtime.transcript.history import SessionState, StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases

@@ -22,9 +22,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from agentctl.errors import OutcomeUnknown
-from agentctl.records.ids import new_id
+from agentctl.records.logs import build_child_trace
 from agentctl.records.run_spec import RunSpec
-from agentctl.records.trace_context import build_child_trace
+from agentctl.records.text import new_id
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import RunLost, admit_child_run, admit_durable_member
 from agentctl.runs.life.live import LiveRun, ReportedRun

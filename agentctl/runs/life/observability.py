@@ -14,8 +14,8 @@ from agentctl.runs.states import Ending
 from agentctl.store.repositories.approvals import WaitingCounts
 
 if TYPE_CHECKING:
+    from agentctl.records.logs import TraceContext
     from agentctl.records.run_spec import RunSpec
-    from agentctl.records.trace_context import TraceContext
     from agentctl.runs.life.live import LiveRun
     from agentctl.runs.states import LegEnd
     from agentctl.runs.workers.recovery import LostRun

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.models.listed_models import find_listed, is_listed
+from agentctl.runtime.models.call_fitting import find_listed, is_listed
 from agentctl.store.repositories.usage import CostOf, UnknownPrice
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.document import parse_records, require
-from agentctl.records.ids import new_id
 from agentctl.records.items import DELEGATIONS
 from agentctl.records.repeats import (
     MAXIMUM_SHOWN_ARGUMENTS,
@@ -29,6 +28,7 @@ from agentctl.records.repeats import (
 )
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import RunRow
+from agentctl.records.text import new_id
 from agentctl.runs.workers.recovery import WORKER_LOST_REASON
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog

@@ -18,8 +18,8 @@ import orjson
 from agentctl.config.upkeep import Files
 from agentctl.errors import Conflict, NotFound, TooLarge
 from agentctl.records.files import FileReference, check_file_name
-from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.text import new_id
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runtime.transcript.events import FileSaved, RunEvent
 from agentctl.store.blobs import PIECE_BYTES, build_key

@@ -24,12 +24,12 @@ import orjson
 from agentctl import errors
 from agentctl.records.logs import RateLimitedLog, extend_log_context
 from agentctl.records.times import now
-from agentctl.runs.life.background import parse_summary
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
 from agentctl.runs.life.live import LiveRun, ReportedRun
 from agentctl.runs.life.observability import RunCounters, RunTracer
 from agentctl.runs.log import event_rows
+from agentctl.runs.log.results import parse_summary
 from agentctl.runs.states import CLIENT_DISCONNECTED, PARENT_ENDED, Ending, HandOver, LegEnd, Pause
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun, leave_out

@@ -17,7 +17,7 @@ from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ApprovedEnd, JournaledCall, dump_outcome
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.transcript.session_state import SessionState
+from agentctl.runtime.transcript.history import SessionState
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import approvals, steps
 from agentctl.store.repositories.steps import StepRow

@@ -309,6 +309,17 @@ def return_member(member: RunState) -> Steps[None]:
         yield from cancel_waiting_run(member.run_id, "system", None, now())
 
 
+@unit
+def return_members(root_id: str) -> Steps[None]:
+    """Let the members whose legs have ended wait: for the next leg of the root, or for its end."""
+    for member_id in (yield from approvals.list_checkpoints_below(root_id)):
+        member = yield from run_reads.lock_state(member_id)
+        if member is not None and member.status == "RUNNING":
+            # Its claim raises the attempt once more.
+            yield from approvals.renew_checkpoint(member_id, member.attempt + 1)
+            yield from return_member(member)
+
+
 RESTORED_QUESTION = (
     "The database was restored to a time before this call had ended. It may have been made since."
     " What happened? Complete it with its result, fail it, or retry it."

@@ -19,8 +19,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from agentctl import errors
-from agentctl.records.ids import new_id
 from agentctl.records.logs import RateLimitedLog
+from agentctl.records.text import new_id
 from agentctl.records.times import now
 from agentctl.runs.workers.liveness import (
     WorkerDeath,

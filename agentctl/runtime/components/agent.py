@@ -13,8 +13,8 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agentctl.records.ids import new_id
 from agentctl.records.run_spec import REQUIRED
+from agentctl.records.text import new_id
 from agentctl.runtime.components.fitting import ContextFitter
 from agentctl.runtime.components.leadership import collect_reports
 from agentctl.runtime.failures import ExecutionError

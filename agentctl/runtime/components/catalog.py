@@ -20,8 +20,12 @@ from agentctl.config.settings import Agent, Team, Workflow
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.component import Component, ComponentVersion
 from agentctl.runtime.mcp.servers import McpServers
-from agentctl.runtime.models.access import ModelAccess, checking_models, current_access
-from agentctl.runtime.models.providers import ModelConnections
+from agentctl.runtime.models.access import (
+    ModelAccess,
+    ModelConnections,
+    checking_models,
+    current_access,
+)
 from agentctl.work.run_scope import outside_run
 from agentctl.work.unstopped import abandon_task
 

@@ -19,11 +19,15 @@ from agentctl.light_dataclass import dataclass
 from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
 from agentctl.runtime.models.access import get_access
 from agentctl.runtime.models.answering import AnswerRequest, fetch_answer
-from agentctl.runtime.models.call_fitting import SMALLEST_WINDOW, CallFitter, leave_answer
+from agentctl.runtime.models.call_fitting import (
+    SMALLEST_WINDOW,
+    CallFitter,
+    find_window,
+    leave_answer,
+)
 from agentctl.runtime.models.calls import ModelCall
-from agentctl.runtime.models.listed_models import find_window
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.tools.own_tools import OwnAction, build_tool
+from agentctl.runtime.tools.memories import OwnAction, build_tool
 from agentctl.runtime.transcript.context_window import (
     BYTES_PER_TOKEN,
     FULL,

@@ -16,7 +16,7 @@ from agentctl.records.items import DELEGATE, ROUTE
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.journal import MEMBER_PREFIX, JournaledCall, Parked
 from agentctl.runtime.pauses import CallOutcome, CallPause, Paused
-from agentctl.runtime.tools.own_tools import OwnAction, build_tool
+from agentctl.runtime.tools.memories import OwnAction, build_tool
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Team

@@ -17,7 +17,7 @@ from agentctl.config.mcp_servers import allows_tool
 from agentctl.errors import Unavailable, ValidationFailed
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import escape_controls
-from agentctl.runtime.bounds import Turns
+from agentctl.runtime.failures import Turns
 from agentctl.runtime.json_schema import check_request_schemas
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import httpx2
 import orjson
 
-from agentctl.runtime.bounds import has_too_many_values
+from agentctl.records.strict import has_too_many_values
 from agentctl.runtime.mcp.calls import CONNECT_SECONDS, current_call
 from agentctl.runtime.mcp.library import SESSION_TERMINATED, parse_message, types
 from agentctl.runtime.models.provider import IsolatedClient

@@ -27,8 +27,9 @@ from mcp.shared.message import SessionMessage
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.logs import RateLimitedLog
+from agentctl.records.strict import has_too_many_values
 from agentctl.records.text import escape_controls, mask_secrets, replace_unstorable
-from agentctl.runtime.bounds import Turns, has_too_many_values
+from agentctl.runtime.failures import Turns
 from agentctl.runtime.mcp.calls import McpUnavailable
 from agentctl.runtime.mcp.library import Streams, build_error, get_message, parse_message, types
 

@@ -18,8 +18,7 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.bounds import check_parts
-from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.failures import ExecutionError, check_parts
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import ModelAccess, get_access
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message

@@ -1,14 +1,20 @@
-"""The calls of one run or of its code: what fits into the window of the model."""
+"""The context window of a model, and requests that fit into it (docs/models.md).
+
+The prices and the windows of models are those of the package `genai-prices`. It takes 0.3 s and
+29 MB to load. It is loaded once, in a thread, for the first model whose price or window is needed,
+is not configured, and is called at its provider.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.models.listed_models import find_window
 from agentctl.runtime.transcript.context_window import (
     CERTAIN,
     EMPTIED,
@@ -17,7 +23,6 @@ from agentctl.runtime.transcript.context_window import (
     Compaction,
     ContextMessages,
     FittedMessages,
-    Message,
     Reading,
     fit_messages,
     measure_message,
@@ -25,23 +30,47 @@ from agentctl.runtime.transcript.context_window import (
 )
 
 if TYPE_CHECKING:
+    from agentctl.config.settings import Model
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.models.attempts import PreparedModel, RequestBounds
+    from agentctl.runtime.models.calls import Message
+
+_log = logging.getLogger("agentctl.runtime")
 
 SMALLEST_WINDOW = 3_000
 """Bytes of a request that every listed model takes: a token has at least one byte."""
 
-MAXIMUM_REFUSALS = 5
-"""Refusals of one call as too large, each of a smaller request than the one before."""
-
 ANSWER_TOKENS = 4_096
 """Tokens that are left to the answer, if the settings of the model do not bound it."""
 
-_ADVICE = {
-    "the message": "send a shorter message",
-    "the instructions": "shorten the instructions of the agent",
-    "the tools": "give the agent fewer tools",
-}
+_PROVIDERS = {"bedrock": "aws"}
+"""The names of providers in the package, where they differ."""
+
+
+def is_listed(model: Model) -> bool:
+    """Return True if the package may know a model of the configuration."""
+    # Another address is that of another service, which has other prices and bounds.
+    return model.provider not in ("demo", "ollama", "azure") and not model.base_url
+
+
+async def find_listed(model: Model | str) -> Any:
+    """Return what the package knows of a model: `model` and `model_price`; None for nothing.
+
+    Args:
+        model: a model of the configuration, or the name that a library gives to one.
+    """
+    if isinstance(model, str):
+        return await asyncio.to_thread(_find, model, None)
+    if not is_listed(model):
+        return None
+    provider = _PROVIDERS.get(model.provider, model.provider)
+    return await asyncio.to_thread(_find, model.model, provider)
+
+
+async def find_window(model: Model) -> int | None:
+    """Return the tokens of the context window of a model; None if it is not known."""
+    found = None if model.context_tokens else await find_listed(model)
+    return model.context_tokens or (None if found is None else found.model.context_window)
 
 
 def leave_answer(window: int, maximum: int | None) -> int:
@@ -51,6 +80,31 @@ def leave_answer(window: int, maximum: int | None) -> int:
         maximum: maximum tokens of an answer; None if the settings have none.
     """
     return window - min(maximum or ANSWER_TOKENS, window // 4)
+
+
+def _find(model: str, provider: str | None) -> Any:
+    try:
+        from genai_prices import Usage, calc_price
+    except ImportError:
+        return None
+    try:
+        return calc_price(Usage(input_tokens=1), model, provider_id=provider)
+    except LookupError:
+        return None
+    except Exception:
+        # The sums of usage and the runs must not wait for the repair of a library.
+        _log.exception("the model %s could not be looked up", model)
+        return None
+
+
+MAXIMUM_REFUSALS = 5
+"""Refusals of one call as too large, each of a smaller request than the one before."""
+
+_ADVICE = {
+    "the message": "send a shorter message",
+    "the instructions": "shorten the instructions of the agent",
+    "the tools": "give the agent fewer tools",
+}
 
 
 class CallFitter:
@@ -187,15 +241,6 @@ class CallFitter:
         """Return the failure of a call that no omission makes small enough."""
         window = self.windows.get(model.id)
         size = "" if window is None else f" of {window} tokens"
-        part, part_bytes = self._find_largest()
-        return ExecutionError(
-            "CONTEXT_EXCEEDED",
-            f"About {self.fitted.estimated_tokens} tokens are more than the context window{size}"
-            f" of the model {model.id}; the largest part is {part} with {part_bytes} bytes:"
-            f" {_ADVICE.get(part, 'set tool_result_tokens of the agent')}",
-        )
-
-    def _find_largest(self) -> tuple[str, int]:
         parts = {**self._parts}
         for message in self.fitted.messages:
             part = "the message"
@@ -205,4 +250,9 @@ class CallFitter:
                 part = "an answer"
             parts[part] = max(parts.get(part, 0), measure_message(message))
         part = max(parts, key=parts.__getitem__)
-        return part, parts[part]
+        return ExecutionError(
+            "CONTEXT_EXCEEDED",
+            f"About {self.fitted.estimated_tokens} tokens are more than the context window{size}"
+            f" of the model {model.id}; the largest part is {part} with {parts[part]} bytes:"
+            f" {_ADVICE.get(part, 'set tool_result_tokens of the agent')}",
+        )

@@ -14,10 +14,11 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.ids import new_id
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.records.text import replace_unstorable
-from agentctl.runtime.bounds import has_too_many_values
+from agentctl.records.strict import has_too_many_values
+from agentctl.records.text import new_id, replace_unstorable
+from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
+from agentctl.runtime.files import LoadedFile
 from agentctl.runtime.json_values import NOT_AN_OBJECT, clean_json_value
 from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.failures import FailureCode
     from agentctl.runtime.files import FileAccess, FileKind
     from agentctl.runtime.models.structured_output import OutputSchema
+
 
 Message = Mapping[str, Any]
 """A neutral message (`runtime.transcript.transcript`) of the roles user, assistant and tool. An
@@ -256,3 +258,73 @@ def parse_arguments(args: Any) -> dict[str, Any]:
     except (ValueError, RecursionError):
         pass
     return {NOT_AN_OBJECT: str(raw)}
+
+
+NATIVE = "agentctl_native"
+"""Name under which the messages of libraries keep `Answered.native`."""
+
+
+class NeutralMessages:
+    """The messages of a request, without those of the system.
+
+    Attributes:
+        messages: neutral messages, in their order.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._instructions: list[str] = []
+        self._names: dict[str, str] = {}
+
+    @property
+    def instructions(self) -> str:
+        """The texts of the system."""
+        return "\n\n".join(filter(None, self._instructions))
+
+    def add_system(self, text: str) -> None:
+        self._instructions.append(text)
+
+    def add_user(self, text: str, files: Sequence[LoadedFile] = ()) -> None:
+        message: dict[str, Any] = {"role": "user", "content": text}
+        self.messages.append({**message, "files": files} if files else message)
+
+    def add_answer(
+        self, text: str, calls: Iterable[tuple[str, str, Any]], kept: Mapping[str, Any] | None
+    ) -> None:
+        """Add an answer of a model.
+
+        Args:
+            calls: the id, the name and the arguments of each.
+            kept: what the library has kept with the message, such as the value of `NATIVE`.
+        """
+        self.messages.append({"role": "assistant", "content": text})
+        self.extend_answer(calls=calls, kept=kept)
+
+    def extend_answer(
+        self,
+        text: str = "",
+        calls: Iterable[tuple[str, str, Any]] = (),
+        kept: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add to the answer before, for a library whose answers have several items."""
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.messages.append({"role": "assistant", "content": ""})
+        answer = self.messages[-1]
+        answer["content"] += text
+        for call_id, name, arguments in calls:
+            self._names[call_id] = name
+            call = {"id": call_id, "name": name, "arguments": arguments}
+            answer.setdefault("tool_calls", []).append(call)
+        if native := (kept or {}).get(NATIVE):
+            answer["native"] = native
+
+    def add_result(self, call_id: str, text: str, name: str | None = None) -> None:
+        """Add the result of a call; without a name, that of the answer which has requested it."""
+        named = self._names.get(call_id, "") if name is None else name
+        self.messages.append(build_result(call_id, named, text))
+
+
+def check_model_failure(failure: ExecutionError) -> None:
+    """Raise a failure that is not one of a model: no retry or fallback of a library catches it."""
+    if failure.code not in MODEL_FAILURES:
+        raise failure

@@ -14,9 +14,8 @@ import orjson
 
 from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.bounds import STEP_BYTES, Turns
 from agentctl.runtime.context import RunHost, build_run_context, leave_out
-from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.failures import STEP_BYTES, ExecutionError, Turns
 from agentctl.runtime.files import LoadedFile, Message, build_files, leave_out_files, load_files
 from agentctl.runtime.json_values import (
     NotSerializable,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
 from agentctl.records.run_spec import REQUIRED
-from agentctl.records.validation import check_json, find_json_problem
+from agentctl.records.text import check_json, find_json_problem
 from agentctl.runtime.json_schema import (
     check_request_schemas,
     find_schema_problem,
@@ -24,7 +24,7 @@ from agentctl.runtime.json_schema import (
 )
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.functions import TOOL_NAME
-from agentctl.runtime.tools.own_tools import OwnAction
+from agentctl.runtime.tools.memories import OwnAction
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

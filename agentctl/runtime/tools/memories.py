@@ -7,13 +7,13 @@ never as instructions of the operator.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.errors import AgentctlError, QuotaExceeded, ValidationFailed
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.tools.own_tools import OwnAction, build_tool
 from agentctl.runtime.transcript.conversation import Action
 
 if TYPE_CHECKING:
@@ -21,6 +21,48 @@ if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.transcript.conversation import Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAction(ABC):
+    """A tool with a fixed record as an action of a model.
+
+    Its calls have no effects and may be made again, unless a class states otherwise.
+    """
+
+    has_effects: ClassVar[bool] = False
+    idempotent: ClassVar[bool] = True
+
+    tool: ToolRecord
+
+    def record(self) -> ToolRecord:
+        return self.tool
+
+    @abstractmethod
+    async def perform(
+        self, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome: ...
+
+
+def build_tool(
+    name: str,
+    description: str,
+    properties: Mapping[str, Any],
+    required: Sequence[str] | None = None,
+) -> ToolRecord:
+    """Build the record of a tool whose arguments are the members of an object.
+
+    Args:
+        required: names of the required arguments; None for all.
+    """
+    parameters = {
+        "type": "object",
+        "properties": dict(properties),
+        "required": [*(properties if required is None else required)],
+        "additionalProperties": False,
+    }
+    return {"name": name, "description": description, "parameters": parameters}
+
 
 _log = logging.getLogger("agentctl.runtime")
 

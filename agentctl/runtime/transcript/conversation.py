@@ -17,9 +17,8 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy, hash_value
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.bounds import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, check_parts
 from agentctl.runtime.context import perform_decided
-from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.failures import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, ExecutionError, check_parts
 from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.pauses import Ask, CallOutcome, WaitingCall

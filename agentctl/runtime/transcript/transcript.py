@@ -20,12 +20,11 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from agentctl.records import times
-from agentctl.records.requests import Requests
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.failures import Causes
 from agentctl.runtime.files import build_files
 from agentctl.runtime.tracing import Span, Spans
-from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
+from agentctl.runtime.transcript.answer import AnswerInProgress, Requests, StopTexts
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
 from agentctl.work.unstopped import UnstoppedWork
 

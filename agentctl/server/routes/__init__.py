@@ -38,10 +38,10 @@ from agentctl.interface.requests import (
 )
 from agentctl.interface.requests.files import ByteRange, FileUpload, parse_range
 from agentctl.records.document import Document, build_document
-from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import ExportFormat
+from agentctl.records.text import IDEMPOTENCY_KEY
 from agentctl.runs.follow.follow import stream_items
 from agentctl.server.answers import (
     BytesResponse,

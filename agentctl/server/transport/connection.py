@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from agentctl.errors import AgentctlError, InternalError, TooLarge
-from agentctl.records.ids import new_id
+from agentctl.records.text import new_id
 from agentctl.server.answers import error_response
 from agentctl.server.app import add_common_headers
 

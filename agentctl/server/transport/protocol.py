@@ -28,8 +28,8 @@ from urllib.parse import unquote
 import httptools
 
 from agentctl.errors import AgentctlError, BadRequest, HeaderTooLarge
-from agentctl.records.ids import new_id
 from agentctl.records.logs import set_log_context
+from agentctl.records.text import new_id
 from agentctl.server.transport.connection import (
     BODY,
     HEAD,

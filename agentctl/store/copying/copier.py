@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from agentctl import errors
-from agentctl.records.ids import new_id
+from agentctl.records.text import new_id
 from agentctl.records.times import now
 from agentctl.store.copying import state
 from agentctl.store.copying.tables import (

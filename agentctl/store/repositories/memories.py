@@ -10,7 +10,6 @@ import orjson
 
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.light_dataclass import dataclass
-from agentctl.records.ids import new_id
 from agentctl.records.memories import (
     TOPIC_PREFIX,
     build_terms,
@@ -18,6 +17,7 @@ from agentctl.records.memories import (
     check_topics,
     split_words,
 )
+from agentctl.records.text import new_id
 from agentctl.store.compared import Filtered, FilterRange, build_lead
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.listing import (

@@ -14,9 +14,9 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import NamedTuple
 
-from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import NewRun, RunEnd, RunPause, RunRow
+from agentctl.records.text import new_id
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import queue, sessions, usage
 from agentctl.store.repositories.run_reads import RUN_COLUMNS

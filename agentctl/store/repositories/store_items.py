@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 import orjson
 
 from agentctl.config.upkeep import Quotas
-from agentctl.records.ids import new_id
 from agentctl.records.memories import split_words
 from agentctl.records.store_items import (
     ItemPut,
@@ -26,6 +25,7 @@ from agentctl.records.store_items import (
     dump_value,
     join_labels,
 )
+from agentctl.records.text import new_id
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.listing import ID_GROUP, group_ids, prefix_end, read_group
 from agentctl.store.repositories.quotas import check_added

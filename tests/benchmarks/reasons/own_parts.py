@@ -38,9 +38,9 @@ from agentctl.auth.keys.signing import SigningKey, build_jws
 from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.auth.tokens.jws import KeySet
+from agentctl.records.logs import parse_traceparent
 from agentctl.records.strict import parse_json
 from agentctl.records.times import parse_rfc3339
-from agentctl.records.trace_context import parse_traceparent
 from agentctl.records.value_types import compile_type
 from agentctl.remote.events import EventParser
 from agentctl.server.answers import BytesResponse, KnownTags

@@ -18,9 +18,8 @@ from agentctl.interop.agentos.waiting import FIELD_TYPES, FLAGS
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRecord, hash_call
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.strict import NotStrict, parse_json
-from agentctl.records.validation import check_json
-from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
+from agentctl.records.strict import MAXIMUM_VALUES, NotStrict, has_too_many_values, parse_json
+from agentctl.records.text import check_json
 
 NEEDS_APPROVER = "This run requires admin approval before it can be continued"
 """The text of AgentOS for a run that another person has to approve."""

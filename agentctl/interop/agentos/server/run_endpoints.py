@@ -37,10 +37,10 @@ from agentctl.interop.agentos.server.pauses import match_decisions, read_entries
 from agentctl.interop.agentos.server.runs import RunBuilder
 from agentctl.interop.agentos.waiting import FIELDS
 from agentctl.records.events import EventKind, find_event_kind
-from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.strict import parse_json
+from agentctl.records.text import IDEMPOTENCY_KEY
 from agentctl.runs.states import is_final
 from agentctl.server.answers import (
     Call,
