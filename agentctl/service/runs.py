@@ -317,7 +317,7 @@ class RunOperations(OperationFamily):
             actor=self.principal.actor,
             durable=component.durable,
             version=find_version(self.hosting.catalog, component),
-            files=dump_references(given_files[: len(request.files)]),
+            files=dump_references(given_files[: len(request.files)]) if request.files else None,
         )
 
         return Submission(

@@ -19,8 +19,8 @@ from agentctl.records.times import now
 from agentctl.runs.desk.decisions import check_pending, expire_approvals, rule, write_decisions
 from agentctl.runs.desk.waiting import cancel_run
 from agentctl.runs.life import finish, legs
-from agentctl.runs.life.observability import RunCounters
 from agentctl.runs.log.event_rows import decode_events
+from agentctl.runs.states import RunCounters
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.components import execute
 from agentctl.runtime.context import perform_decided

@@ -206,7 +206,6 @@ def write_decisions(
     return rows, (yield from release_if_decided(root_run_id))
 
 
-@unit
 def _settle_outcome(row: ApprovalRow) -> Steps[None]:
     """Store the outcome, as a person knows it, of the call whose server died."""
     execution = None if row.status == "approved" else row.execution

@@ -4,7 +4,7 @@ work starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from operator import attrgetter
 from typing import Any
@@ -22,12 +22,14 @@ from agentctl.runs.desk.waiting import check_queue, enqueue
 from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.components.versions import build_session_data
+from agentctl.runtime.components.versions import build_session_data, describe_version
 from agentctl.store.database import Steps, Work, single_unit, unit
+from agentctl.store.databases import Databases
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import (
     approvals,
     audit,
+    component_versions,
     files,
     idempotency,
     queue,
@@ -36,6 +38,7 @@ from agentctl.store.repositories import (
     runs,
     sessions,
 )
+from agentctl.store.repositories.component_versions import VersionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
 SESSION_NAME_LENGTH = 60
@@ -109,6 +112,37 @@ class AdmittedRun:
     has_start: bool = False
     is_queued: bool = False
     may_begin: bool = False
+
+
+class StoredVersions:
+    """Stores the versions of the components of this process, each once."""
+
+    def __init__(self, catalog: Catalog, databases: Databases) -> None:
+        self._catalog = catalog
+        self._databases = databases
+        self._stored: set[tuple[str, str]] = set()
+
+    async def store(self, components: Iterable[Component]) -> None:
+        """Store the versions of some components, unless they are stored.
+
+        Raises:
+            Unavailable: the system database does not answer.
+        """
+        new = list[VersionRow]()
+        for component in components:
+            place = component.id, component.key
+            if place in self._stored:
+                continue
+            if (found := describe_version(self._catalog, component)) is not None:
+                known = component_versions.list_known(component.kind, component.id)
+                if found.version not in await self._databases.system.read(known):
+                    row = VersionRow(
+                        0, component.kind, component.id, found.version, now(), found.configuration
+                    )
+                    new.append(row)
+            self._stored.add(place)
+        if new:
+            await self._databases.system.write(component_versions.add(new))
 
 
 def admit_run(
@@ -225,7 +259,6 @@ def _admit_run(
     return AdmittedRun(spec, state, is_first, has_start=True, is_queued=True, may_begin=may_begin)
 
 
-@unit
 def _get_session(submission: Submission, new: SessionRow) -> Steps[SessionRow]:
     """Return the session of a run; `new` itself if it did not exist."""
     session = yield from sessions.get_or_create_for_run(new, submission.visibility)
@@ -246,7 +279,6 @@ def _get_session(submission: Submission, new: SessionRow) -> Steps[SessionRow]:
     return session
 
 
-@unit
 def _bind_files(file_ids: Sequence[str], session: SessionRow) -> Steps[None]:
     """Give files to a session; they are of its owner, and of no other session.
 
@@ -263,7 +295,6 @@ def _bind_files(file_ids: Sequence[str], session: SessionRow) -> Steps[None]:
         raise errors.NotFound("File not found")
 
 
-@unit
 def _find_turn(submission: Submission, is_full: bool) -> Steps[int | None]:
     """Return how a run waits in the queue of its session, which is locked; None if it begins."""
     on_busy = submission.component.on_busy
@@ -275,7 +306,6 @@ def _find_turn(submission: Submission, is_full: bool) -> Steps[int | None]:
     return queue.AFTER_RUNS if busy or is_full else None
 
 
-@unit
 def _change_state(
     session: SessionRow, changes: Mapping[str, Any], limit: int, *, is_stored: bool
 ) -> Steps[str | None]:

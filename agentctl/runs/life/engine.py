@@ -38,10 +38,10 @@ from agentctl.runs.life.finish import (
 )
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.members import Members
-from agentctl.runs.life.observability import RunCounters, RunTracer
+from agentctl.runs.life.observability import RunTracer
 from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.life.supervision import Starts, Supervision
-from agentctl.runs.states import CLIENT_DISCONNECTED, WORKER_LOST, Ending, Pause
+from agentctl.runs.states import CLIENT_DISCONNECTED, WORKER_LOST, Ending, Pause, RunCounters
 from agentctl.runs.workers.worker import Worker
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
@@ -207,7 +207,7 @@ class Engine:
         """
         self._check_open(self._databases[submission.component.database])
         # A free slot is for the runs that wait already.
-        is_full = self.free_slots <= 0 or self.claims.has_waiting(submission.component.database)
+        is_full = self.free_slots <= 0 or submission.component.database in self.claims.waiting
         if is_full and not submission.can_wait:
             raise errors.TooManyRequests("Too many runs at once")
 
@@ -353,7 +353,7 @@ class Engine:
             self._root_count -= run.parent is None
             if not self._live:
                 self._has_live.clear()
-        if run.parent is None:
+        if run.parent is None and (run.lets_begin or self.claims.waiting):
             self.claims.handle_end(run)
         ended = run.ended.result()
         if isinstance(ended, Pause) and ended.continues and run.parent is None:
@@ -461,5 +461,5 @@ class Engine:
 def _add_log_context(run: LiveRun) -> None:
     """Name a run in the log records of the request that starts it."""
     add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
-    if (trace := parse_run_trace(run.spec.trace)) is not None:
+    if run.spec.trace and (trace := parse_run_trace(run.spec.trace)) is not None:
         add_log_context(trace_id=trace.own.trace_id)

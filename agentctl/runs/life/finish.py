@@ -5,8 +5,9 @@ process that ends hands its durable runs over to others (docs/decisions/0099).
 
 Background work follows an end: the summary of the session, and memories of its user. It is a run
 with a purpose, a child of the run after which it is done. So it is listed, cancelled, drained,
-counted and recovered like every run. The transaction that creates it locks the session: a session has at most one live run of each purpose, with any number of servers. Work
-that a dead worker has left is done again after the next run.
+counted and recovered like every run. The transaction that creates it locks the session: a session
+has at most one live run of each purpose, with any number of servers. Work that a dead worker has
+left is done again after the next run.
 """
 
 from __future__ import annotations
@@ -277,12 +278,11 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
         yield from sessions.set_summary(run.spec.session_id, summary)
     if (changes := run.state_changes) is not None:
         yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
-    if run.parent is None:
+    if run.parent is None and run.database.outbox:
         yield from publish_run(run.database.outbox, run.run_id)
     return ending
 
 
-@unit
 def _keep_cancel(run: LiveRun, ending: Ending) -> Steps[Ending]:
     """Record the request of a cancelled run, and return its end by the first request."""
     actor = ending.actor or "system"

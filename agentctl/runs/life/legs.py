@@ -25,12 +25,11 @@ from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.continuation import Continuation
 from agentctl.runs.life.live import LiveRun
-from agentctl.runs.life.observability import RunCounters
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import describe
 from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log
 from agentctl.runs.log.results import encode_requests, to_json
-from agentctl.runs.states import Pause, is_final, is_settled
+from agentctl.runs.states import Pause, RunCounters, is_final, is_settled
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.pauses import Ask, Decided, Leg
 from agentctl.runtime.transcript.history import StateChanges
@@ -329,7 +328,6 @@ def claim_member(run_id: str, worker_id: str, version: str | None) -> Steps[Clai
     return claimed and replace(claimed, new=new)
 
 
-@unit
 def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | None]:
     state = yield from run_reads.get_state(run_id)
     log = yield from load_log(run_id)

@@ -126,6 +126,7 @@ class LiveRun:
         self.has_asked = self.lets_begin = False
         self.trace: LegTrace | None = None
         self.spec = spec
+        self.run_id = spec.run_id
         self.component = component
         self.parent = parent
         self.database = databases[component.database]
@@ -167,7 +168,8 @@ class LiveRun:
         self.transcript = start.transcript
         recorded = self.transcript.requests
         self.transcript.requests = RequestRecorder(recorded.since() if recorded else None)
-        self.transcript.stop = StopTexts(spec.stop, self.complete)
+        if spec.stop:
+            self.transcript.stop = StopTexts(spec.stop, self.complete)
         self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
         self._start = start
         self._changed_at = 0
@@ -179,10 +181,6 @@ class LiveRun:
         self._system_database = databases.system
         self._quotas = databases.quotas
         self._stored_at = 0
-
-    @property
-    def run_id(self) -> str:
-        return self.spec.run_id
 
     @property
     def root_attempt(self) -> int:

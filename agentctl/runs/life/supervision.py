@@ -27,10 +27,18 @@ from agentctl.records.times import now
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
 from agentctl.runs.life.live import LiveRun, ReportedRun
-from agentctl.runs.life.observability import RunCounters, RunTracer
+from agentctl.runs.life.observability import RunTracer
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.results import parse_summary
-from agentctl.runs.states import CLIENT_DISCONNECTED, PARENT_ENDED, Ending, HandOver, LegEnd, Pause
+from agentctl.runs.states import (
+    CLIENT_DISCONNECTED,
+    PARENT_ENDED,
+    Ending,
+    HandOver,
+    LegEnd,
+    Pause,
+    RunCounters,
+)
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun, leave_out
 from agentctl.runtime.failures import ExecutionError
@@ -285,9 +293,13 @@ class Supervision:
         if is_first_leg and run.component.kind != "workflow" and (size := run.state.damaged_bytes):
             leave_out(run, "damaged_state", "", size)
         if is_first_leg:
-            run.earlier_runs = await retry_while_unavailable(
-                lambda: _load_history(run, self._catalog), stopped=run.stop_requested
-            )
+            run.earlier_runs = []
+            # Members' runs and workflows have no history.
+            is_root = run.parent is None and run.component.kind != "workflow"
+            if is_root and run.spec.session_history and not run.is_first:
+                run.earlier_runs = await retry_while_unavailable(
+                    lambda: _load_history(run, self._catalog), stopped=run.stop_requested
+                )
             kept = () if run.spec.origin is None else run.spec.origin.messages
             if messages := (*kept, *run.spec.earlier_messages):
                 run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, from_request=True)]
@@ -314,13 +326,9 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     """Return the last `history_runs` runs of the session, oldest first.
 
     Their number and size are limited, so that the cost of a run does not depend on the length of
-    its session (docs/contract.md "Runs"). Members' runs and workflows have no history.
+    its session (docs/contract.md "Runs").
     """
     component = run.component
-    if run.parent is not None or run.is_first or component.kind == "workflow":
-        return []
-    if not run.spec.session_history:
-        return []
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
     before = None if run.spec.origin is None else run.spec.origin.before

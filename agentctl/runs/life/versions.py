@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -33,7 +33,6 @@ from agentctl.runtime.components.versions import (
 from agentctl.store.database import Database, Outbox, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, component_versions, run_reads, runs, workers
-from agentctl.store.repositories.component_versions import VersionRow
 from agentctl.webhooks.facts import publish_run
 
 Configuration = dict[str, Any]
@@ -44,37 +43,6 @@ MAXIMUM_CHANGES = 20
 
 MAXIMUM_VALUE = 500
 """Characters of a value in such a difference."""
-
-
-class StoredVersions:
-    """Stores the versions of the components of this process, each once."""
-
-    def __init__(self, catalog: Catalog, databases: Databases) -> None:
-        self._catalog = catalog
-        self._databases = databases
-        self._stored: set[tuple[str, str]] = set()
-
-    async def store(self, components: Iterable[Component]) -> None:
-        """Store the versions of some components, unless they are stored.
-
-        Raises:
-            Unavailable: the system database does not answer.
-        """
-        new = list[VersionRow]()
-        for component in components:
-            place = component.id, component.key
-            if place in self._stored:
-                continue
-            if (found := describe_version(self._catalog, component)) is not None:
-                known = component_versions.list_known(component.kind, component.id)
-                if found.version not in await self._databases.system.read(known):
-                    row = VersionRow(
-                        0, component.kind, component.id, found.version, now(), found.configuration
-                    )
-                    new.append(row)
-            self._stored.add(place)
-        if new:
-            await self._databases.system.write(component_versions.add(new))
 
 
 def list_all_sides(catalog: Catalog) -> Iterator[Component]:

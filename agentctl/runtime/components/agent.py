@@ -73,7 +73,9 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
         if component.kind == "team" and component.team.mode == "broadcast":
             prompt = await collect_reports(catalog.members(component), conversation, state)
         if conversation.has_prompt:
-            turns.messages.append(_build_prompt(prompt) | build_files(context.spec.files))
+            message = _build_prompt(prompt)
+            files = context.spec.files
+            turns.messages.append(message | build_files(files) if files else message)
 
     if context.leg is not None and context.leg.has_new_version:
         conversation.replace_instructions(runner.system)
@@ -90,7 +92,8 @@ async def _add_knowledge(runner: ConfiguredRunner, conversation: Conversation) -
     """Add the summary of the session and memories of the user to the instructions."""
     if runner.summarizes:
         conversation.add_summary()
-    await add_memories(runner.memory, conversation)
+    if runner.memory.mode != "off":
+        await add_memories(conversation)
 
 
 class _Turns:

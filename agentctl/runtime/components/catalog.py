@@ -212,7 +212,7 @@ class Catalog:
 
     def is_hosted(self, component: Component) -> bool:
         """Return True for an agent in code: an object executes it, not a configured model."""
-        return component.kind == "agent" and bool(component.agent.object)
+        return isinstance(component.spec, Agent) and bool(component.spec.object)
 
     def hosted_runner(self, agent: Component) -> Runner:
         """Return the runner of an agent in code; imports its module.
@@ -299,11 +299,11 @@ class Catalog:
 
         if requested is not None:
             return RequestSchema(json.loads(requested))
-        if component.kind != "agent" or not component.agent.output:
+        if not isinstance(component.spec, Agent) or not component.spec.output:
             return None
         if component.key not in self._outputs:
             self._outputs[component.key] = load_output_model(
-                component.key, component.agent.output, self._folder
+                component.key, component.spec.output, self._folder
             )
         return self._outputs[component.key]
 

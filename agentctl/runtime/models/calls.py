@@ -225,7 +225,8 @@ def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]
     Raises:
         ModelFailure: the arguments are too large, or have too many values.
     """
-    calls = [*received]
+    if not (calls := [*received]):
+        return []
     texts = [arguments for _, _, arguments in calls if isinstance(arguments, str)]
     if sum(map(len, texts)) > MAXIMUM_ARGUMENT_BYTES:
         raise ModelFailure("MODEL_REJECTED", "the arguments of the tool calls are too large")

@@ -170,14 +170,14 @@ def build_memory_actions(memory: config.Memory) -> list[Action]:
     return [_MemoryAction(tool, call) for tool, call in _TOOLS]
 
 
-async def add_memories(memory: config.Memory, conversation: Conversation) -> None:
+async def add_memories(conversation: Conversation) -> None:
     """Add the best memories for the message to the instructions of the model.
 
     They are not part of the messages of the run, so that later runs do not carry them. A database
     that is not available does not stop the run.
     """
     memories = conversation.context.memories
-    if memory.mode == "off" or memories is None:
+    if memories is None:
         return
     try:
         recalled = await memories.recall(conversation.message, limit=RECALLED)

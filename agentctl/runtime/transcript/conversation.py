@@ -229,7 +229,10 @@ class Conversation:
             return
         self._reserve(len(text.encode()))
         self.has_answer_begun = True
-        self._transcript.stop.take(text, self._add_accepted)
+        if self._transcript.stop.texts:
+            self._transcript.stop.take(text, self._add_accepted)
+        else:
+            self._add_accepted(text)
 
     def _add_accepted(self, text: str) -> None:
         self._transcript.extend_answer(text)

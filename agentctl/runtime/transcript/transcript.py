@@ -299,7 +299,8 @@ class Transcript:
 
     def add_user(self, text: str, files: str | None = None) -> None:
         """Add the message of the user, with its files: a JSON array of references."""
-        self._messages.append(_build_message("user", text) | build_files(files))
+        message = _build_message("user", text)
+        self._messages.append(message | build_files(files) if files else message)
         self.name_left_out()
 
     def name_left_out(self) -> None:
@@ -370,7 +371,8 @@ class Transcript:
         Args:
             finish_reason: see docs/contract.md "Run record"; None if the answer is incomplete.
         """
-        self.stop.release()
+        if self.stop.held:
+            self.stop.release()
         answer, self._answer = self._answer, None
         if answer is None:
             return
