@@ -22,31 +22,13 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.findings import Finding, from_failure, note, ok, wrong
 from agentctl.records.text import format_bytes
 from agentctl.runs.workers.liveness import WorkerMonitor
+from agentctl.store import migrating, schema
 from agentctl.store.blobs import BlobStore
 from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.databases import Databases, open_database
-from agentctl.store.migrating import (
-    get_engine,
-    list_missing_indexes,
-    open_reader,
-    read_sizes,
-    read_version,
-)
 from agentctl.store.repositories import integrity, search, workers
 from agentctl.store.repositories.search import NEWEST, OLDEST
-from agentctl.store.schema import (
-    MIGRATE_COMMAND,
-    SCHEMA_VERSION,
-    TEXT_ROWS_SINCE,
-    Migration,
-    StoredVersion,
-    check_newer,
-    check_released,
-    check_version,
-    describe_newer,
-    list_pending,
-    load_migrations,
-)
+from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.search import Tokenizer
 from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
@@ -107,23 +89,23 @@ class DatabaseStatus:
 
 async def read_database_status(entry: Database) -> DatabaseStatus:
     """Read the status of a database; errors are returned as `failure` and not raised."""
-    engine = get_engine(entry)
+    engine = migrating.get_engine(entry)
     status = DatabaseStatus(entry.id, engine, entry.url)
     try:
-        version = await read_version(entry)
+        version = await migrating.read_version(entry)
         if version is None:
             status.state = "missing"
-            status.pending = [migration.name for migration in load_migrations(engine)]
+            status.pending = [migration.name for migration in schema.load_migrations(engine)]
             status.failure = _build_missing_error(display_url(entry.url))
             return status
         status.schema, status.compatible_from = version.number, version.compatible_from
-        sizes = await read_sizes(entry)
+        sizes = await migrating.read_sizes(entry)
         status.bytes, status.wal_bytes, status.sessions, status.runs, status.estimated = sizes
         try:
-            pending = list_pending(engine, version, display_url(entry.url))
-            indexes = await list_missing_indexes(entry, version)
+            pending = schema.list_pending(engine, version, display_url(entry.url))
+            indexes = await migrating.list_missing_indexes(entry, version)
             status.pending = [migration.name for migration in (*pending, *indexes)]
-            check_version(version, display_url(entry.url))
+            schema.check_version(version, display_url(entry.url))
             status.state = "ahead" if version.is_newer else "ok"
         except AgentctlError as failure:
             status.failure = failure
@@ -140,7 +122,7 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
 
 def _build_missing_error(place: str) -> Unavailable:
     return Unavailable(
-        "The database does not exist", cause=f"{place} has none", command=MIGRATE_COMMAND
+        "The database does not exist", cause=f"{place} has none", command=schema.MIGRATE_COMMAND
     )
 
 
@@ -148,8 +130,8 @@ def _build_missing_error(place: str) -> Unavailable:
 class MigrationPlan:
     """The pending migrations of a database. `version`: its schema version; None: no database."""
 
-    version: StoredVersion | None
-    migrations: Sequence[Migration]
+    version: schema.StoredVersion | None
+    migrations: Sequence[schema.Migration]
 
 
 async def plan_migration(entry: Database) -> MigrationPlan:
@@ -160,12 +142,12 @@ async def plan_migration(entry: Database) -> MigrationPlan:
             one of a development version.
         Unavailable: the database cannot be used, or is not a database of agentctl.
     """
-    engine, version = get_engine(entry), await read_version(entry)
+    engine, version = migrating.get_engine(entry), await migrating.read_version(entry)
     if version is None:
-        return MigrationPlan(None, load_migrations(engine))
-    check_newer(version, display_url(entry.url))
-    pending = list_pending(engine, version, display_url(entry.url))
-    return MigrationPlan(version, [*pending, *await list_missing_indexes(entry, version)])
+        return MigrationPlan(None, schema.load_migrations(engine))
+    schema.check_newer(version, display_url(entry.url))
+    pending = schema.list_pending(engine, version, display_url(entry.url))
+    return MigrationPlan(version, [*pending, *await migrating.list_missing_indexes(entry, version)])
 
 
 CHECK_STEPS = ("pages", "references", "schema", *integrity.CHECKED_TABLES, "files", "bytes")
@@ -237,20 +219,22 @@ async def check_integrity(
     check = f"database {entry.id}"
     state = state or CheckState()
     try:
-        version = await read_version(entry)
+        version = await migrating.read_version(entry)
         if version is None:
-            yield wrong(check, f"there is no database at {display_url(entry.url)}", MIGRATE_COMMAND)
+            yield wrong(
+                check, f"there is no database at {display_url(entry.url)}", schema.MIGRATE_COMMAND
+            )
             return
         if is_sqlite_url(entry.url):
             async for finding in _check_pages(sqlite_path(entry.url), check, at, state):
                 yield finding
-        check_released(version, display_url(entry.url))
+        schema.check_released(version, display_url(entry.url))
         # The target of a copy gets its indexes and triggers at the end.
         if version.copied_from is None and "schema" in state.steps_left:
             state.step = "schema"
             async for finding in _check_schema(entry, check, version):
                 yield finding
-        check_version(version, display_url(entry.url))
+        schema.check_version(version, display_url(entry.url))
         await _check_rows(entry, at, state)
         good = [ok(check, "the counters of its sessions match their runs")]
         if files is not None:
@@ -282,10 +266,12 @@ async def _check_pages(
 
 
 async def _check_schema(
-    entry: Database, check: str, version: StoredVersion
+    entry: Database, check: str, version: schema.StoredVersion
 ) -> AsyncIterator[Finding]:
     if version.is_newer:
-        yield note(check, describe_newer(version), f"the version that migrated it {_COMPARES}")
+        yield note(
+            check, schema.describe_newer(version), f"the version that migrated it {_COMPARES}"
+        )
         return
     if is_sqlite_url(entry.url):
         from agentctl.store.copying.sqlite import TRIGGERS
@@ -307,7 +293,7 @@ async def _check_schema(
         differences = [(text, False) for text in texts]
     for text, is_additional in differences:
         is_built = text.startswith("index ") and not is_sqlite_url(entry.url)
-        remedy = MIGRATE_COMMAND if is_built else RESTORE
+        remedy = schema.MIGRATE_COMMAND if is_built else RESTORE
         yield note(check, text) if is_additional else wrong(check, text, remedy)
     if all(is_additional for _, is_additional in differences):
         yield ok(check, f"its schema is that of the migrations, version {version.number}")
@@ -315,9 +301,9 @@ async def _check_schema(
 
 async def _check_rows(entry: Database, at: ReportProgress, state: CheckState) -> None:
     """Check the rows of the tables that are left, a page at a time."""
-    sizes = await read_sizes(entry)
+    sizes = await migrating.read_sizes(entry)
     totals = {"runs": sizes.runs, "sessions": sizes.sessions}
-    async with open_reader(entry) as read:
+    async with migrating.open_reader(entry) as read:
         for table in [each for each in state.steps_left if each in integrity.CHECKED_TABLES]:
             if state.step != table:
                 state.step, state.after = table, ""
@@ -347,7 +333,7 @@ async def _check_files(
         if state.step != "files":
             state.step, state.after = "files", ""
         text = "files looked for"
-        async with open_reader(entry) as read:
+        async with migrating.open_reader(entry) as read:
             await check_files(
                 read, files.store, state.after,
                 lambda rule, named: report(rule, named.blob, named.file_id), deep=files.deep,
@@ -374,7 +360,7 @@ async def back_up(
         Unavailable: the database does not exist or cannot be read, or the file cannot be written.
     """
     path = sqlite_path(entry.url)
-    if await read_version(entry) is None:
+    if await migrating.read_version(entry) is None:
         raise _build_missing_error(str(path))
     backup = await copy(path, file, report, None if files.store == "s3" else files.folder)
     if files.store == "s3":
@@ -415,7 +401,7 @@ async def check_servers(settings: Settings) -> None:
     old = [
         f"pid {row.pid} on {row.host}"
         for row in rows
-        if (row.schema_version or 0) < TEXT_ROWS_SINCE and deaths.get(row.worker_id) is None
+        if (row.schema_version or 0) < schema.TEXT_ROWS_SINCE and deaths.get(row.worker_id) is None
     ]
     if old:
         raise errors.Conflict(
