@@ -4,7 +4,7 @@ A run that waits for a person is PAUSED between two legs: `RUNNING -> PAUSED -> 
 It has no owner, no task and no slot then. Each leg has a new attempt, so that late writes of an
 earlier one are refused (docs/decisions/0079).
 
-A background run begins as PENDING, every other run as RUNNING (docs/decisions/0051). A cancel
+A background run begins as PENDING, every other run as RUNNING. A cancel
 request is a column of the run's row and not a state. A final status never changes: every transition
 is one conditional update on (status, attempt), and the number of affected rows decides which writer
 succeeds.

@@ -245,8 +245,8 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
         kept: what the journal of the parent keeps of a member; None for nothing.
 
     CANCELLED requires a recorded request, and the first of several requests counts. The last
-    events are stored in the same transaction, so a run with a final status has all its events
-    (docs/decisions/0014).
+    events are stored in the same transaction, so a run with a final status has all its events:
+    a follower in another process needs no second rule.
     """
     if kept is not None:
         yield from kept

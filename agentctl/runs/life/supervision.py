@@ -8,7 +8,7 @@ are ignored. The final status is stored once and published afterwards.
 When very many runs start at once, each caller would wait for the model calls of the runs before its
 own. So the work of a run waits until the starts that began before it are complete (`Starts`): all
 callers have their first event, or the row of a run without events, before the first model call. The
-row is committed before that, and a cancel ends this wait as it ends work (docs/decisions/0051).
+row is committed before that, and a cancel ends this wait as it ends work.
 """
 
 from __future__ import annotations

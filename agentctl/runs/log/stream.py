@@ -11,8 +11,7 @@ library executes happen before they are stored, and are published afterwards: ea
 The events of a run are stored within `BATCH_SECONDS`, when `BATCH_BYTES` are waiting, or after any
 event that is not content. Each run has one write at a time, and so has each database: the batches
 of all runs that arrive meanwhile share the next statement. So a slow database receives larger
-statements instead of more of them. The last batch is stored with the final status
-(docs/decisions/0014).
+statements instead of more of them. The last batch is stored with the final status.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class Stream:
     Args:
         attempt: the store refuses the events of another one.
         recorded: False for a plain run: no client can follow it while it executes, so its events
-            are not created at all (docs/decisions/0014).
+            are not created at all (docs/contract.md "Events").
         first: number of the first event: those of earlier legs of the run are stored.
 
     Attributes:

@@ -1,7 +1,7 @@
 """Runs: rows that are appended, and changed only by conditional updates.
 
 So the final status of a run is stored once. A PENDING run is not claimed yet; `claim` makes it
-RUNNING. Most runs are created as RUNNING (docs/decisions/0051). A cancel request is stored
+RUNNING. Most runs are created as RUNNING. A cancel request is stored
 separately from the status (docs/contract.md "Cancel"). If the run is not claimed, the request ends
 it at once.
 
