@@ -68,7 +68,11 @@ _MAIN = b"{main}"
 
 _PAGE_HEADERS = {
     **content_security_policy(
-        require_trusted_types_for="'script'", trusted_types="'none'", img_src="'self'"
+        require_trusted_types_for="'script'",
+        trusted_types="'none'",
+        img_src="'self' blob:",
+        media_src="blob:",
+        frame_src="blob:",
     ),
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",

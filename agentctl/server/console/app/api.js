@@ -63,9 +63,9 @@ export function withQuery(place, query) {
   return given.length ? `${place}?${new URLSearchParams(given)}` : place;
 }
 
-/** Send a request; return the response. A body that is a text is JSON. Raises ApiError. */
+/** Send a request by fetch, or by `using`; return the response. A body that is a text is JSON. Raises ApiError. */
 export async function send(method, place, options = {}) {
-  const { body, headers, signal, accept, credentials = "omit", again } = options;
+  const { body, headers, signal, accept, credentials = "omit", again, using = fetch } = options;
   const sent = token;
   const fields = {
     Accept: accept || "application/json",
@@ -73,14 +73,16 @@ export async function send(method, place, options = {}) {
     ...headers,
   };
   if (sent !== null) fields.Authorization = `Bearer ${sent}`;
-  if (body !== undefined) fields["Content-Type"] = "application/json";
+  // The server finds the type of a file in its bytes.
+  const raw = typeof body === "string" || body instanceof Blob;
+  if (body !== undefined) fields["Content-Type"] = body instanceof Blob ? "application/octet-stream" : "application/json";
   let response;
   try {
-    response = await fetch(new URL(place.replace(/^\//, ""), BASE), {
+    response = await using(new URL(place.replace(/^\//, ""), BASE), {
       method,
       signal,
       headers: fields,
-      body: body === undefined || typeof body === "string" ? body : JSON.stringify(body),
+      body: raw ? body : JSON.stringify(body),
       cache: "no-store",
       credentials,
       redirect: "error",
@@ -106,7 +108,6 @@ export async function send(method, place, options = {}) {
   throw failure;
 }
 
-/** Send a request; return the document of the response. */
 export async function call(method, place, options) {
   const response = await send(method, place, options);
   return response.status === 204 ? null : response.json();
@@ -134,7 +135,6 @@ export async function connect() {
   update({ info });
 }
 
-/** Return what this tab has stored: the key of its token, and the time when it was hidden. */
 function readTab() {
   try {
     return JSON.parse(sessionStorage.getItem("console")) || {};
@@ -149,7 +149,6 @@ function writeTab(changes) {
     if (changes) sessionStorage.setItem("console", JSON.stringify({ ...readTab(), ...changes }));
     else sessionStorage.removeItem("console");
   } catch {
-    // Storage is switched off.
   }
 }
 
@@ -194,7 +193,6 @@ const kept = (method, key, place = KEPT, body) => {
   return navigator.locks ? navigator.locks.request("console-token", work) : work();
 };
 
-/** Return true if the server has renewed the token. */
 async function renew() {
   if (!renewAt) return false;
   const before = token;
@@ -215,13 +213,11 @@ function use(found) {
   renewAt = navigator.locks && found.renew_in ? Date.now() + 1000 * found.renew_in : 0;
 }
 
-/** Renew or drop a token that expires. */
 export function checkToken(left) {
   if (renewAt) Date.now() < renewAt || renew().catch(() => null);
   else if (left !== null && left <= 0) dropToken("The token has expired.");
 }
 
-/** Keep the token for a reload, with a new key. */
 async function keep(place, body) {
   const key = newKey(32);
   const found = await kept("POST", key, place, body);
@@ -229,7 +225,6 @@ async function keep(place, body) {
   return found;
 }
 
-/** Sign in with the token that was kept before the reload. */
 async function restore() {
   const { key, hidden } = readTab();
   if (!key) return;
@@ -281,10 +276,8 @@ export function can(resource, action, id) {
   return me.scopes.some((scope) => forms.includes(scope));
 }
 
-/** Return true if the caller may call an operation, for every id or for some. */
 export const mayCall = (operation) => Boolean(state.me?.operations?.includes(operation));
 
-/** Return true if the caller can read things of a resource, of all or of some ids. */
 export function canList(resource) {
   return can(resource, "read") || hasSingle(resource);
 }
@@ -324,15 +317,13 @@ export function newKey(length = 16) {
   return btoa(String.fromCharCode(...bytes)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 }
 
-/** Send a request that starts a run in the background, again with the same key if no answer arrives. */
-export async function postOnce(place, body) {
+/** Send a request, again with the same key if no answer arrives. A body that is no text starts a run in the background. */
+export async function postOnce(place, given) {
   const headers = { "Idempotency-Key": newKey() };
+  const body = typeof given === "string" ? given : { ...given, stream: false, background: true };
   for (let attempt = 1; ; attempt++) {
     try {
-      return await call("POST", place, {
-        headers,
-        body: { ...body, stream: false, background: true },
-      });
+      return await call("POST", place, { headers, body });
     } catch (error) {
       if (error.status !== 0 || attempt === 3) throw error;
       await new Promise((resolve) => setTimeout(resolve, 1000 * attempt));
@@ -340,7 +331,6 @@ export async function postOnce(place, body) {
   }
 }
 
-/** Cancel a run; return the answer, which has no phase. */
 export async function cancelRun(run, { reason, wait = 0 } = {}) {
   const kind = kindOf(run);
   const place = path`/${kind}s/${componentOf(run)}/runs/${run.run_id}/cancel`;
@@ -356,7 +346,6 @@ export function isPaused(run) {
   return run.status === "PAUSED";
 }
 
-/** Return true if the run and all of its work have ended. */
 export function isAtRest(run) {
   return isFinal(run) && run.stopped_at != null;
 }

@@ -3,7 +3,8 @@
 // approver sees is what the call gets.
 
 import {
-  ApiError, call, can, canList, componentOf, kindOf, newKey, path, send, withQuery,
+  ApiError, call, can, canList, componentOf, kindOf, newKey, path, postOnce, send,
+  withQuery,
 } from "./api.js";
 import {
   Command, cut, Dialog, formatSpan, Fragment, html, Loaded, printable, shortId, toHash, useEffect,
@@ -39,7 +40,6 @@ function readField({ name, schema, required }, text) {
   try {
     value = readExact(text);
   } catch {
-    // Not a number.
   }
   const whole = typeof value === "bigint" || Number.isInteger(value);
   if (!(schema.type === "integer" ? whole : whole || typeof value === "number")) {
@@ -159,7 +159,6 @@ async function loadApproval(summary, run, db) {
 
 /** Send a decision, which is repeated with the same key if no answer arrives. */
 async function sendDecision(approval, decision, { run, db }) {
-  const headers = { "Idempotency-Key": newKey() };
   let place = `${placeOf(approval)}/decide`;
   let body = decision;
   if (wayOf(approval) !== "decide") {
@@ -167,14 +166,7 @@ async function sendDecision(approval, decision, { run, db }) {
     place = path`/${`${kindOf(root)}s`}/${componentOf(root)}/runs/${root.run_id}/continue`;
     body = { decisions: [{ approval_id: approval.approval_id, ...decision }], stream: false, background: true };
   }
-  for (let attempt = 1; ; attempt++) {
-    try {
-      return await call("POST", place, { headers, body: writeExact(body) });
-    } catch (error) {
-      if (error.status !== 0 || attempt === 3) throw error;
-      await new Promise((resolve) => setTimeout(resolve, 1000 * attempt));
-    }
-  }
+  return postOnce(place, writeExact(body));
 }
 
 /** A value of an argument: a text as it is, unless it looks like another value. */
@@ -199,7 +191,6 @@ export function Arguments({ values }) {
     <details><summary>as JSON</summary><pre class="json" tabindex="0">${printable(writeExact(values, 2))}</pre></details>`;
 }
 
-/** The arguments that an edit changes, with both values. */
 function Difference({ before, after }) {
   const names = [...new Set([...Object.keys(before), ...Object.keys(after)])]
     .filter((name) => !Object.hasOwn(before, name) || !Object.hasOwn(after, name) || writeExact(before[name]) !== writeExact(after[name]));
@@ -265,7 +256,6 @@ function Refusal({ failure, approval }) {
   return html`<div class="bar red" role="alert" data-refusal>${printable(failure.message)}${needed ? html`: needs <code>${needed}</code>` : null}</div>`;
 }
 
-/** May this call be made, with these arguments? */
 function CallForm({ approval, busy, decide, note }) {
   const shown = approval.arguments || {};
   const [text, setText] = useState(null);
@@ -291,7 +281,6 @@ function CallForm({ approval, busy, decide, note }) {
   </form>`;
 }
 
-/** Return the object of a JSON text, or what is wrong with it. */
 function readObject(text) {
   try {
     const value = readExact(text);
@@ -381,7 +370,6 @@ function OutcomeForm({ approval, busy, decide, note }) {
 
 const FORMS = { approval: CallForm, input: InputForm, external: ExternalForm, outcome: OutcomeForm };
 
-/** What is asked: the question, the arguments, and the hash that a decision names. */
 export function Asked({ approval }) {
   const { question, arguments: values, kind, arguments_hash: hash, approved_arguments: approved } = approval;
   return html`<div class="asks">

@@ -20,7 +20,6 @@ const LINES = {
   square: ["var(--red)", "2 3", (x, y) => `M${x - 3} ${y - 3}h6v6h-6z`],
 };
 
-/** The patterns of the bars, once in a document. */
 export function Patterns() {
   return html`<svg class="patterns" width="0" height="0" aria-hidden="true"><defs>
     <pattern id="hatched" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
@@ -41,9 +40,6 @@ function Swatch({ look }) {
   </svg>`;
 }
 
-// Times
-
-/** Return the end of the hour or day that begins at a time, in RFC 3339. */
 export const endOf = (at, step) => new Date(Date.parse(at) + UNITS[step]).toISOString();
 
 /** Return the span from one hour or day to another in words; both are part of it. */
@@ -80,14 +76,11 @@ export function useBrush(points, step) {
   };
 }
 
-// Scales
-
 function ceilRound(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return power * [1, 2, 4, 6, 8, 10].find((each) => value <= each * power * 1.0001);
 }
 
-/** Return a scale from values to parts of the height, and its ticks. */
 function scaleOf(values, logarithmic) {
   const most = Math.max(...values, 0);
   if (!most) return { ticks: [], of: () => 0 };
@@ -105,7 +98,6 @@ function scaleOf(values, logarithmic) {
   };
 }
 
-/** Return the numbers of the points that have a label, and these labels. */
 function labelsOf(points, step, width) {
   const room = Math.max(2, Math.floor(width / LABEL));
   const every = STEPS[step].find((each) => points.length / each <= room) || points.length;
@@ -116,9 +108,6 @@ function labelsOf(points, step, width) {
   });
 }
 
-// Pictures
-
-/** Return the paths of stacked bars, one for each series. */
 function drawBars(series, values, x, slot, scale) {
   const gap = slot > 5 ? 1 : 0;
   const bases = values[0].map(() => 0);

@@ -8,9 +8,9 @@ import {
   tokensOf, withQuery,
 } from "./api.js";
 import {
-  Component, Copy, cut, Dialog, ErrorText, formatClock, formatDuration, formatNumber, Fragment,
-  html, phaseOf, printable, shortId, Status, toHash, tookMilliseconds, useAction, useCaller,
-  useEffect, useNow, useRef, useResource, useState,
+  Component, Copy, cut, Dialog, ErrorText, formatClock, formatDuration, formatNumber, formatSize,
+  Fragment, html, Later, phaseOf, printable, shortId, Status, toHash, tookMilliseconds, useAction,
+  useCaller, useEffect, useNow, useRef, useResource, useState,
 } from "./ui.js";
 import { DecidedLine, Waits } from "./waits.js";
 
@@ -21,7 +21,8 @@ const MAXIMUM_SHOWN = 20_000;
 /** Characters after which the server cuts messages and results, until someone asks for the rest. */
 export const CUT = 10_000;
 
-/** The look of a tool call by its status. */
+const loadFiles = () => import("./files.js");
+
 const CALLS = {
   running: ["●", "blue", "running"],
   done: ["✓", "green", "done"],
@@ -133,7 +134,6 @@ function formatAsked({ input, input_object: given }) {
   try {
     if (JSON.stringify(JSON.parse(input)) === text) return input;
   } catch {
-    // The message is no JSON text.
   }
   return `${input}\ninput: ${text}`;
 }
@@ -158,6 +158,7 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
     <div class="asked">
       <span class="by">${plain ? null : html`<b>${printable(run.user_id ?? "anonymous")}</b> · `}<span title=${run.created_at}>${formatClock(run.created_at)}</span></span>
       <div class="bubble" dir="auto"><${Long} text=${formatAsked(run)} /></div>
+      ${run.files?.some((file) => !file.created_at) ? html`<${Later} load=${loadFiles} name="Given" run=${run} db=${db} />` : null}
       ${run.origin_run_id && !plain ? html`<${OriginLine} run=${run} db=${db} />` : null}
       ${run.version && !plain ? html`<span class="by" data-version>version ${printable(run.version)}</span>` : null}
     </div>
@@ -263,7 +264,6 @@ function CancelButton({ run, setRun, plain }) {
       : null}`;
 }
 
-/** The page about the trace of a run, if the server names one. */
 function TraceLink({ run }) {
   const url = useCaller().me?.trace_url;
   if (!run.trace_id || !url) return null;
@@ -281,11 +281,10 @@ function OriginLine({ run, db }) {
 function RepeatButtons({ run, db }) {
   const [open, setOpen] = useState(null);
   const allowed = can(`${kindOf(run)}s`, "run", componentOf(run));
-  const show = (verb) => import("./actions.js").then(({ RepeatDialog }) => setOpen({ verb, View: RepeatDialog }), () => null);
   const button = (verb, label) => html`<button type="button" class="link" disabled=${!allowed}
-    title=${allowed ? null : `needs ${kindOf(run)}s:${componentOf(run)}:run`} onClick=${() => show(verb)}>${label}</button>`;
+    title=${allowed ? null : `needs ${kindOf(run)}s:${componentOf(run)}:run`} onClick=${() => setOpen(verb)}>${label}</button>`;
   return html`${button("retry", "Retry")} ${button("fork", "Fork")}
-    ${open ? html`<${open.View} verb=${open.verb} run=${run} db=${db} onClose=${() => setOpen(null)} />` : null}`;
+    ${open ? html`<${Later} load=${() => import("./actions.js")} name="RepeatDialog" verb=${open} run=${run} db=${db} onClose=${() => setOpen(null)} />` : null}`;
 }
 
 function Items({ items, opened, onAll, ...shared }) {
@@ -297,6 +296,7 @@ function Items({ items, opened, onAll, ...shared }) {
     if (item.type === "text") {
       return html`<div key=${at}><${Still} view=${Answer} text=${item.text} /><${Rest} item=${item} onAll=${onAll} /></div>`;
     }
+    if (item.file) return html`<${Later} key=${item.file.file_id} load=${loadFiles} name="FileLine" file=${item.file} run=${shared.run} db=${shared.db} />`;
     if (["compacted", "notice"].includes(item.type)) return html`<p key=${at} class="dim">${printable(item.text)}</p>`;
     if (item.type === "thinking") return html`<${Thinking} key=${at} text=${item.text} />`;
     if (item.type === "tool_call") {
@@ -314,7 +314,6 @@ function Items({ items, opened, onAll, ...shared }) {
 
 let markdown = null;
 
-/** A text as Markdown, plain until the parser is loaded. */
 function Answer({ text }) {
   const [View, setView] = useState(() => markdown);
   useEffect(() => {
@@ -441,13 +440,6 @@ export function JsonDialog({ title, value, load, onClose }) {
   <//>`;
 }
 
-function formatSize(characters) {
-  if (characters < 1024) return `${characters} B`;
-  const kilobytes = characters / 1024;
-  return kilobytes < 1024 ? `${Math.round(kilobytes)} KB` : `${(kilobytes / 1024).toFixed(1)} MB`;
-}
-
-/** Children that are rendered again only if a property has changed. */
 export class Still extends Component {
   shouldComponentUpdate(next) {
     return Object.keys({ ...this.props, ...next }).some((name) => this.props[name] !== next[name]);

@@ -14,8 +14,6 @@ const MOST_VIEWS = 20;
  * `key` is its word, `name` its parameter in the hash if it is another, `about` its description.
  * `values` are its only values as `[word, value]`; `suggest` are some of them, for `component` the ids
  * that the caller can read. `more` are parameters that the list needs for it.
- *
- * @typedef {{key: string, name?: string, about: string, values?: string[][], suggest?: string[], more?: object}} Key
  */
 
 const nameOf = (filter) => filter.name ?? filter.key;
@@ -50,7 +48,6 @@ function readFilters(text, keys, words) {
   return { changes: found.length ? { ...changes, ...words.more, [words.name]: found.join(" ") } : changes };
 }
 
-/** Return the completions of the last word of a text. */
 function complete(text, keys) {
   const token = /\S*$/.exec(text)[0];
   if (text.split('"').length % 2 === 0) return [];
@@ -170,7 +167,6 @@ function writeViews(views) {
   }
 }
 
-/** The saved views of a page, and a form that saves the present one. */
 function Views({ page }) {
   const [views, set] = useState(readViews);
   const menu = useRef(null);

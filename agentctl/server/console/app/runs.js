@@ -2,9 +2,9 @@
 
 import { call, can, componentOf, isFinal, kindOf, tokensOf, withQuery } from "./api.js";
 import {
-  cut, formatAge, formatNumber, formatShort, formatSpan, formatTotal, html, phaseOf, printable,
-  shortId, Snippet, Space, Status, toHash, tookMilliseconds, twoLines, useEffect, useNames, useNow, useRef,
-  useReturn, useState, useWindow,
+  cut, formatAge, formatNumber, formatShort, formatSpan, formatTotal, html, LongTable, phaseOf,
+  printable, shortId, Snippet, Status, toHash, tookMilliseconds, twoLines, useEffect, useNames, useNow,
+  useState,
 } from "./ui.js";
 
 const PAGE_ROWS = 100;
@@ -42,7 +42,6 @@ export function useCauses(rows, filters) {
   return causes;
 }
 
-/** Return the words of a cause: the exception, and the first line of its message. */
 export const describeCause = ({ type, message }) => (message ? `${type}: ${message.split("\n", 1)[0]}` : type);
 
 /** A table of runs. With `onMark`, live runs can be marked and cancelled.
@@ -50,34 +49,20 @@ export const describeCause = ({ type, message }) => (message ? `${type}: ${messa
  * `causes` are those of `useCauses`. `alone` is true for the runs of one component.
  */
 export function RunTable({ rows, db, marked, onMark, onCancel, causes = new Map(), alone = false }) {
-  const body = useRef(null);
   const names = useNames();
   const now = useNow(1000);
-  const { from, to, before, after } = useWindow(rows.length, body);
-  useReturn(body);
   const mark = onMark && rows.some((run) => !isFinal(run)) ? onMark : null;
-  return html`<div class="table">
-    <table aria-rowcount=${rows.length + 1}>
-      <colgroup>
-        ${mark ? html`<col class="mid w-mark" />` : null}
-        <col class="w-id w-name" /><col class="w-status" />${alone ? null : html`<col class="full w-part" />`}<col class="opt w-part" />
-        <col class="far w-component" /><col class=${mark ? "mid w-age" : "mid w-short"} /><col class="full w-number" /><col class="full" />
-        ${mark ? html`<col class="w-action" />` : null}
-      </colgroup>
-      <thead><tr>
-        ${mark ? html`<th class="mid"><span class="hidden">Mark</span></th>` : null}
-        <th>Run</th><th>Status</th>${alone ? null : html`<th class="full">Component</th>`}<th class="opt">User</th><th class="far">Session</th>
-        <th class="mid right">Age</th><th class="full right">Tokens</th><th class="full">Detail</th>
-        ${mark ? html`<th><span class="hidden">Cancel</span></th>` : null}
-      </tr></thead>
-      <tbody ref=${body}>
-        <${Space} height=${before} />
-        ${rows.slice(from, to).map((run, at) => html`<${Row} key=${run.run_id} run=${run} at=${from + at} now=${now} db=${db}
-          names=${names} marked=${marked?.has(run.run_id)} onMark=${mark} onCancel=${onCancel} cause=${causes.get(run.run_id)} alone=${alone} />`)}
-        <${Space} height=${after} />
-      </tbody>
-    </table>
-  </div>`;
+  const row = (run, at) => html`<${Row} key=${run.run_id} run=${run} at=${at} now=${now} db=${db}
+    names=${names} marked=${marked?.has(run.run_id)} onMark=${mark} onCancel=${onCancel} cause=${causes.get(run.run_id)} alone=${alone} />`;
+  return html`<${LongTable} rows=${rows} row=${row} columns=${html`${mark ? html`<col class="mid w-mark" />` : null}
+      <col class="w-id w-name" /><col class="w-status" />${alone ? null : html`<col class="full w-part" />`}<col class="opt w-part" />
+      <col class="far w-component" /><col class=${mark ? "mid w-age" : "mid w-short"} /><col class="full w-number" /><col class="full" />
+      ${mark ? html`<col class="w-action" />` : null}`}>
+    ${mark ? html`<th class="mid"><span class="hidden">Mark</span></th>` : null}
+    <th>Run</th><th>Status</th>${alone ? null : html`<th class="full">Component</th>`}<th class="opt">User</th><th class="far">Session</th>
+    <th class="mid right">Age</th><th class="full right">Tokens</th><th class="full">Detail</th>
+    ${mark ? html`<th><span class="hidden">Cancel</span></th>` : null}
+  <//>`;
 }
 
 function Row({ run, at, now, db, names, marked, onMark, onCancel, cause, alone }) {
@@ -123,7 +108,6 @@ function groupFailures(rows, causes) {
   return [...groups.values()].sort((one, other) => other.runs.length - one.runs.length);
 }
 
-/** The failed runs that are loaded, in groups, and the runs of the chosen group. */
 export function FailureGroups({ rows, causes, meta, more, db }) {
   const [chosen, choose] = useState("");
   const names = useNames();
@@ -153,7 +137,6 @@ export function FailureGroups({ rows, causes, meta, more, db }) {
     ${group ? html`<section><h2 class="group">${cut(group.words, 100)}</h2><${RunTable} rows=${group.runs} db=${db} causes=${causes} /></section>` : null}`;
 }
 
-/** The number of runs over the time of all groups. */
 function Bars({ runs, span: [from, to] }) {
   const counts = new Array(BARS).fill(0);
   for (const run of runs) counts[Math.max(0, Math.min(BARS - 1, Math.floor((BARS * (Date.parse(run.finished_at) - from)) / (to - from || 1))))] += 1;

@@ -54,7 +54,6 @@ export function useShell() {
 
 const signIn = { signin: () => import("../pages/signin.js") };
 
-/** What is above the page: the sign-in, and the list of keys. */
 export function Above({ shell, keys }) {
   return html`${shell.needsToken
       ? html`<${Lazy} modules=${signIn} name="signin" over=${shell.keepsPage} logo=${LOGO} />`
@@ -62,7 +61,6 @@ export function Above({ shell, keys }) {
     ${shell.help ? html`<${Help} keys=${keys} onClose=${() => shell.setHelp(false)} />` : null}`;
 }
 
-/** The warning of a server that asks for no token. */
 export function OpenServer({ caller }) {
   if (caller.info?.auth_mode !== "none") return null;
   return html`<div class="banner" role="alert">

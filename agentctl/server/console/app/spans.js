@@ -82,7 +82,6 @@ export function rowsOf(run, members, names, now, depth = 0) {
 
 export const nameOf = (run, names) => names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run);
 
-/** Return merged intervals of rows, and their total length. */
 export function union(rows) {
   const merged = [];
   for (const { start, end } of [...rows].sort((a, b) => a.start - b.start)) {
@@ -112,7 +111,6 @@ export function scaleOf(from, to, rows, collapsed) {
   };
 }
 
-/** Characters of one text on a page. */
 export const CUT = 20_000;
 const SENT = 100;
 const STATES = { complete: "", incomplete: "(some of it is missing)", unknown: "(not recorded)" };

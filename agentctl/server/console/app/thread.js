@@ -1,10 +1,10 @@
 // The runs of a session as a conversation: loaded from the end, followed while they work, and the box
 // of the next message.
 
-import { call, can, componentOf, kindOf, path, postOnce, withQuery } from "./api.js";
+import { call, can, componentOf, kindOf, mayCall, path, postOnce, withQuery } from "./api.js";
 import { CUT, Still, Turn } from "./conversation.js";
 import {
-  ErrorText, formatNumber, Guard, html, phaseOf, printable, setQuery, useAction, useCallback,
+  ErrorText, formatNumber, Guard, html, Later, phaseOf, printable, setQuery, useAction, useCallback,
   useCaller, useEffect, useLayoutEffect, useRef, useState,
 } from "./ui.js";
 
@@ -81,7 +81,6 @@ function merge(runs, more) {
   return runs.concat(more.filter((run) => !known.has(run.run_id))).sort(byId);
 }
 
-/** Return the numbers of the loaded runs by their phase: `{loaded, all, failed, running, …}`. */
 export function countPhases({ runs, earlier, later }) {
   const counts = { loaded: runs.length, all: !earlier && !later };
   for (const name of COUNTED) counts[name] = runs.filter((run) => phaseOf(run).name === name).length;
@@ -200,18 +199,29 @@ function useFollowing(content, ready, following, setFollowing, pinned, onTop) {
   }, [following, ready]);
 }
 
-/** The component of a session, or of a run: `{kind, id}`. */
 export const targetOf = (record) => ({ kind: kindOf(record), id: componentOf(record) });
 
+/** The files of the next message: `{attach, ids, ready, clear}`. `attach` is in the box of the message. */
+export function useFiles(to, user) {
+  const [files, setFiles] = useState([]);
+  const attach = mayCall("upload_file")
+    ? html`<${Later} load=${() => import("./files.js")} name="Attach" to=${to} user=${user} files=${files} setFiles=${setFiles} />` : null;
+  const ids = files.length ? files.map((each) => each.record?.file_id) : undefined;
+  return { attach, ids, ready: files.every((each) => each.record), clear: () => setFiles([]) };
+}
+
 /** The box of a message to a component, which starts a run; `children` is in the box. */
-export function Compose({ to, session, onStarted, children }) {
+export function Compose({ to, session, user, onStarted, children }) {
   const [text, setText] = useState("");
   const { kind, id } = to || {};
   const allowed = Boolean(id) && can(`${kind}s`, "run", id);
+  const files = useFiles(to, user);
+  const ready = allowed && files.ready;
   const [submit, failure, busy] = useAction(async () => {
-    if (!allowed || !text.trim()) return;
-    const started = await postOnce(path`/${kind}s/${id}/runs`, { message: text, session_id: session });
+    if (!ready || !text.trim()) return;
+    const started = await postOnce(path`/${kind}s/${id}/runs`, { message: text, session_id: session, files: files.ids });
     setText("");
+    files.clear();
     onStarted(started);
   });
   const key = (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && submit(event);
@@ -221,8 +231,8 @@ export function Compose({ to, session, onStarted, children }) {
       <textarea data-message rows="1" class="grow" dir="auto" aria-label="Message" value=${text} disabled=${!allowed}
         placeholder=${allowed ? `Message ${id}…  (Enter sends, Shift+Enter for a new line)` : `Sending needs ${kind || "agent"}s:${id || "…"}:run`}
         onInput=${(event) => setText(event.target.value)} onKeyDown=${key}></textarea>
-      ${children}
-      <button type="submit" class="primary" disabled=${!allowed || busy || !text.trim()}>Send</button>
+      ${allowed ? files.attach : null} ${children}
+      <button type="submit" class="primary" disabled=${!ready || busy || !text.trim()}>Send</button>
     </div>
   </form>`;
 }

@@ -16,8 +16,6 @@ const OVERSCAN = 2;
 export const html = htm.bind(h);
 export { Component, Fragment, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
-// Formats
-
 const CONTROLS = "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]";
 // Joiners belong to words and emoji, and hide something elsewhere.
 const JOINERS = "[\\u200c\\u200d]";
@@ -52,11 +50,16 @@ export function formatTotal({ total_count: count, total_is_capped: capped }, nou
   return `${formatNumber(count)}${capped ? "+" : ""}${noun && ` ${noun}${count === 1 ? "" : "s"}`}`;
 }
 
-/** A text of at most two lines in a cell of a table; a short one needs no element. */
 export const twoLines = (text, more = null) => (more || text.length > 12 ? html`<div class="two">${text}${more}</div>` : text);
 
 export const shortId = (id) => String(id || "").slice(0, 13);
 export const formatClock = (time) => new Date(time).toISOString().slice(11, 19);
+
+export function formatSize(size) {
+  if (size < 1024) return `${size} B`;
+  const kilobytes = size / 1024;
+  return kilobytes < 1024 ? `${Math.round(kilobytes)} KB` : `${(kilobytes / 1024).toFixed(1)} MB`;
+}
 
 /** Return `1.2 s`, `340 ms` or `3 min 4 s`. */
 export function formatDuration(milliseconds) {
@@ -97,10 +100,8 @@ export function formatAge(time, now = Date.now()) {
   return new Date(time).toISOString().slice(0, 7);
 }
 
-/** Return the hold of a session: `held since 2026-11-23 by ann: case 17`. */
 export const describeHold = ({ held_at: since, held_by: by, reason }) => printable(`held since ${since.slice(0, 10)} by ${by}: ${reason}`);
 
-/** Return the time that a run took, or has been working, in milliseconds. */
 export function tookMilliseconds(run, now = Date.now()) {
   const end = run.finished_at ? Date.parse(run.finished_at) : now;
   return end - Date.parse(run.started_at || run.created_at);
@@ -114,17 +115,11 @@ export function readHash() {
   try {
     parts = place.split("/").filter(Boolean).map(decodeURIComponent);
   } catch {
-    // A hash that is not encoded correctly leads to the first page.
   }
   return { parts, query: Object.fromEntries(new URLSearchParams(query || "")) };
 }
 
-/** Return a hash from its parts and the filters that have a value. */
-export function toHash(parts, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value != null && value !== "");
-  const tail = given.length ? `?${new URLSearchParams(given)}` : "";
-  return `#/${parts.map(encodeURIComponent).join("/")}${tail}`;
-}
+export const toHash = (parts, query = {}) => withQuery(`#/${parts.map(encodeURIComponent).join("/")}`, query);
 
 /** Change filters of the current place without a new entry in the history. */
 export function setQuery(changes) {
@@ -133,9 +128,6 @@ export function setQuery(changes) {
   dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
-// Hooks
-
-/** Return the state of `api.js`, and render again when it changes. */
 export function useCaller() {
   const [current, set] = useState(state);
   useEffect(() => subscribe(set), []);
@@ -270,7 +262,6 @@ function unique(rows, key) {
   return rows.filter((row) => !seen.has(row[key]) && seen.add(row[key]));
 }
 
-/** The end of a list: it fetches the next page when it comes into view, or with its button. */
 export function LoadMore({ more }) {
   const end = useRef(null);
   const load = useRef(null);
@@ -292,7 +283,6 @@ export function LoadMore({ more }) {
   </div>`;
 }
 
-/** Characters before the first found word: a narrow row shows the word, too. */
 const BEFORE_HIT = 14;
 
 /** The text that a search found. It is never parsed as HTML. */
@@ -309,7 +299,6 @@ export function Snippet({ match }) {
   return html`${parts}${printable(letters.slice(end).join(""))}`;
 }
 
-/** Return the components that the caller can read, with their names by `kind:id`. */
 export function useComponents() {
   const { generation } = useCaller();
   const [found, set] = useState(known);
@@ -345,9 +334,6 @@ export function useKeys(keys) {
   }, []);
 }
 
-// States
-
-/** The glyph and the color of each phase. */
 export const LOOKS = {
   queued: ["◌", "dim"],
   running: ["●", "blue"],
@@ -359,7 +345,6 @@ export const LOOKS = {
   unknown: ["?", "dim"],
 };
 
-/** The names of the statuses of runs. */
 export const STATUSES = {
   RUNNING: "running", PENDING: "queued", PAUSED: "paused", COMPLETED: "completed", ERROR: "failed",
   CANCELLED: "stopped",
@@ -374,7 +359,6 @@ export function phaseOf(run) {
   return { name, words: name, warning: "", sentence: requested ? `cancel requested ${formatClock(requested)}${by}` : "" };
 }
 
-/** The phase of a run, and a warning if its work goes on. */
 export function Status({ run }) {
   const phase = phaseOf(run);
   const [glyph, color] = LOOKS[phase.name];
@@ -397,6 +381,20 @@ export function Empty({ children, filters = [], query, none }) {
   const hint = query?.search ? html` Runs that ended before search was enabled are found after <code>agentctl db index</code>.` : null;
   return html`<div class="empty">${given.length
     ? html`${none}${hint}<button type="button" onClick=${clear}>Clear filters</button>` : children}</div>`;
+}
+
+/** A view of a module that is fetched when it is shown. */
+export function Later({ load, name, ...props }) {
+  const [View, set] = useState(null);
+  useEffect(() => void load().then((loaded) => set(() => loaded[name]), () => null), []);
+  return View && html`<${View} ...${props} />`;
+}
+
+/** A button with a dialog that is fetched when it is opened. */
+export function DialogButton({ label, onClose, ...dialog }) {
+  const [open, setOpen] = useState(false);
+  return html`<button type="button" onClick=${() => setOpen(true)}>${label}</button>
+    ${open ? html`<${Later} ...${dialog} onClose=${() => (setOpen(false), onClose?.())} />` : null}`;
 }
 
 export function Copy({ text, label = "Copy", small = true }) {
@@ -446,7 +444,6 @@ export function useAction(work) {
 
 export const ErrorText = ({ error }) => (error ? html`<span class="error" role="alert">${printable(error.message)}</span>` : null);
 
-/** A failed request. */
 export function Problem({ error, place = "", reload }) {
   const { me } = useCaller();
   const at = place.split("?")[0];
@@ -504,7 +501,6 @@ export function describeOutage(error) {
   return `No answer since ${formatClock(state.offlineSince || Date.now())}`;
 }
 
-/** The panel of a component that failed; the rest of the page goes on. */
 export class Guard extends Component {
   componentDidCatch(error) {
     this.setState({ error });
@@ -521,9 +517,6 @@ export class Guard extends Component {
   }
 }
 
-// Parts
-
-/** A page with its heading, which is the title of the document. */
 export function Page({ title, back, aside, children, wide }) {
   useEffect(() => {
     const name = state.info?.name || "agentctl";
@@ -578,11 +571,22 @@ export function Filter({ name, label, options, query, all = "all" }) {
   >`;
 }
 
+/** A table of many rows. `children` are the cells of its head, `row` draws one: `(each, at) => …`. */
+export function LongTable({ rows, columns, row, children }) {
+  const body = useRef(null);
+  const { from, to, before, after } = useWindow(rows.length, body);
+  useReturn(body);
+  return html`<div class="table"><table aria-rowcount=${rows.length + 1}>
+    <colgroup>${columns}</colgroup><thead><tr>${children}</tr></thead>
+    <tbody ref=${body}><${Space} height=${before} />${rows.slice(from, to).map((each, at) => row(each, from + at))}<${Space} height=${after} /></tbody>
+  </table></div>`;
+}
+
 /** Rows of one height; only those near the visible part are in the document.
  *
  * The heights and the width are those of app.css: a narrow list has rows of two lines.
  */
-export function useWindow(count, body) {
+function useWindow(count, body) {
   const [first, set] = useState(0);
   const [height, setHeight] = useState(rowHeight);
   useEffect(() => {
@@ -613,14 +617,13 @@ function rowHeight() {
   return (document.getElementById("main")?.clientWidth ?? innerWidth) < 860 ? 57 : 41;
 }
 
-/** The rows of a table that are not in the document. */
-export function Space({ height }) {
+function Space({ height }) {
   // A colspan would count columns that a narrow page hides, and give them a width.
   return height ? html`<tr class="space"><td style=${{ height: `${height}px` }}></td></tr>` : null;
 }
 
 /** Focus the row of a list whose page was left with Escape or `back`. */
-export function useReturn(body) {
+function useReturn(body) {
   useEffect(() => {
     const rows = body.current.querySelectorAll("[data-row]");
     const link = left && [...rows].find((each) => each.hash.split("?")[0] === left);

@@ -2,7 +2,7 @@
 
 import { can, componentOf, isPaused, kindOf } from "./api.js";
 import {
-  cut, formatClock, formatSpan, html, printable, useEffect, useState,
+  cut, formatClock, formatSpan, html, Later, printable, useState,
 } from "./ui.js";
 
 /** The glyph and the color of a decision by its status. */
@@ -75,26 +75,20 @@ export function DecidedLine({ approval }) {
  */
 export function Waits({ run, db, now, onDecided, inPlace = false }) {
   const [chosen, setChosen] = useState(null);
-  const [forms, setForms] = useState(null);
-  const paused = isPaused(run);
-  const wanted = chosen !== null || (inPlace && paused);
-  useEffect(() => {
-    if (wanted && !forms) import("./approvals.js").then(setForms, () => setChosen(null));
-  }, [wanted]);
-  if (!paused) return null;
+  if (!isPaused(run)) return null;
   const pending = (run.approvals || []).filter((each) => each.status === "pending");
   const current = chosen && run.approvals.find((each) => each.approval_id === chosen);
-  const shared = { run, db, onDecided };
-  return html`${pending.map((each) => inPlace && forms && mayDecide(each, run)
+  const shared = { load: () => import("./approvals.js"), run, db, onDecided };
+  return html`${pending.map((each) => inPlace && mayDecide(each, run)
     ? html`<section class="strip yellow-soft" key=${each.approval_id} aria-label=${`Waits for ${describeWait(each)}`} data-waits=${each.approval_id}>
-        <${forms.Pending} summary=${each} ...${shared} /></section>`
+        <${Later} name="Pending" summary=${each} ...${shared} /></section>`
     : html`<div class="strip yellow-soft waits" role="status" key=${each.approval_id} data-waits=${each.approval_id}>
       <span><span class="yellow" aria-hidden="true">‖</span> waits ${formatSpan(waitedSeconds(each, now))} for ${describeWait(each)}</span>
       ${mayDecide(each, run)
         ? html`<button type="button" class="primary" aria-label=${`Decide: ${describeWait(each)}`} onClick=${() => setChosen(each.approval_id)}>Decide</button>`
         : html`<span class="dim">needs <code>approvals:${each.run_id === run.run_id ? componentOf(run) : "…"}:write</code></span>`}
     </div>`)}
-    ${current && forms ? html`<${forms.DecideDialog} key=${chosen} summary=${current} ...${shared} onClose=${() => setChosen(null)} />` : null}`;
+    ${current ? html`<${Later} name="DecideDialog" key=${chosen} summary=${current} ...${shared} onClose=${() => setChosen(null)} />` : null}`;
 }
 
 function mayDecide(approval, run) {

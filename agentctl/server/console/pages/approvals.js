@@ -6,9 +6,9 @@ import { Filters } from "../app/filters.js";
 import { NotifyButton } from "../app/notify.js";
 import { ApprovalStatus, describeWait, waitedSeconds } from "../app/waits.js";
 import {
-  Copy, cut, Empty, formatAge, formatSpan, formatTotal, html, Loaded, LoadMore, Page, printable,
-  setQuery, shortId, Space, toHash, twoLines, useKeys, useMemo, useNames, useNow, usePages,
-  useRef, useResource, useReturn, useWindow,
+  Copy, cut, Empty, formatAge, formatSpan, formatTotal, html, Loaded, LoadMore, LongTable, Page,
+  printable, setQuery, shortId, toHash, twoLines, useKeys, useMemo, useNames, useNow, usePages,
+  useResource,
 } from "../app/ui.js";
 
 const EVERY = 3000;
@@ -65,24 +65,14 @@ function List({ query }) {
 }
 
 function Table({ rows, db }) {
-  const body = useRef(null);
   const names = useNames();
   const now = useNow(1000);
-  const { from, to, before, after } = useWindow(rows.length, body);
-  useReturn(body);
-  return html`<div class="table">
-    <table aria-rowcount=${rows.length + 1}>
-      <colgroup><col class="w-tool w-name" /><col class="w-decision" /><col class="full w-kind" /><col class="full w-component" />
-        <col class="opt w-component" /><col class="mid w-age" /><col class="full" /></colgroup>
-      <thead><tr><th>Tool</th><th>Status</th><th class="full">Kind</th><th class="full">Component</th>
-        <th class="opt">User</th><th class="mid right">Age</th><th class="full">Asks</th></tr></thead>
-      <tbody ref=${body}>
-        <${Space} height=${before} />
-        ${rows.slice(from, to).map((row, at) => html`<${Row} key=${row.approval_id} row=${row} at=${from + at} now=${now} db=${db} names=${names} />`)}
-        <${Space} height=${after} />
-      </tbody>
-    </table>
-  </div>`;
+  const row = (each, at) => html`<${Row} key=${each.approval_id} row=${each} at=${at} now=${now} db=${db} names=${names} />`;
+  return html`<${LongTable} rows=${rows} row=${row} columns=${html`<col class="w-tool w-name" /><col class="w-decision" /><col class="full w-kind" /><col class="full w-component" />
+      <col class="opt w-component" /><col class="mid w-age" /><col class="full" />`}>
+    <th>Tool</th><th>Status</th><th class="full">Kind</th><th class="full">Component</th>
+    <th class="opt">User</th><th class="mid right">Age</th><th class="full">Asks</th>
+  <//>`;
 }
 
 function Row({ row, at, now, db, names }) {

@@ -3,9 +3,8 @@
 import { call, withQuery } from "../app/api.js";
 import { Filters } from "../app/filters.js";
 import {
-  Copy, cut, Empty, FollowButton, formatClock, html, Loaded, LoadMore, Page, printable,
-  saveFile, setQuery, shortId, Space, toHash, useKeys, useMemo, useNow, usePages, useRef, useState,
-  useWindow,
+  Copy, cut, Empty, FollowButton, formatClock, html, Loaded, LoadMore, LongTable, Page,
+  printable, saveFile, setQuery, shortId, toHash, useKeys, useMemo, useNow, usePages, useState,
 } from "../app/ui.js";
 
 const LOOKS = { allowed: ["✓", "green"], denied: ["✗", "red"], failed: ["!", "yellow"] };
@@ -46,19 +45,13 @@ export default function Audit({ query }) {
 }
 
 function Table({ rows }) {
-  const body = useRef(null);
   useNow(30_000);
-  const { from, to, before, after } = useWindow(rows.length, body);
-  return html`<div class="table"><table aria-rowcount=${rows.length + 1}>
-    <colgroup><col class="w-time" /><col class="full w-component" /><col class="w-outcome" /><col />
-      <col class="full" /><col class="opt w-id" /><col class="mid w-action" /></colgroup>
-    <thead><tr><th>Time<span class="full"> (UTC)</span></th><th class="full">Principal</th><th>Outcome</th><th>Operation</th>
-      <th class="full">Resource</th><th class="opt">Request</th><th class="mid"><span class="hidden">Explain</span></th></tr></thead>
-    <tbody ref=${body}>
-      <${Space} height=${before} />
-      ${rows.slice(from, to).map((row, at) => html`<${Row} key=${row.seq} row=${row} at=${from + at} />`)}
-      <${Space} height=${after} />
-    </tbody></table></div>`;
+  return html`<${LongTable} rows=${rows} row=${(each, at) => html`<${Row} key=${each.seq} row=${each} at=${at} />`}
+    columns=${html`<col class="w-time" /><col class="full w-component" /><col class="w-outcome" /><col />
+      <col class="full" /><col class="opt w-id" /><col class="mid w-action" />`}>
+    <th>Time<span class="full"> (UTC)</span></th><th class="full">Principal</th><th>Outcome</th><th>Operation</th>
+    <th class="full">Resource</th><th class="opt">Request</th><th class="mid"><span class="hidden">Explain</span></th>
+  <//>`;
 }
 
 function Row({ row, at }) {

@@ -86,12 +86,12 @@ function Thread({ id, query }) {
   const name = to && (names.get(`${to.kind}:${to.id}`) || to.id);
   return html`<${Page} title=${session.data?.session_name || "Chat"} aside=${to ? html`<span>with ${printable(name)}</span>` : null}>
     <${Loaded} resource=${session} place=${place} rows=${4}>
-      ${() => html`<${Guard}><${Talk} id=${id} to=${to} query=${query} names=${names} /><//>`}
+      ${(data) => html`<${Guard}><${Talk} id=${id} to=${to} user=${data.user_id} query=${query} names=${names} /><//>`}
     <//>
   <//>`;
 }
 
-function Talk({ id, to, query, names }) {
+function Talk({ id, to, user, query, names }) {
   const [following, setFollowing] = useState(!query.run);
   const thread = useThread(id, query, following, setFollowing);
   const { runs } = thread;
@@ -99,7 +99,7 @@ function Talk({ id, to, query, names }) {
   if (runs.runs === null) return html`<${Loaded} resource=${{ data: undefined, error: runs.error, reload: thread.reload }} />`;
   return html`<div class="talk" ref=${thread.content}>
     <${Runs} thread=${thread} names=${names} db=${query.db} plain=${true}>
-      <${Box} to=${to} session=${id} last=${runs.runs.at(-1)} onStarted=${thread.started} />
+      <${Box} to=${to} session=${id} user=${user} last=${runs.runs.at(-1)} onStarted=${thread.started} />
     <//></div>`;
 }
 

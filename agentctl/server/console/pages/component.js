@@ -3,6 +3,7 @@
 import { can, path, postOnce, withQuery } from "../app/api.js";
 import { Turn } from "../app/conversation.js";
 import { RunTable, useCauses } from "../app/runs.js";
+import { useFiles } from "../app/thread.js";
 import {
   Command, Copy, cut, Empty, formatTotal, html, Loaded, Page, printable, Problem, shortId, toHash,
   useAction, useCaller, useComponents, useNames, useResource, useState,
@@ -108,15 +109,17 @@ function Start({ kind, plural, id, onStarted }) {
   const [apart, setApart] = useState(false);
   const [run, setRun] = useState(null);
   const allowed = can(plural, "run", id);
+  const files = useFiles({ kind, id });
   const [submit, failure, busy] = useAction(async () => {
-    if (!text.trim()) return;
-    const body = { message: text, session_id: own && session.trim() ? session.trim() : undefined };
+    if (!files.ready || !text.trim()) return;
+    const body = { message: text, files: files.ids, session_id: own && session.trim() ? session.trim() : undefined };
     const started = await postOnce(path`/${kind}s/${id}/runs`, body);
     if (!apart && can("sessions", "read", started.session_id)) {
       location.hash = toHash(["sessions", started.session_id]);
     } else {
       setRun({ ...started, apart });
       setText("");
+      files.clear();
       onStarted();
     }
   });
@@ -136,10 +139,11 @@ function Start({ kind, plural, id, onStarted }) {
       </div>
       ${allowed ? null : html`<p class="yellow">Starting needs <code>${printable(plural)}:${printable(id)}:run</code>.</p>`}
       ${failure ? html`<${Problem} error=${failure} />` : null}
+      ${allowed ? html`<div class="row">${files.attach}</div>` : null}
       <div class="row">
         <label><input type="checkbox" checked=${apart} onChange=${() => setApart(!apart)} /> in the background</label>
         <span class="dim grow">${apart ? "Stays on this page." : "Opens the transcript."}</span>
-        <button type="submit" class="primary" disabled=${!allowed || busy || !text.trim()}>Start</button>
+        <button type="submit" class="primary" disabled=${!allowed || !files.ready || busy || !text.trim()}>Start</button>
       </div>
     </form>
     <details><summary>As agentctl</summary>

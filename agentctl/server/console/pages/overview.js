@@ -4,8 +4,8 @@ import { can, canList, withQuery } from "../app/api.js";
 import { describeSpan, endOf, Figure, Patterns, UNITS, useBrush } from "../app/chart.js";
 import { Filters } from "../app/filters.js";
 import {
-  cut, Empty, Filter, formatAge, formatCost, formatDuration, formatNumber, formatShort, html, Loaded, Page, printable, setQuery, Skeleton,
-  toHash, useCaller, useComponents, useEffect, useMemo, useNow, useResource, useState,
+  cut, Empty, Filter, formatAge, formatCost, formatDuration, formatNumber, formatShort, html, Later, Loaded, Page, printable, setQuery,
+  toHash, useCaller, useComponents, useMemo, useNow, useResource,
 } from "../app/ui.js";
 
 const PLACE = "/usage/overview";
@@ -65,12 +65,10 @@ export default function Overview({ query }) {
 /** The list of sessions, for callers who may not read sums. */
 function Instead({ query }) {
   const { me } = useCaller();
-  const [Sessions, set] = useState(null);
-  useEffect(() => void import("./sessions.js").then((loaded) => set(() => loaded.default)), []);
   return html`<div class="notice"><div class="bar yellow" role="status">
       The overview needs <code>usage:read</code>; your token has <code>${printable(me?.scopes.join(", ") || "no scopes")}</code>.
     </div></div>
-    ${Sessions ? html`<${Sessions} query=${query} />` : html`<div class="page"><${Skeleton} /></div>`}`;
+    <${Later} load=${() => import("./sessions.js")} name="default" query=${query} />`;
 }
 
 /** Return the place of the runs that ended in a period and match the filters of the overview. */

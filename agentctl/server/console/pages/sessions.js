@@ -1,11 +1,11 @@
 // The list of sessions: filters in the hash, pages by cursor, deletion of marked ones.
 
-import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
+import { call, can, componentOf, kindOf, mayCall, withQuery } from "../app/api.js";
 import { Filters } from "../app/filters.js";
 import {
-  cut, describeHold, Dialog, Empty, formatAge, formatNumber, formatShort, formatTotal, html, Loaded,
-  LoadMore, Page, printable, Snippet, Space, Status, STATUSES, toHash, twoLines, useAction,
-  useEffect, useNow, usePages, useRef, useReturn, useState, useWindow,
+  cut, describeHold, Dialog, DialogButton, Empty, formatAge, formatNumber, formatShort, formatTotal,
+  html, Loaded, LoadMore, LongTable, Page, printable, Snippet, Status, STATUSES, toHash, twoLines,
+  useAction, useEffect, useNow, usePages, useRef, useState,
 } from "../app/ui.js";
 
 const EVERY = 5000;
@@ -43,7 +43,8 @@ export default function Sessions({ query }) {
     setMarked(next);
   };
   const meta = resource.data?.meta;
-  return html`<${Page} title="Sessions" aside=${meta && formatTotal(meta, "session")}>
+  return html`<${Page} title="Sessions" aside=${html`${meta && formatTotal(meta, "session")}
+    ${mayCall("get_files") ? html`<${DialogButton} label="Files" load=${() => import("../app/files.js")} name="FilesDialog" db=${query.db} />` : null}`}>
     <${Filters} page="sessions" keys=${KEYS} words=${{ name: "search" }} query=${query} />
     <${Loaded} resource=${resource} place="/sessions">
       ${() => {
@@ -75,40 +76,14 @@ function Nothing({ query }) {
 }
 
 function Table({ rows, query, marked, onMark }) {
-  const body = useRef(null);
   const now = useNow(10_000);
-  const { from, to, before, after } = useWindow(rows.length, body);
-  useReturn(body);
-  return html`<div class="table">
-    <table aria-rowcount=${rows.length + 1}>
-      <colgroup>
-        <col class="mid w-mark" /><col class="w-name" /><col class="w-status" /><col class="full w-component" />
-        <col class="full w-number" /><col class="full w-number" /><col class="full w-user" />
-        <col class="mid w-age" />
-      </colgroup>
-      <thead>
-        <tr>
-          <th class="mid"><span class="hidden">Mark</span></th>
-          <th>Name</th>
-          <th>Status</th>
-          <th class="full">Component</th>
-          <th class="full right">Runs</th>
-          <th class="full right">Tokens</th>
-          <th class="full">User</th>
-          <th class="mid">Last used</th>
-        </tr>
-      </thead>
-      <tbody ref=${body}>
-        <${Space} height=${before} />
-        ${rows.slice(from, to).map(
-          (row, at) =>
-            html`<${Row} key=${row.session_id} row=${row} at=${from + at} now=${now} db=${query.db}
-              marked=${marked.has(row.session_id)} onMark=${onMark} />`,
-        )}
-        <${Space} height=${after} />
-      </tbody>
-    </table>
-  </div>`;
+  const row = (each, at) => html`<${Row} key=${each.session_id} row=${each} at=${at} now=${now} db=${query.db}
+    marked=${marked.has(each.session_id)} onMark=${onMark} />`;
+  return html`<${LongTable} rows=${rows} row=${row} columns=${html`<col class="mid w-mark" /><col class="w-name" /><col class="w-status" /><col class="full w-component" />
+      <col class="full w-number" /><col class="full w-number" /><col class="full w-user" /><col class="mid w-age" />`}>
+    <th class="mid"><span class="hidden">Mark</span></th><th>Name</th><th>Status</th><th class="full">Component</th>
+    <th class="full right">Runs</th><th class="full right">Tokens</th><th class="full">User</th><th class="mid">Last used</th>
+  <//>`;
 }
 
 function Row({ row, at, now, db, marked, onMark }) {

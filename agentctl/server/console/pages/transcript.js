@@ -1,13 +1,15 @@
 // The transcript of a session: its runs from old to new, live ones as they work, and a message box.
 
-import { path, tokensOf, withQuery } from "../app/api.js";
-import { Still } from "../app/conversation.js";
-import { SessionActions } from "../app/session.js";
+import { call, can, mayCall, path, send, state, tokensOf, withQuery } from "../app/api.js";
+import { JsonDialog, Still } from "../app/conversation.js";
 import { Compose, countPhases, describeCounts, Runs, targetOf, useThread } from "../app/thread.js";
 import {
-  cut, describeHold, Empty, FollowButton, formatClock, formatNumber, Guard, html, Loaded, LOOKS,
-  Page, phaseOf, printable, useCallback, useEffect, useKeys, useNames, useResource, useState,
+  cut, describeHold, Dialog, DialogButton, Empty, ErrorText, FollowButton, formatClock, formatNumber,
+  Guard, html, Loaded, LOOKS, Page, phaseOf, printable, saveFile, useAction, useCallback, useEffect,
+  useKeys, useNames, useResource, useState,
 } from "../app/ui.js";
+
+const FORMATS = [["jsonl", "JSON Lines", "jsonl"], ["json", "JSON", "json"], ["markdown", "Markdown", "md"]];
 
 export default function Transcript({ parts, query }) {
   const id = parts[1];
@@ -63,7 +65,7 @@ function Conversation({ session, id, query, following, setFollowing, onCounts })
       <div ref=${thread.content}>
         ${count ? null : html`<${Empty}>No runs yet. Send the first message below.<//>`}
         <${Runs} thread=${thread} names=${names} db=${query.db} isOpen=${(run) => isOpen(folds, run)}>
-          <${Compose} to=${targetOf(session)} session=${id} onStarted=${thread.started} />
+          <${Compose} to=${targetOf(session)} session=${id} user=${session.user_id} onStarted=${thread.started} />
         <//>
       </div>
     </div>`;
@@ -93,4 +95,62 @@ function Entry({ run, number, current, onSelect }) {
     <span class="dim">${number && formatNumber(number)}</span>
     <span class=${color}><span aria-hidden="true">${glyph}</span><span class="hidden">${phase.words}</span></span>
     ${formatClock(run.created_at).slice(0, 5)} <span>${formatNumber(tokensOf(run))}</span></a></li>`;
+}
+
+/** The head of a session: tokens and owner, hold, files, rename, export, JSON. */
+function SessionActions({ session, id, query, reload, children }) {
+  const [renaming, setRenaming] = useState(false);
+  const [json, setJson] = useState(false);
+  const total = session.total_tokens;
+  return html`
+    ${total ? html`<span>${formatNumber(total)} tokens</span>` : null}
+    <span>${printable(session.user_id ?? "no owner")}</span>
+    ${children}
+    ${can("sessions", "write", id) ? html`<button type="button" onClick=${() => setRenaming(true)}>Rename</button>` : null}
+    ${state.me?.admin ? html`<${DialogButton} label=${session.hold ? "Release" : "Hold"} load=${() => import("../app/actions.js")} name="HoldDialog"
+      hold=${session.hold} id=${id} db=${query.db} onClose=${reload} />` : null}
+    ${mayCall("get_files") ? html`<${DialogButton} label="Files" load=${() => import("../app/files.js")} name="FilesDialog" session=${id} db=${query.db} />` : null}
+    <${ExportMenu} id=${id} db=${query.db} />
+    <button type="button" aria-label="Session as JSON" onClick=${() => setJson(true)}>{ }</button>
+    ${renaming ? html`<${Rename} session=${session} id=${id} db=${query.db}
+      onClose=${() => (setRenaming(false), reload())} />` : null}
+    ${json ? html`<${JsonDialog} title=${`Session ${id}`} value=${session} onClose=${() => setJson(false)}
+      load=${() => call("GET", withQuery(path`/sessions/${id}`, { db_id: query.db }))} />` : null}`;
+}
+
+/** The export of a session, in the formats of `agentctl sessions export`. */
+function ExportMenu({ id, db }) {
+  const [save, failure, busy] = useAction(async (event) => {
+    const [format, , suffix] = FORMATS.find(([name]) => name === event.target.value);
+    event.target.value = "";
+    const place = withQuery(path`/sessions/${id}/export`, { format, db_id: db });
+    const response = await send("GET", place, { accept: "*/*" });
+    saveFile(`${id.replace(/[^\w.@-]/g, "_")}.${suffix}`, await response.blob());
+  });
+  return html`<select aria-label="Export the session" disabled=${busy} onChange=${save}>
+      <option value="">${busy ? "Exporting…" : "Export…"}</option>
+      ${FORMATS.map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}
+    </select>
+    <${ErrorText} error=${failure} />`;
+}
+
+function Rename({ session, id, db, onClose }) {
+  const [name, setName] = useState(session.session_name);
+  const [save, failure] = useAction(async () => {
+    const place = withQuery(path`/sessions/${id}/rename`, { db_id: db });
+    await call("POST", place, { body: { session_name: name } });
+    onClose();
+  });
+  return html`<${Dialog} title="Rename the session" onClose=${onClose}>
+    <form onSubmit=${save}>
+      <label class="field">Name
+        <input dir="auto" value=${name} maxlength="255" onInput=${(event) => setName(event.target.value)} />
+      </label>
+      <${ErrorText} error=${failure} />
+      <div class="buttons">
+        <button type="button" onClick=${onClose}>Close</button>
+        <button type="submit" class="primary">Rename</button>
+      </div>
+    </form>
+  <//>`;
 }
