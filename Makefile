@@ -184,9 +184,9 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 	@touch $@
 
 # Without Node 18 and npm, or offline, the tests with an identity provider are skipped.
-.peers/oidc/.installed: tests/identity/package-lock.json
+.peers/oidc/.installed: packaging/container/sign-in/package-lock.json
 	@mkdir -p .peers/oidc
-	@cp tests/identity/package.json tests/identity/package-lock.json .peers/oidc
+	@cp packaging/container/sign-in/package.json packaging/container/sign-in/package-lock.json .peers/oidc
 	@if node -e 'process.exit(parseInt(process.version.slice(1)) < 18 ? 1 : 0)' && \
 		npm ci --silent --no-audit --no-fund --prefix .peers/oidc; then touch $@; \
 		else echo 'npm cannot install an identity provider: its tests are skipped'; fi

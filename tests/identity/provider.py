@@ -16,7 +16,15 @@ from typing import Any
 
 import pytest
 
-__all__ = ["AUDIENCE", "TRUST", "Office", "list_clients", "needs_provider", "run_identity_provider"]
+__all__ = [
+    "AUDIENCE",
+    "PACKAGES",
+    "TRUST",
+    "Office",
+    "list_clients",
+    "needs_provider",
+    "run_identity_provider",
+]
 
 AUDIENCE = "agentctl"
 
@@ -32,10 +40,10 @@ require_exp = true
 SCOPES = ("agents:read", "agents:run", "teams:run", "workflows:run", "sessions:read")
 
 _HERE = Path(__file__).parent
-_FOLDER = _HERE.parents[1] / ".peers" / "oidc"
+PACKAGES = _HERE.parents[1] / ".peers" / "oidc"
 
 needs_provider = pytest.mark.skipif(
-    shutil.which("node") is None or not (_FOLDER / "node_modules" / "oidc-provider").exists(),
+    shutil.which("node") is None or not (PACKAGES / "node_modules" / "oidc-provider").exists(),
     reason="needs an identity provider: install Node 18 and npm, then make .peers/oidc/.installed",
 )
 
@@ -99,7 +107,7 @@ def run_identity_provider(
         "seconds": seconds, "issuer": issuer, "port": port,
     }  # fmt: skip
     process = subprocess.Popen(
-        [*prefix, "node", str(_HERE / "provider.mjs"), str(_FOLDER), json.dumps(settings)],
+        [*prefix, "node", str(_HERE / "provider.mjs"), str(PACKAGES), json.dumps(settings)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

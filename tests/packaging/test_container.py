@@ -71,8 +71,10 @@ def read_instruction(name: str) -> str:
 def test_images_are_pinned_by_digest() -> None:
     base = re.search(r"^ARG BASE=(.*)$", (FOLDER / "Containerfile").read_text(), re.MULTILINE)
     assert base is not None
-    others = [service["image"] for name, service in read_compose().items() if name != "agentctl"]
-    for image in (base[1], *others):
+    images = [service.get("image", "") for service in read_compose().values()]
+    others = [image for image in images if image and not image.startswith("agentctl:")]
+    provider = (FOLDER / "sign-in" / "Containerfile").read_text()
+    for image in (base[1], *re.findall(r"^FROM (.*)$", provider, re.MULTILINE), *others):
         assert PINNED.fullmatch(image), image
 
 
@@ -83,6 +85,23 @@ def test_container_has_no_rights() -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_trial_of_the_sign_in_is_optional_and_on_this_machine() -> None:
+    trial = {name: each for name, each in read_compose().items() if "profiles" in each}
+    assert {name: each["profiles"] for name, each in trial.items()} == {
+        "sign-in": ["sign-in"], "identity": ["sign-in"]
+    }  # fmt: skip
+    server, provider = trial["sign-in"], trial["identity"]
+    assert all(port.startswith("127.0.0.1:") for port in server["ports"])
+    assert "ports" not in provider
+    assert provider["network_mode"] == "service:sign-in"
+    for service in trial.values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+    (mounted,) = server["volumes"]
+    assert (FOLDER / mounted.partition(":")[0]).is_file()
+    assert (FOLDER / provider["build"]["context"] / provider["build"]["dockerfile"]).is_file()
 
 
 @needs_packaging_mode
