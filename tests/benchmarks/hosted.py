@@ -3,8 +3,8 @@
     python -m tests.benchmarks.hosted [ROUNDS [LIBRARY ...]]
 
 An agent of each library streams with the client of OpenAI that the library has, and with a model of
-the configuration (docs/models.md "Models in code"). An agent of the configuration is measured in
-the same rounds.
+the configuration (docs/models.md "Models in code"). An agent of the configuration and a
+pass-through, to which the ratios are, are measured in the same rounds.
 """
 
 from __future__ import annotations
@@ -16,12 +16,21 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.seeding import seed_database
-from tests.benchmarks.servers import serve_agentctl, serve_endpoint
+from tests.benchmarks.servers import serve_agentctl, serve_endpoint, serve_floors
 from tests.benchmarks.streams import raise_file_limit
-from tests.benchmarks.tokens import FAST, PACED, Side, build_run_side, measure_sides
+from tests.benchmarks.tokens import (
+    FAST,
+    FLOOR,
+    PACED,
+    Side,
+    build_completion,
+    build_run_side,
+    measure_sides,
+)
 from tests.benchmarks.work import create_work, sized_sessions
 
 LIBRARIES = ("langgraph", "pydantic_ai", "agno", "openai_agents")
@@ -45,9 +54,15 @@ def measure_hosted(folder: Path, model_url: str, rounds: int, libraries: Sequenc
                 continue
             for client in CLIENTS:
                 sides[f"{name}, {client}"] = build_run_side(place, client)
+        floor = stack.enter_context(serve_floors(work))
+        sides[FLOOR] = Side(floor, partial(build_completion, floor, "/stream", "paced"), b"[DONE]")
         for load in LOADS:
-            for name, values in measure_sides(sides, load, rounds).items():
-                print(f"{load.title} | {name} | {statistics.median(values):.0f} us", flush=True)
+            found = measure_sides(sides, load, rounds)
+            for name, values in found.items():
+                pairs = zip(values, found[FLOOR], strict=True)
+                ratio = statistics.median(each / base for each, base in pairs)
+                shown = f"{statistics.median(values):.0f} us | {ratio:.2f}"
+                print(f"{load.title} | {name} | {shown}", flush=True)
 
 
 def add_agents(
