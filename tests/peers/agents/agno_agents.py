@@ -165,14 +165,14 @@ content = Workflow(
 
 
 @recorded
-def count_letters(text: str) -> str:
+async def count_letters(text: str) -> str:
     """Count letters."""
     return f"{len(text)} letters"
 
 
-def _measure(step_input: StepInput) -> StepOutput:
+async def _measure(step_input: StepInput) -> StepOutput:
     text = str(step_input.previous_step_content)
-    return StepOutput(content=f"{text} ({count_letters(text)})")
+    return StepOutput(content=f"{text} ({await count_letters(text)})")
 
 
 measured = Workflow(

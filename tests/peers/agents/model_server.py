@@ -139,11 +139,11 @@ class _ScriptedHandler(_Handler):
             if refuse is not None and refuse[:2] == (call.role, call.number):
                 state = "refused"
                 self._refuse(refuse[2])
+            elif self.server.hold == (call.role, call.number):
+                self._hold(call)
             elif isinstance(call.answer, int):
                 state = "refused"
                 self._refuse(call.answer)
-            elif self.server.hold == (call.role, call.number):
-                self._hold(call)
             elif self.path.startswith("/v1/messages"):
                 self._stream_messages(call)
             elif self.path.startswith("/v1/responses"):

@@ -177,6 +177,9 @@ AGNO = {
     ),
     "kept": PublicAgent(
         "history in a database of the library", {"kept": ["I keep it."]}, "I keep it.",
-        limits={"restart": "its database is in memory"},
+        limits={
+            "restart": "its database is in memory",
+            "cancel": "its database has no text of a cancelled call",
+        },
     ),
 }  # fmt: skip

@@ -159,6 +159,7 @@ LANGGRAPH_SHAPES = {
         "`with_fallbacks` after a failed model call",
         {"fallback/first": [500], "fallback": ["I take over."]}, "I take over.",
         inner=inner("fallback/first"),
+        failure="MODEL_UNAVAILABLE",  # the library raises the first failure
     ),
     "personal": PublicAgent(
         "an asynchronous factory of a graph", {"personal": ["Hello, ann."]}, "Hello, ann.",
