@@ -202,7 +202,7 @@ def list_page(
     }
     filtered = Filtered(
         LISTING, _LEADS, visibility, equal, compared=compared, ranges=ranges,
-        parts=max(1, len(terms)),
+        parts=1 + len(terms),
     )  # fmt: skip
     return filtered.list_page(page, MemoryRow)
 

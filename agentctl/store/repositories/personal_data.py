@@ -215,7 +215,8 @@ _DAYS = Sql(
     " ORDER BY start, component_type, component_id, model"
 )
 
-_AUDIT_BOUNDS = Sql("SELECT min(seq), max(seq) FROM audit_log")
+# Two queries: SQLite reads the whole index for both ends in one.
+_AUDIT_BOUNDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
 _AUDIT = Sql(
     f"SELECT {', '.join(AuditRow._fields)} FROM audit_log WHERE seq >= :first AND seq < :before"
     " AND (principal = :user_id OR resource LIKE '%user:%') ORDER BY seq"
