@@ -330,7 +330,7 @@ def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:
 
 def path_below_root(scope: Scope) -> str:
     """Return the path without `root_path`; the `path` of ASGI may include it or not."""
-    if has_encoded_slash(scope.get("raw_path") or b""):
+    if b"%" in (raw := scope.get("raw_path") or b"") and has_encoded_slash(raw):
         return ""
     path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
     below = path.removeprefix(root)

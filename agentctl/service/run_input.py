@@ -89,24 +89,26 @@ async def read_run_input(
     return RunInput(message, text)
 
 
-def list_file_ids(request: RunRequest, earlier: Sequence[EarlierMessage]) -> list[str]:
-    """Return the ids of the files of a request: of its message, then of earlier messages."""
-    others = dict.fromkeys(each for message in earlier for each in message.files)
-    return [*request.files, *(each for each in others if each not in request.files)]
-
-
 async def read_files(
-    lookups: Lookups, component: Component, file_ids: Sequence[str], hosting: Hosting
-) -> Sequence[FileReference]:
-    """Return the files of the message of a run. Its transaction gives them to its session.
+    lookups: Lookups,
+    component: Component,
+    request: RunRequest,
+    earlier: Sequence[EarlierMessage],
+    hosting: Hosting,
+) -> tuple[list[str], Sequence[FileReference]]:
+    """Return the files of a request, and their ids: of its message, then of earlier messages.
+
+    The transaction of the run gives them to its session.
 
     Raises:
         NotFound: one is not visible.
         ValidationFailed: they are too many, or no model takes one.
         TooLarge: together they are larger than `files.run_bytes`.
     """
+    others = dict.fromkeys(each for message in earlier for each in message.files)
+    file_ids = [*request.files, *(each for each in others if each not in request.files)]
     if not file_ids:
-        return ()
+        return file_ids, ()
     if len({*file_ids}) < len(file_ids) or len(file_ids) > MAXIMUM_RUN_FILES:
         raise ValidationFailed(f"files must be at most {MAXIMUM_RUN_FILES} different ids of files")
     check_texts(**{f"files[{at}]": file_id for at, file_id in enumerate(file_ids)})
@@ -119,7 +121,7 @@ async def read_files(
     if sum(each.size for each in found.values()) > limit:
         raise TooLarge(f"The files of a run must have at most {limit} bytes together")
     check_files(hosting.catalog, component, found.values())
-    return [found[file_id] for file_id in file_ids]
+    return file_ids, [found[file_id] for file_id in file_ids]
 
 
 def check_files(catalog: Catalog, component: Component, given: Iterable[FileReference]) -> None:
@@ -248,8 +250,6 @@ def build_neutral_messages(
 
     `files` has the files of the messages, and may have others.
     """
-    if not earlier:
-        return ()
     at, by_id = whole_seconds(now()), {file.file_id: file for file in files}
     return tuple(_build_neutral_message(message, at, by_id) for message in earlier)
 

@@ -46,7 +46,6 @@ from agentctl.service.run_input import (
     build_neutral_messages,
     check_start,
     dump_request_tools,
-    list_file_ids,
     read_files,
     read_run_input,
 )
@@ -281,8 +280,7 @@ class RunOperations(OperationFamily):
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
         user_id = self.lookups.resolve_owner(request.user_id)
-        file_ids = list_file_ids(request, earlier)
-        given_files = await read_files(self.lookups, component, file_ids, hosting)
+        file_ids, given_files = await read_files(self.lookups, component, request, earlier, hosting)
         if identity is None:
             identity = self._build_idempotency(
                 kind, component_id, request, earlier, given_files, stream=stream
@@ -312,7 +310,7 @@ class RunOperations(OperationFamily):
             session_history=request.session_history,
             dependencies=self._dump_object("dependencies", request.dependencies),
             claims=self.principal.claims.decode() if self.principal.claims else None,
-            earlier_messages=build_neutral_messages(earlier, given_files),
+            earlier_messages=build_neutral_messages(earlier, given_files) if earlier else (),
             request_id=self._request_id,
             actor=self.principal.actor,
             durable=component.durable,

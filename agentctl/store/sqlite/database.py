@@ -284,6 +284,8 @@ class SqliteDatabase:
         path: the file. It exists and has the schema: `open.open_database` ensures that.
     """
 
+    is_late = False  # One writer takes all writes in their order.
+
     def __init__(self, id: str, path: Path) -> None:
         self.id = id
         self.path = path
@@ -309,10 +311,6 @@ class SqliteDatabase:
     def write_failed(self) -> bool:
         failed_at = None if self._writer is None else self._writer.failed_at
         return failed_at is not None and time.monotonic() - failed_at < FAILURE_SECONDS
-
-    @property
-    def is_late(self) -> bool:
-        return False  # One writer takes all writes in their order.
 
     async def check(self) -> None:
         """Check that the database answers. `open.open_database` has checked its schema."""
