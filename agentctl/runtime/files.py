@@ -170,7 +170,8 @@ async def show_files(
     """Return messages as a model gets them, with `files` as references or loaded files it takes.
 
     The text of a text file is part of the content. A line replaces a file that the model does not
-    take, or that was deleted. Messages without files are returned unchanged.
+    take, or that was deleted. Messages without files are returned unchanged. A message of the user
+    after the results of tools has their files, since providers take none with a result.
     """
     listed = [file for message in messages for file in message.get("files", ())]
     if not listed:
@@ -180,27 +181,49 @@ async def show_files(
     if access is not None and stored:
         present = await access.find(file.file_id for file in stored)
     shown: list[Message] = []
+    of_results: list[FileReference | LoadedFile] = []
     for message in messages:
-        if "files" not in message:
-            shown.append(message)
-            continue
-        parts, attached = [message["content"]], list[FileReference | LoadedFile]()
-        for file in message["files"]:
-            reference, kind = get_reference(file), find_kind(get_reference(file).media_type)
-            is_loaded = isinstance(file, LoadedFile)
-            if not is_loaded and reference.file_id not in present:
-                parts.append(format_note(reference, "was deleted"))
-            elif kind == "text":
-                data = (await _load(file if is_loaded else reference, access)).data
-                text = data.decode("utf-8-sig", errors="replace")
-                parts.append(f"File {reference.name}:\n\n{text}")
-            elif kind in takes:
-                attached.append(file if is_loaded else reference)
-            else:
-                parts.append(format_note(reference, f"is not shown: this model takes no {kind}"))
-        content = "\n\n".join(filter(None, parts))
-        shown.append({**message, "content": content, "files": attached})
-    return shown
+        if message["role"] != "tool":
+            shown += _list_result_files(of_results)
+        if "files" in message:
+            message = await _show_message(message, present, takes, access)
+        if message["role"] == "tool" and (files := message.get("files")):
+            of_results += files
+            message = {**message, "files": []}
+        shown.append(message)
+    return [*shown, *_list_result_files(of_results)]
+
+
+async def _show_message(
+    message: Message, present: Collection[str], takes: Iterable[FileKind], access: FileAccess | None
+) -> Message:
+    parts, attached = [message["content"]], list[FileReference | LoadedFile]()
+    for file in message["files"]:
+        reference, kind = get_reference(file), find_kind(get_reference(file).media_type)
+        is_loaded = isinstance(file, LoadedFile)
+        if not is_loaded and reference.file_id not in present:
+            parts.append(format_note(reference, "was deleted"))
+        elif kind == "text":
+            data = (await _load(file if is_loaded else reference, access)).data
+            text = data.decode("utf-8-sig", errors="replace")
+            parts.append(f"File {reference.name}:\n\n{text}")
+        elif kind in takes:
+            attached.append(file if is_loaded else reference)
+        else:
+            parts.append(format_note(reference, f"is not shown: this model takes no {kind}"))
+    content = "\n\n".join(filter(None, parts))
+    return {**message, "content": content, "files": attached}
+
+
+def _list_result_files(files: list[FileReference | LoadedFile]) -> list[Message]:
+    """Return the message with the files of the results before it; forget them."""
+    if not files:
+        return []
+    names = ", ".join(get_reference(file).name for file in files)
+    text = f"Files of the results of tools: {names}"
+    message = {"role": "user", "content": text, "files": [*files]}
+    files.clear()
+    return [message]
 
 
 async def load_files(

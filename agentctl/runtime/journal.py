@@ -105,10 +105,14 @@ def dump_outcome(outcome: CallOutcome) -> dict[str, Any]:
         "failed": outcome.failed,
         "counts": outcome.counts_as_failure,
         "routed": outcome.is_routed,
+        **({"files": outcome.files} if outcome.files else {}),
     }
 
 
 def load_outcome(stored: Mapping[str, Any]) -> CallOutcome:
     """Return the result of a call that a step has."""
     routed = bool(stored.get("routed"))
-    return CallOutcome(stored["text"], stored["failed"], stored["counts"], is_routed=routed)
+    return CallOutcome(
+        stored["text"], stored["failed"], stored["counts"], is_routed=routed,
+        files=stored.get("files"),
+    )  # fmt: skip

@@ -260,6 +260,7 @@ class CallOutcome:
         counts_as_failure: True if a failure counts towards `MAXIMUM_FAILURES`.
         pause: set if the call has not ended: it waits.
         is_routed: True if the text is the answer of the run, in place of one of its model.
+        files: JSON array of the references of its files; None for none.
     """
 
     text: str
@@ -267,6 +268,7 @@ class CallOutcome:
     counts_as_failure: bool = True
     pause: CallPause | None = None
     is_routed: bool = False
+    files: str | None = None
 
 
 def to_text(value: Any) -> str:

@@ -78,7 +78,9 @@ def test_message_has_files(through: Agentctl, tmp_path: Path) -> None:
     transcript = through("sessions", "get", record["session_id"], "-o", "text")
     assert transcript.stdout.count("file: note.txt (text/plain)") == 2, transcript.stdout
 
-    refused = through(*start, "--file", str(picture))
+    before = through("files", "list", "-o", "name").lines
+    refused = through(*start, "--file", str(note), "--file", str(picture))
+    assert through("files", "list", "-o", "name").lines == before
     assert refused.code == 2
     assert "does not take dot.png, a file of the kind image" in refused.stderr
     keyed = through(*start, "--file", str(note), "--idempotency-key", "k")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 from collections.abc import AsyncIterator
 from typing import Any
@@ -91,3 +92,12 @@ async def make_report(rows: int, context: agentctl.RunContext) -> str:
 def make_in_thread(rows: int, context: agentctl.RunContext) -> str:
     """Create a report from a thread with a separate loop."""
     return asyncio.run(make_report(rows, context))
+
+
+async def build_painter(message: str, context: agentctl.RunContext) -> str:
+    """Save a picture, a large one and a table."""
+    picture = base64.b64decode(message)
+    await context.save_file("dot.png", picture)
+    await context.save_file("large.png", picture + bytes(3_000_000))
+    await context.save_file("t.csv", b"a,b\n")
+    return "painted"

@@ -18,12 +18,17 @@ from agentctl.interop.mcp.client import CallingClient, CallProgress, Result, bui
 from agentctl.interop.mcp.questions import PausedRun, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
+from agentctl.records.files import FileReference
 from agentctl.records.text import is_unique_id
 from agentctl.runs.states import CLIENT_DISCONNECTED
+from agentctl.runtime.files import LoadedFile, find_kind, get_reference
 from agentctl.service.service import ServiceOperations
 
 CANCEL_REASON = "The client of MCP cancelled the call"
 SESSION_REASON = "The client of MCP ended its session"
+
+INLINE_BYTES = 2_097_152
+"""Bytes of the pictures and sounds that one result has itself; there are links to the others."""
 
 PAUSE_SECONDS = 0.5
 """Interval of the checks if a paused run whose questions are asked goes on."""
@@ -37,14 +42,21 @@ _tasks = set[asyncio.Task[None]]()
 
 
 async def run(
-    tool: RunTool, operations: ServiceOperations, arguments: Arguments, client: CallingClient
+    tool: RunTool,
+    operations: ServiceOperations,
+    arguments: Arguments,
+    client: CallingClient,
+    base: str,
 ) -> Result:
     """Run a component and return its answer, or continue the run of a repeated call.
+
+    Args:
+        base: the URL of the server, for links to files.
 
     If the client disconnects, the run ends or continues as for every other client
     (`server.on_disconnect`).
     """
-    call = _RunCall(tool, operations, arguments, client)
+    call = _RunCall(tool, operations, arguments, client, base)
     # In a separate task: a cancelled scope of the SDK would interrupt the end of the stream, too.
     work = asyncio.ensure_future(call.execute())
     left = asyncio.ensure_future(client.disconnected.wait())
@@ -71,6 +83,7 @@ class _RunCall:
         operations: ServiceOperations,
         arguments: Arguments,
         client: CallingClient,
+        base: str,
     ) -> None:
         self.run_id = ""
         self.session_id = ""
@@ -81,6 +94,8 @@ class _RunCall:
         self._ends = LAST_NAMES[tool.kind]
         self._last = -1
         self._continues = False
+        self._base = base
+        self._has_files = False
         self._approvals: dict[str, dict[str, Any]] = {}
         self._progress = CallProgress(client.report)
 
@@ -90,7 +105,11 @@ class _RunCall:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._progress.reporting())
             if client.state is None:
-                request = RunRequest(self._arguments["message"], self._arguments.get("session_id"))
+                request = RunRequest(
+                    self._arguments["message"],
+                    self._arguments.get("session_id"),
+                    files=tuple(self._arguments.get("files", ())),
+                )
                 events = self._operations.stream_run_portions(
                     tool.kind, tool.component_id, request, run_id=client.run_id
                 )
@@ -172,14 +191,16 @@ class _RunCall:
                 for event in portion:
                     self._last = event.seq
                     self._progress.read(event, self.run_id)
-                    is_pause = find_event_kind(event.name) is EventKind.PAUSED
+                    kind = find_event_kind(event.name)
+                    is_pause = kind is EventKind.PAUSED
+                    self._has_files |= kind is EventKind.FILE_SAVED
                     if not is_pause and event.name not in self._ends:
                         continue
                     data = orjson.loads(event.data)
                     if is_pause:
                         self._approvals |= {it["approval_id"]: it for it in data["approvals"]}
                     if data["run_id"] == self.run_id:
-                        return None if is_pause else self._build(data)
+                        return None if is_pause else await self._build(data)
         return build_result("The stream ended before the run", failed=True)
 
     def _build_pause(self) -> Result:
@@ -193,18 +214,53 @@ class _RunCall:
         }
         return build_result(text, ids, failed=True)
 
-    def _build(self, end: dict[str, Any]) -> Result:
+    async def _build(self, end: dict[str, Any]) -> Result:
         ids: dict[str, object] = {"run_id": self.run_id, "session_id": self.session_id}
         if "metrics" in end:
             content = end["content"]
             text = content if isinstance(content, str) else orjson.dumps(content).decode()
-            return build_result(text, ids)
+            files = await self._read_files()
+            if files:
+                ids["files"] = [file["file_id"] for file in files]
+            result = build_result(text, ids)
+            result["content"] += await self._build_files(files)
+            return result
         if isinstance(error := end.get("error"), dict):
             text = f"The run failed: {error['detail']} ({error['code']})"
         else:
             reason = end.get("reason")
             text = f"The run was cancelled: {reason}" if reason else "The run was cancelled"
         return build_result(text, ids, failed=True)
+
+    async def _read_files(self) -> list[dict[str, Any]]:
+        """Return the files that the run has saved."""
+        if not (self._has_files or self._continues):
+            return []
+        run: Any = (await self._operations.get_session_run(self.session_id, self.run_id)).value
+        return [file for file in run.get("files") or () if "created_at" in file]
+
+    async def _build_files(self, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return files as content: small pictures and sounds themselves, links to the others."""
+        content, rest = list[dict[str, Any]](), INLINE_BYTES
+        for file in files:
+            kind, reference = find_kind(file["media_type"]), get_reference(file)
+            if kind in ("image", "audio") and reference.size <= rest:
+                with contextlib.suppress(AgentctlError):
+                    pieces = self._operations.get_file_content(reference.file_id)
+                    loaded = LoadedFile(reference, b"".join([piece async for piece in pieces]))
+                    rest -= reference.size
+                    part = {"type": kind, "data": loaded.base64, "mimeType": reference.media_type}
+                    content.append(part)
+                    continue
+            content.append(self._link(reference))
+        return content
+
+    def _link(self, file: FileReference) -> dict[str, Any]:
+        uri = f"{self._base}/files/{file.file_id}/content"
+        if not self._client.takes_links:
+            return {"type": "text", "text": f"[{file.name} ({file.media_type}): {uri}]"}
+        link = {"type": "resource_link", "uri": uri, "name": file.name}
+        return {**link, "mimeType": file.media_type, "size": file.size}
 
     async def leave(self, work: asyncio.Future[Result]) -> None:
         """Wait for the end of the call of a client that left.

@@ -44,6 +44,7 @@ class CallingClient:
         takes_questions: True if the client takes questions as the result of the call.
         state: the `requestState` of a repeated call, a run that waits; None for a new call.
         answers: the answers to the questions of that run.
+        takes_links: True if its protocol has links to resources, since 2025-06-18.
     """
 
     disconnected: asyncio.Event
@@ -55,6 +56,7 @@ class CallingClient:
     takes_questions: bool = False
     state: str | None = None
     answers: Mapping[str, Any] = field(default_factory=dict)
+    takes_links: bool = True
 
 
 ListTools = Callable[[Call], Awaitable[list[dict[str, Any]]]]

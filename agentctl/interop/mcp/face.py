@@ -109,7 +109,8 @@ class McpFace(Face):
         try:
             arguments = check_arguments(tool.build(), values)
             if isinstance(tool, RunTool):
-                return await calls.run(tool, call.operations, arguments, client)
+                base = _find_base(self._settings, call.scope)
+                return await calls.run(tool, call.operations, arguments, client, base)
             document = await tool.read(call.operations, arguments)
             return build_result(document.raw.decode())
         except errors.Forbidden:

@@ -198,6 +198,8 @@ class HandshakeServer:
             report=partial(stream.report, token) if streams and token is not None else None,
             ask=stream.ask if streams and session is not None and session.asks else None,
             waits=partial(call.caller.app_state.followed_runs.reserve, call.caller.owner),
+            # A client without this header has a protocol of 2024-11-05 or 2025-03-26.
+            takes_links=call.headers.get("mcp-protocol-version", "") >= "2025-06-18",
         )
 
         watch = asyncio.ensure_future(_watch(call, client.disconnected))

@@ -13,7 +13,13 @@ from agentctl.auth.policy import POLICY, NeedsScope, authorize
 from agentctl.auth.principal import Principal, ids_in_scopes
 from agentctl.config.settings import Settings
 from agentctl.errors import Forbidden, ValidationFailed
-from agentctl.interface.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionRunsQuery
+from agentctl.interface.requests import (
+    MAXIMUM_LIMIT,
+    MAXIMUM_RUN_FILES,
+    Page,
+    SessionFilter,
+    SessionRunsQuery,
+)
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -41,7 +47,11 @@ INSTRUCTIONS = (
     "Agents, teams and workflows as tools. Pass session_id of a result to continue a conversation."
 )
 
-_KINDS: dict[str, tuple[type, str]] = {"string": (str, "a text"), "integer": (int, "an integer")}
+_KINDS: dict[str, tuple[type, str]] = {
+    "string": (str, "a text"),
+    "integer": (int, "an integer"),
+    "array": (list, "an array of texts"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,12 @@ class RunTool:
                     "session_id": {
                         **_SESSION,
                         "description": "Session to continue; by default a new one",
+                    },
+                    "files": {
+                        "type": "array",
+                        "items": _TEXT,
+                        "maxItems": MAXIMUM_RUN_FILES,
+                        "description": "Ids of uploaded files, or of files of the session",
                     },
                 },
                 "message",
@@ -130,7 +146,8 @@ def check_arguments(tool: Mapping[str, Any], values: Arguments | None) -> dict[s
             known = ", ".join(schema["properties"])
             raise ValidationFailed(f"an argument is not known; known arguments: {known}")
         kind, words = _KINDS[declared["type"]]
-        if not isinstance(value, kind) or isinstance(value, bool):
+        is_right = isinstance(value, kind) and not isinstance(value, bool)
+        if not is_right or (kind is list and not all(isinstance(each, str) for each in value)):
             raise ValidationFailed(f"{name} must be {words}")
     return arguments
 

@@ -194,7 +194,9 @@ class _Turns:
             return False
 
         self.messages += [
-            build_result(call["id"], call["name"], ended[call["id"]]) for call in calls
+            build_result(call["id"], call["name"], ended[call["id"]])
+            | build_files(conversation.result_files.get(call["id"]))
+            for call in calls
         ]
         return True
 

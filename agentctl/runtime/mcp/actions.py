@@ -1,6 +1,6 @@
 """Tools of MCP servers as actions of a model: their calls, results and questions.
 
-A model gets text. Images, sound and other data are named with their type and size instead
+A model gets text. Images, sound and other data become files of the run, which the text names
 (docs/mcp.md "Results"). In protocol 2026-07-28 a server may answer a call with questions to a
 person and an opaque state. The run waits, and the call is repeated with the answers, in any process
 (docs/decisions/0080).
@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from mimetypes import guess_extension
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.config.mcp_servers import is_idempotent
+from agentctl.errors import AgentctlError
 from agentctl.light_dataclass import dataclass
+from agentctl.records.files import FileReference
 from agentctl.records.text import escape_controls
+from agentctl.runtime.files import build_inline, dump_references
 from agentctl.runtime.mcp.calls import CallEnd, McpAnswers, McpCall, McpCallFailed, McpUnavailable
 from agentctl.runtime.mcp.definitions import (
     DESCRIPTION_BYTES,
@@ -35,6 +40,7 @@ from agentctl.work.unstopped import abandon_task
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.files import FileAccess
     from agentctl.runtime.mcp.server import HostedServer
     from agentctl.runtime.mcp.values import McpUser
 
@@ -50,6 +56,11 @@ MAXIMUM_ROUNDS = 10
 
 MAXIMUM_QUESTIONS = 16
 """Questions of one answer of a server."""
+
+MAXIMUM_FILES = 16
+"""Files of one result."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 _SHOWN = 200
 """Maximum characters of a type or URI in the description of a part."""
@@ -91,10 +102,11 @@ class McpAction:
                 pause = await _build_questions(self.tool, result, kept)
                 end = "completed"
                 return CallOutcome("", pause=pause)
-            text = _build_result_text(result, context.limits.tool_result_bytes)
+            parts, files = await _list_parts(self.tool.listed_name, result, context.files)
+            text = _build_result_text(result, parts, context.limits.tool_result_bytes)
             failed = bool(result.get("isError"))
             end = "failed" if failed else "completed"
-            return CallOutcome(text, failed=failed)
+            return CallOutcome(text, failed=failed, files=dump_references(files))
         except McpCallFailed as failure:
             return CallOutcome(f"The tool {name} failed: {failure}", failed=True)
         except McpUnavailable as failure:
@@ -186,7 +198,50 @@ def _build_answer(leg: Leg | None, question_id: str) -> dict[str, Any]:
     return {"action": "accept", "content": decision.answer}
 
 
-def _build_result_text(result: Mapping[str, Any], limit: int) -> str:
+async def _list_parts(
+    tool: str, result: Mapping[str, Any], access: FileAccess | None
+) -> tuple[list[str], list[FileReference]]:
+    """Return the text of each part of a result, and the files that its data became.
+
+    Data that cannot be a file is named with the reason.
+    """
+    parts: list[str] = []
+    files: list[FileReference] = []
+    for part in result["content"]:
+        text, data = _describe_part(part), _find_data(part)
+        if data is not None and access is not None and len(files) < MAXIMUM_FILES:
+            encoded, media_type, uri = data
+            name = _name_file(tool, uri, media_type, len(files) + 1)
+            try:
+                file = await access.save(name, build_inline(encoded, media_type).data)
+                files.append(file)
+                text = f"[file {file.name} ({file.media_type}), {file.size} bytes, {file.file_id}]"
+            except AgentctlError as refused:
+                text = f"{text[:-1]}: {refused.detail}]"
+            except ValueError:
+                text = f"{text[:-1]}: it is not base64]"
+        parts.append(text)
+    return parts, files
+
+
+def _find_data(part: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Return the data of a part in base64, its type and its URI; None without data."""
+    if part["type"] in ("image", "audio"):
+        return part["data"], str(part["mimeType"]), ""
+    resource = part["resource"] if part["type"] == "resource" else {}
+    if "blob" not in resource:
+        return None
+    return resource["blob"], str(resource.get("mimeType") or ""), str(resource["uri"])
+
+
+def _name_file(tool: str, uri: str, media_type: str, number: int) -> str:
+    """Return a name without a path, from the end of a URI or from the tool."""
+    name = _NOT_IN_NAMES.sub("_", uri.rpartition("/")[2])[-_SHOWN:].lstrip(".")
+    ending = guess_extension(media_type, strict=False) or ""
+    return name or f"{_NOT_IN_NAMES.sub('_', tool)[:_SHOWN]}-{number}{ending}"
+
+
+def _build_result_text(result: Mapping[str, Any], parts: Sequence[str], limit: int) -> str:
     """Join the parts of a result, at most `limit` bytes.
 
     If no part has text, the structured content is returned as JSON.
@@ -194,7 +249,6 @@ def _build_result_text(result: Mapping[str, Any], limit: int) -> str:
     Args:
         result: the result as JSON of the protocol.
     """
-    parts = [_describe_part(part) for part in result["content"]]
     if not any(parts) and result.get("structuredContent") is not None:
         return result_to_text(result["structuredContent"], limit)
     return result_to_text("\n".join(parts), limit)

@@ -110,6 +110,7 @@ class Conversation:
         about_call: further members of the message of the next answer, about its call.
         asks: what the run asks for in this leg.
         announces: True if the events of calls are published.
+        result_files: JSON arrays of the references of the files of results, by the ids of calls.
         is_parked: True if a call waits for another process, to which the run is handed over.
     """
 
@@ -136,6 +137,7 @@ class Conversation:
         self._journal = context.journal
         self.announces = True
         self.is_parked = False
+        self.result_files: dict[str, str] = {}
         self._states: dict[str, Any] = {}
         self._asked_tools: dict[str, str] = {}
         self._publishes = publishes
@@ -387,6 +389,7 @@ class Conversation:
             "unknown_calls": self._unknown_calls,
             "kept_bytes": self._kept_bytes,
             "asked_tools": self._asked_tools,
+            "result_files": self.result_files,
             "waiting": {call_id: asdict(waiting) for call_id, waiting in self.waiting.items()},
         }
 
@@ -399,6 +402,7 @@ class Conversation:
         self._kept_bytes = kept["kept_bytes"]
         # A checkpoint of an earlier version has none.
         self._asked_tools = dict(kept.get("asked_tools", {}))
+        self.result_files = dict(kept.get("result_files", {}))
         return {call_id: WaitingCall(**waiting) for call_id, waiting in kept["waiting"].items()}
 
     def _open_call(
@@ -463,9 +467,13 @@ class Conversation:
             self.is_parked = self.is_parked or pause.is_parked
             self.waiting[call_id] = WaitingCall(is_gated, has_begun=True, state=pause.state)
             return None
+        if outcome.files is not None:
+            self.result_files[call_id] = outcome.files
         text = replace_unstorable(outcome.text)
         self._reserve(len(text.encode()))
-        closed = self._transcript.close_call(call_id, text, error=outcome.failed, at=at)
+        closed = self._transcript.close_call(
+            call_id, text, error=outcome.failed, at=at, files=outcome.files
+        )
         if closed is not None and self.announces:
             self.context.emit(ToolCallCompleted(closed))
         if outcome.is_routed:

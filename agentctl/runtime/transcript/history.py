@@ -131,11 +131,11 @@ def _is_message(value: Any) -> bool:
     # Messages of an import may have no time, and their results no name.
     if type(read("created_at", 0)) not in (int, float):
         return False
-    if role == "tool":
-        return type(read("tool_call_id")) is type(read("tool_name", "")) is str
     files = read("files", [])
     if type(files) is not list or not all(map(is_reference, files)):
         return False
+    if role == "tool":
+        return type(read("tool_call_id")) is type(read("tool_name", "")) is str
     return not calls or (type(calls) is list and all(map(_is_call, calls)))
 
 

@@ -441,9 +441,19 @@ class Transcript:
         return dict(entry)
 
     def close_call(
-        self, call_id: str, result: str, *, error: bool, at: int | None = None
+        self,
+        call_id: str,
+        result: str,
+        *,
+        error: bool,
+        at: int | None = None,
+        files: str | None = None,
     ) -> dict[str, Any] | None:
-        """Add the result of an open call, now or at a time; return a copy of its entry, if any."""
+        """Add the result of an open call, now or at a time; return a copy of its entry, if any.
+
+        Args:
+            files: JSON array of the references of its files; None for none.
+        """
         opened = self._open_calls.pop(call_id, None)
         if opened is None:
             return None
@@ -451,14 +461,17 @@ class Transcript:
         span.end("failed" if error else "completed", at)
         entry.update(tool_call_error=error, result=result)
         created_at = times.whole_seconds(times.now() if at is None else at)
-        self.add_result(call_id, result, created_at)
+        self.add_result(call_id, result, created_at, files)
         return dict(entry)
 
-    def add_result(self, call_id: str, result: str, created_at: int) -> None:
+    def add_result(
+        self, call_id: str, result: str, created_at: int, files: str | None = None
+    ) -> None:
         """Add the result of a call of `request_call`, unless it has one, to the messages."""
         name = self._unanswered.pop(call_id, None)
         if name is not None:
-            self._messages.append(build_tool_message(call_id, name, result, created_at))
+            message = build_tool_message(call_id, name, result, created_at)
+            self._messages.append(message | build_files(files))
 
     def close_open_calls(self, now: int) -> None:
         """Complete everything that is open when a run is stopped, so that the session stays usable.

@@ -129,9 +129,16 @@ async def start_run(
     )
     stream = choose_stream(stream, out, background=background)
     with _adding_hint(target, session):
-        request = await _add_files(target, component, request, file or (), file_id or ())
-        new = build_start(target, component, request)
-        await show_new_run(target, new, out, stream=stream)
+        uploaded: list[tuple[str, str | None]] = []
+        try:
+            ids = file_id or ()
+            request = await _add_files(target, component, request, file or (), ids, uploaded)
+            new = build_start(target, component, request)
+            await show_new_run(target, new, out, stream=stream)
+        except AgentctlError as refused:
+            if not isinstance(refused, Unavailable):  # the run may exist after that
+                await _delete_unused(target, uploaded)
+            raise
 
 
 async def _add_files(
@@ -140,19 +147,32 @@ async def _add_files(
     request: RunRequest,
     paths: Sequence[str],
     file_ids: Sequence[str],
+    uploaded: list[tuple[str, str | None]],
 ) -> RunRequest:
-    """Upload the files of a message; return its request with their ids."""
+    """Upload the files of a message; return its request with their ids.
+
+    Args:
+        uploaded: receives the id and the database of each uploaded file.
+    """
     if paths and request.idempotency_key is not None:
         raise UsageError(
             "--file uploads a new file each time, so a repeated command would be another request",
             hint=f"upload it once, and pass --file-id: {target.command('files upload FILE')}",
         )
-    ids = [*file_ids]
     database = (await target.operations.get_component(*component)).value["db_id"] if paths else None
     for path in paths:
         upload = FileUpload(Path(path).name, user_id=request.user_id, db_id=database)
-        ids.append((await send_file(target, path, upload)).value["file_id"])
-    return replace(request, files=tuple(ids))
+        uploaded.append(((await send_file(target, path, upload)).value["file_id"], database))
+    return replace(request, files=(*file_ids, *(uploaded_id for uploaded_id, _ in uploaded)))
+
+
+async def _delete_unused(target: Target, uploaded: Sequence[tuple[str, str | None]]) -> None:
+    """Delete the uploaded files that no session has."""
+    for file_id, database in uploaded:
+        with contextlib.suppress(AgentctlError):
+            file = (await target.operations.get_file(file_id, db_id=database)).value
+            if file["session_id"] is None:
+                await target.operations.delete_file(file_id, db_id=database)
 
 
 @contextlib.contextmanager
