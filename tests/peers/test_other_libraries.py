@@ -64,6 +64,9 @@ LIBRARIES = {
         {"GOOGLE_GEMINI_BASE_URL": "{url}", "GOOGLE_API_KEY": "x"},
         is_vendor=True,
     ),
+    "llama-index": Library(
+        "LlamaIndex", "list_orders", {"OPENAI_API_BASE": "{url}/v1", "OPENAI_API_KEY": "x"}
+    ),
     "claude-agent-sdk": Library(
         "Claude Agent SDK",
         "mcp__own__list_orders",
