@@ -55,6 +55,9 @@ LANGGRAPH = {
         inner=inner("parallel/joke", "parallel/poem", "parallel/story"),
         limits={"stream": STREAMED},
         conversation=False,
+        output={"texts": [
+            "joke: A joke of cats", "poem: A poem of cats", "story: A story of cats",
+        ]},
     ),
     "fanout": PublicAgent(
         "branching: parallel nodes that both answer",
@@ -71,6 +74,9 @@ LANGGRAPH = {
         "The best: a bear walks in.",
         inner=inner("mapreduce", "mapreduce/joke"),
         limits={"stream": STREAMED},
+        output={
+            "subjects": ["lions", "bears"], "jokes": ["A lion walks in.", "A bear walks in."],
+        },
     ),
     "reflection": PublicAgent(
         "reflection: a writer and a critic",
@@ -90,6 +96,7 @@ LANGGRAPH = {
         },
         "It is 384,400 km away.",
         inner=inner("retrieval/grade"),
+        output={"documents": ["The moon is 384,400 km away."]},
     ),
     "memory": PublicAgent(
         "memory agent with a store",
@@ -110,6 +117,7 @@ LANGGRAPH = {
         "Thank you, Bob.",
         body={"input": {"email": {"subject": "hello", "body": "how are you"}}},
         conversation=False,
+        output={"email": {"subject": "hello", "body": "how are you"}},
     ),
     "ask": PublicAgent(
         "human in the loop: `interrupt` in a node", {"ask": ["I propose Tuesday."]},
@@ -137,6 +145,10 @@ LANGGRAPH = {
         "The future is open.\n---\nThe past was good.",
         inner=inner("report", "report/writer"),
         limits={"stream": STREAMED},
+        output={
+            "sections": ["past", "future"],
+            "written": ["The past was good.", "The future is open."],
+        },
     ),
     "evaluator": PublicAgent(
         "workflows: evaluator and optimizer",
@@ -149,5 +161,6 @@ LANGGRAPH = {
         "A dull joke.\n\nA good joke.",
         inner=inner("evaluator/grade"),
         conversation=False,
+        output={"feedback": "", "good": True},
     ),
 }  # fmt: skip
