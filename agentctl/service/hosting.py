@@ -28,11 +28,10 @@ from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.usage import UsageSums
 from agentctl.runs.life.admission import StoredVersions
-from agentctl.runs.life.budgets import Budgets
+from agentctl.runs.life.budgets import Budgets, Prices
 from agentctl.runs.life.cancel import Canceller
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.runs.life.engine import Engine
-from agentctl.runs.life.prices import Prices
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog

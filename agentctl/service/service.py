@@ -23,11 +23,10 @@ from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.sweep import sweep_dead_workers
 from agentctl.runs.jobs.usage import UsageSums
 from agentctl.runs.life.admission import StoredVersions
-from agentctl.runs.life.budgets import Budgets
+from agentctl.runs.life.budgets import Budgets, Prices
 from agentctl.runs.life.cancel import Canceller
 from agentctl.runs.life.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.life.engine import Engine
-from agentctl.runs.life.prices import Prices
 from agentctl.runs.life.versions import list_all_sides, list_served
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runs.workers.worker import SweepLease, Worker

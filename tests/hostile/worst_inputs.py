@@ -282,13 +282,13 @@ CASES: dict[str, Case] = {
     ),
     "parts of one answer": Case(run("m-parts"), OK, ("runtime.failures.MAXIMUM_PARTS",)),
     "large events": Case(
-        run("m-large-text"), OK, ("runtime.models.response_limits.MAXIMUM_EVENT_BYTES",)
+        run("m-large-text"), OK, ("runtime.models.provider.MAXIMUM_EVENT_BYTES",)
     ),
     "events of many values": Case(
-        run("m-event-of-values"), OK, ("runtime.models.response_limits.MAXIMUM_EVENT_VALUES",)
+        run("m-event-of-values"), OK, ("runtime.models.provider.MAXIMUM_EVENT_VALUES",)
     ),
     "events of many lines": Case(
-        run("m-data-lines"), OK, ("runtime.models.response_limits.MAXIMUM_EVENT_LINES",)
+        run("m-data-lines"), OK, ("runtime.models.provider.MAXIMUM_EVENT_LINES",)
     ),
     "arguments of a call": Case(
         run("m-arguments-surrogates"), OK, ("runtime.models.calls.MAXIMUM_ARGUMENT_BYTES",)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from agentctl.config.settings import Limits
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.failures import MAXIMUM_CALLS, MAXIMUM_PARTS, ExecutionError
-from agentctl.runtime.models import response_limits
+from agentctl.runtime.models import provider
 from agentctl.runtime.models.openai_answer import MAXIMUM_DETAILS
-from agentctl.runtime.models.response_limits import (
+from agentctl.runtime.models.provider import (
     MAXIMUM_EVENT_BYTES,
     MAXIMUM_EVENT_LINES,
     MAXIMUM_EVENT_VALUES,
@@ -167,7 +167,7 @@ def test_events_without_text_are_counted(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
     """docs/security-cases.md M07."""
-    monkeypatch.setattr(response_limits, "_MINIMUM_EVENTS", 100)
+    monkeypatch.setattr(provider, "_MINIMUM_EVENTS", 100)
 
     _, failure = attempt_script(model_endpoint, script([event, 1_000_000]), run_bytes=64_000)
 
@@ -180,7 +180,7 @@ def test_data_that_the_library_keeps_is_limited(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/security-cases.md M07."""
-    monkeypatch.setattr(response_limits, "_MINIMUM_EVENTS", 100)
+    monkeypatch.setattr(provider, "_MINIMUM_EVENTS", 100)
     chunk = build_chunk({"annotations": ["x" * 50_000]})
 
     _, failure = attempt_script(
@@ -283,7 +283,7 @@ class Chunks(httpx2.AsyncByteStream):
 def test_portions_are_complete_events_of_the_same_bytes(chunks: list[bytes]) -> None:
     async def read() -> list[bytes]:
         response = httpx2.Response(200, stream=Chunks(chunks))
-        await response_limits.build_limit_hook(1_000)(response)
+        await provider.build_limit_hook(1_000)(response)
         return [portion async for portion in response.aiter_raw()]
 
     portions = asyncio.run(read())

@@ -510,7 +510,7 @@ PROBES: dict[str, Probe] = {
     ),
     "server.requests.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'a=1&' * 101}"),
     "records.strict.MAXIMUM_VALUES": refuse("POST /sessions?type=agent", {"a": [0] * 70_000}),
-    "runtime.models.response_limits.MAXIMUM_EVENT_LINES": answer_with(
+    "runtime.models.provider.MAXIMUM_EVENT_LINES": answer_with(
         encode_event('{"choices": []\ndata: }' + "\nx" * 4_096)
     ),
     "runtime.models.calls.MAXIMUM_ARGUMENT_BYTES": answer_with(

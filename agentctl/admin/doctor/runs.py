@@ -20,7 +20,7 @@ from agentctl.config.upkeep import Budget
 from agentctl.errors import AgentctlError
 from agentctl.records.findings import Finding, from_failure, note, ok, wrong
 from agentctl.records.times import DAY, format_span, now
-from agentctl.runs.life.prices import Prices
+from agentctl.runs.life.budgets import Prices
 from agentctl.store.repositories import webhooks
 from agentctl.webhooks.deliveries import Waiting, count_waiting
 from agentctl.webhooks.signing import load_signer

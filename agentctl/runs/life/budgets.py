@@ -1,8 +1,11 @@
-"""Budgets: bounds of the tokens or the cost of runs in a period (docs/budgets.md).
+"""Budgets: bounds of the tokens or the cost of runs in a period (docs/budgets.md), and prices.
 
 A check reads the sums of the ended runs and what the live runs of all servers have reported. A run
 reports before each check, so that at most one call of a model is unknown of each run. A check
 starts nothing that depends on an older sum: the bound on overshoot has no time in it.
+
+A price is that of the configuration, else that of the package `genai-prices`; None if it is not
+known.
 """
 
 from __future__ import annotations
@@ -11,29 +14,139 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from agentctl import errors
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.config.upkeep import Budget
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs.life.prices import Prices
 from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.models.call_fitting import find_listed, is_listed
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import quotas
 from agentctl.store.repositories.quotas import Used
-from agentctl.store.repositories.usage import NANODOLLARS, CostOf
+from agentctl.store.repositories.usage import NANODOLLARS, CostOf, UnknownPrice
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE, Visibility
 from agentctl.work.event_loop import Tasks, retrieve_exception, retry_while_unavailable
 from agentctl.work.run_scope import outside_run
 
 if TYPE_CHECKING:
+    from agentctl.config.settings import Model, Settings
     from agentctl.store.database import Database, Work
+
+
+T = TypeVar("T")
+
+
+class Price(NamedTuple):
+    """The prices of a million tokens of a model in US dollars, by the kind of tokens.
+
+    `cached` are those that the provider reads from its cache, `cache_write` those it writes there.
+    """
+
+    input: float
+    output: float
+    cached: float
+    cache_write: float
+
+    def cost(self, counters: Mapping[str, int]) -> int:
+        """Return the cost of some tokens in billionths of a US dollar.
+
+        The input tokens include those of the cache, the output tokens those of the thinking.
+        """
+        cached, written = counters["cache_read_tokens"], counters["cache_write_tokens"]
+        plain = max(counters["input_tokens"] - cached - written, 0)
+        dollars = (
+            plain * self.input
+            + counters["output_tokens"] * self.output
+            + cached * self.cached
+            + written * self.cache_write
+        )
+        return round(dollars * 1_000)
+
+
+_FREE = Price(0, 0, 0, 0)
+
+
+class Prices:
+    """The prices of the models of a configuration, and of those that libraries name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._configured = {model.id: model for model in settings.models}
+        priced = (model for model in reversed(settings.models) if model.price is not None)
+        self._named = {model.model: model for model in priced}
+        self._known: dict[str, Price | None] = {}
+
+    async def run(self, work: Callable[[CostOf], Work[T]], execute: Callable[[Work[T]], Any]) -> T:
+        """Execute a unit that needs costs, and again if it needs a price that must be looked up.
+
+        Args:
+            execute: `Database.read` or `Database.write`.
+        """
+        while True:
+            try:
+                result: T = await execute(work(self._cost_of))
+            except UnknownPrice as error:
+                self._known[error.model] = await self._find(error.model)
+            else:
+                return result
+
+    async def find_cost(self, model: str, counters: Mapping[str, int]) -> int | None:
+        """Return the cost of the tokens of a model, as a `CostOf` does, after a look-up."""
+        if model not in self._known:
+            self._known[model] = await self._find(model)
+        return self._cost_of(model, counters)
+
+    async def is_known(self, model: str) -> bool:
+        """Return True if the price of a model is known."""
+        return await self.find_cost(model, dict.fromkeys(TOKEN_COUNTERS, 0)) is not None
+
+    def _cost_of(self, model: str, counters: Mapping[str, int]) -> int | None:
+        if model not in self._known:
+            raise UnknownPrice(model)
+        price = self._known[model]
+        return None if price is None else price.cost(counters)
+
+    async def _find(self, name: str) -> Price | None:
+        if not name:
+            return None
+        model = self._configured.get(name) or self._named.get(name)
+        if model is not None and (model.price is not None or not is_listed(model)):
+            return _read_configured(model)
+        return _read_listed(await find_listed(name if model is None else model))
+
+
+def _read_configured(model: Model) -> Price | None:
+    price = model.price
+    if price is None:
+        return _FREE if model.provider == "demo" else None
+    cached = price.input if price.cached is None else price.cached
+    return Price(price.input, price.output, cached, price.input)
+
+
+def _read_listed(listed: Any) -> Price | None:
+    if listed is None:
+        return None
+    found = listed.model_price
+    asked, answered = _read_base(found.input_mtok), _read_base(found.output_mtok)
+    if asked is None or answered is None:
+        return None
+    cached, written = _read_base(found.cache_read_mtok), _read_base(found.cache_write_mtok)
+    return Price(
+        asked, answered, asked if cached is None else cached, asked if written is None else written
+    )
+
+
+def _read_base(price: Any) -> float | None:
+    """Return a price without the surcharges for large requests."""
+    return None if price is None else float(getattr(price, "base", price))
+
 
 FORGET_REPORTS = 64
 """Reports after which the rows of ended runs are deleted."""

@@ -20,7 +20,7 @@ from agentctl.records.approvals import ApprovalRow, hash_call
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunPause, RunState, VersionChange
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs.desk.questions import build_row, close_question, is_version_question
+from agentctl.runs.desk.decisions import build_row, close_question, is_version_question
 from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.continuation import Continuation

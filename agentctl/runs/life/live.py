@@ -18,8 +18,7 @@ from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.continuation import Continuation
 from agentctl.runs.life.run_files import RunFiles
-from agentctl.runs.life.run_items import RunItems
-from agentctl.runs.life.run_memories import RunMemories
+from agentctl.runs.life.run_items import RunItems, RunMemories
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.log.journal import RunJournal

@@ -11,7 +11,7 @@ from agentctl.records.approvals import ApprovalRow
 from agentctl.records.kinds import KINDS
 from agentctl.records.runs import RunState
 from agentctl.records.times import now
-from agentctl.runs.desk.questions import (
+from agentctl.runs.desk.decisions import (
     append_pause_event,
     build_question,
     find_answer,

@@ -6,7 +6,7 @@ refused.
 
 A run in a later leg has a checkpoint. If nothing has begun in the leg that must not be repeated,
 the run goes on from there. If a call was executing, no one knows whether it happened: the run waits
-again, and a person is asked (`runs/desk/questions.py`). A run that may be repeated begins again
+again, and a person is asked (`runs/desk/decisions.py`). A run that may be repeated begins again
 from its start checkpoint.
 
 The results of an ended run come from the stored events (`runs/log/fold.py`).
@@ -27,7 +27,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import now
-from agentctl.runs.desk.questions import (
+from agentctl.runs.desk.decisions import (
     append_pause_event,
     ask_about_lost_calls,
     ask_about_lost_steps,

@@ -19,8 +19,7 @@ import orjson
 from agentctl.records.strict import has_too_many_values
 from agentctl.runtime.mcp.calls import CONNECT_SECONDS, current_call
 from agentctl.runtime.mcp.library import SESSION_TERMINATED, parse_message, types
-from agentctl.runtime.models.provider import IsolatedClient
-from agentctl.runtime.models.response_limits import UnusableResponse
+from agentctl.runtime.models.provider import IsolatedClient, UnusableResponse
 
 _CLOSE_SECONDS = 2.0
 _MAXIMUM_CONNECTIONS = 1_000

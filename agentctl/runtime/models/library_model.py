@@ -61,9 +61,9 @@ from agentctl.runtime.models.provider import (
     CONNECT_SECONDS,
     READ_SECONDS,
     IsolatedClient,
+    UnusableResponse,
     build_http_client,
 )
-from agentctl.runtime.models.response_limits import UnusableResponse
 from agentctl.work.run_scope import outside_run
 
 if TYPE_CHECKING:

@@ -40,8 +40,12 @@ from agentctl.runtime.models.calls import (
 )
 from agentctl.runtime.models.openai_answer import THINKING_TAGS, OpenAIAnswer, UnreadableAnswer
 from agentctl.runtime.models.openai_errors import build_status_failure, build_transport_failure
-from agentctl.runtime.models.provider import IsolatedClient, build_http_client, build_stream_client
-from agentctl.runtime.models.response_limits import iterate_events
+from agentctl.runtime.models.provider import (
+    IsolatedClient,
+    build_http_client,
+    build_stream_client,
+    iterate_events,
+)
 from agentctl.runtime.transcript.history import clean_name
 
 if TYPE_CHECKING:

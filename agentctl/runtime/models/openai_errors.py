@@ -11,7 +11,7 @@ import orjson
 from agentctl.records.times import read_retry_after
 from agentctl.runtime.failures import FailureCode, is_context_exceeded, is_temporary_status
 from agentctl.runtime.models.calls import ModelFailure
-from agentctl.runtime.models.response_limits import UnusableResponse
+from agentctl.runtime.models.provider import UnusableResponse
 
 _QUOTA_CODES = {
     "insufficient_quota",

@@ -1,25 +1,202 @@
-"""Models of providers: connections, limits of their responses, and classes of their failures."""
+"""Models of providers: connections, limits of their responses, and classes of their failures.
+
+A provider can send data without end, compressed data, and events that take the library minutes of
+work in which no other run continues (docs/security-cases.md M04 to M08). So a response is limited
+while its bytes arrive; the conversation limits the text and the calls in it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import Context
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.request import getproxies
 
 import httpx2
 
 from agentctl.records.text import mask_secrets
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.models.response_limits import build_limit_hook
 from agentctl.runtime.models.stream_transport import StreamTransport
 from agentctl.runtime.tracing import HEADER, Propagation, find_traceparent
 
 if TYPE_CHECKING:
     from agentctl.runtime.models.calls import ModelFailure
+
+
+MAXIMUM_EVENT_BYTES = 1_048_576
+"""Maximum size of one event of a stream, or of an error body. Its processing is one step of the
+event loop."""
+
+MAXIMUM_EVENT_VALUES = 4_096
+"""Maximum number of arrays and objects in one event: each takes the library some 50 µs."""
+
+MAXIMUM_EVENT_LINES = 4_096
+"""Maximum number of lines of one event; an event of a provider has one or two."""
+
+_ENVELOPE_BYTES = 65_536
+"""Allowance for everything except the text in one event, if runs are smaller than an event."""
+
+_MINIMUM_EVENTS = 10_000
+_BYTES_OF_AN_EVENT = 64
+"""An answer has at most one event for each 64 bytes that a run may store: a quarter of a million by
+default, which is more than the tokens of an answer."""
+
+_BYTES_OF_AN_ENVELOPE = 512
+"""A provider repeats the envelope of an answer, some 300 bytes, with each token."""
+
+_EVENTS_OF_A_TURN = 32
+"""Number of events after which other tasks of the event loop get their turn."""
+
+_EVENT_END = re.compile(rb"(?>\r\n|\r|\n){2}")
+_SEPARATOR_OVERLAP = 3
+_DATA_LINE = re.compile(rb"(?:\A|(?<=[\r\n]))data: ?([^\r\n]*)")
+
+
+class UnusableResponse(httpx2.RemoteProtocolError):
+    """A response of a provider that is not read to its end: it is too large, or compressed."""
+
+
+def build_limit_hook(run_bytes: int) -> Callable[[httpx2.Response], Awaitable[None]]:
+    """Build a response hook that limits each response.
+
+    Reading a response that exceeds a limit, or that is compressed, raises UnusableResponse.
+    Requests ask for uncompressed data: a thousandth of a compressed body is enough to fill the
+    memory.
+
+    Args:
+        run_bytes: maximum size of a run.
+    """
+
+    async def hook(response: httpx2.Response) -> None:
+        stream = cast(httpx2.AsyncByteStream, response.stream)
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        refused, streamed = encoding not in {"", "identity"}, response.is_success
+        response.stream = _LimitedStream(stream, run_bytes, refused=refused, streamed=streamed)
+
+    return hook
+
+
+def iterate_events(response: httpx2.Response) -> AsyncIterator[list[bytes]]:
+    """Yield the events of a limited response, those of one read together.
+
+    An event includes its empty line; what follows the last one is not an event.
+    """
+    return cast(_LimitedStream, response.stream).iterate_events()
+
+
+class _LimitedStream(httpx2.AsyncByteStream):
+    """The body of a response, in portions of complete events.
+
+    Args:
+        refused: True if the body must not be read.
+        streamed: True if the body has events; otherwise it counts as one.
+    """
+
+    def __init__(
+        self, stream: httpx2.AsyncByteStream, run_bytes: int, *, refused: bool, streamed: bool
+    ) -> None:
+        self._stream = stream
+        self._refused = refused
+        self._streamed = streamed
+        self._event_bytes = min(2 * run_bytes + _ENVELOPE_BYTES, MAXIMUM_EVENT_BYTES)
+        self._events_left = _MINIMUM_EVENTS + run_bytes // _BYTES_OF_AN_EVENT
+        self._bytes_left = 2 * run_bytes + _BYTES_OF_AN_ENVELOPE * self._events_left
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for events in self.iterate_events():
+            yield b"".join(events)
+
+    async def iterate_events(self) -> AsyncIterator[list[bytes]]:  # noqa: C901
+        """Yield the complete events of each read, in portions, and the rest of the body last."""
+        if self._refused:
+            raise UnusableResponse("the response is compressed, which was not requested")
+        pending = bytearray()
+        async for chunk in self._stream:
+            self._bytes_left -= len(chunk)
+            if self._bytes_left < 0:
+                raise UnusableResponse("the response is too large")
+            searched = max(0, len(pending) - _SEPARATOR_OVERLAP)
+            pending += chunk
+            ends = _find_ends(pending, searched)
+            start = 0
+            for first in range(0, len(ends) if self._streamed else 0, _EVENTS_OF_A_TURN):
+                if first:
+                    await asyncio.sleep(0)
+                events: list[bytes] = []
+                refusal: UnusableResponse | None = None
+                try:
+                    for end in ends[first : first + _EVENTS_OF_A_TURN]:
+                        event = bytes(pending[start:end])
+                        self._check_event(event)
+                        events.append(event)
+                        start = end
+                except UnusableResponse as error:
+                    refusal = error
+                if events:
+                    yield events
+                if refusal is not None:
+                    raise refusal
+            del pending[:start]
+            self._check_size(len(pending))
+        if pending:
+            yield [bytes(pending)]
+
+    def _check_event(self, event: bytes) -> None:
+        self._events_left -= 1
+        if self._events_left < 0:
+            raise UnusableResponse("the response has too many events")
+        self._check_size(len(event))
+        if event.count(b"\n") + event.count(b"\r") > MAXIMUM_EVENT_LINES:
+            raise UnusableResponse("an event of the provider has too many lines")
+        if event.count(b"{") + event.count(b"[") > MAXIMUM_EVENT_VALUES:
+            _check_values(b"\n".join(_DATA_LINE.findall(event)))
+
+    def _check_size(self, size: int) -> None:
+        if size > self._event_bytes:
+            raise UnusableResponse("an event or an error of the provider is too large")
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _find_ends(data: bytearray, start: int) -> list[int]:
+    if b"\r" in data:
+        return [match.end() for match in _EVENT_END.finditer(data, start)]
+    ends: list[int] = []
+    while (end := data.find(b"\n\n", start)) >= 0:
+        start = end + 2
+        ends.append(start)
+    return ends
+
+
+def _check_values(data: bytes) -> None:
+    """Limit the number of arrays and objects in the JSON of an event.
+
+    Braces and brackets in texts do not count, so the event is parsed.
+    """
+    try:
+        nodes: list[Any] = [json.loads(data)]
+    except (ValueError, RecursionError) as error:
+        raise UnusableResponse("an event of the provider is not valid JSON") from error
+    count = 0
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            nodes += node.values()
+        elif isinstance(node, list):
+            nodes += node
+        else:
+            continue
+        count += 1
+        if count > MAXIMUM_EVENT_VALUES:
+            raise UnusableResponse("an event of the provider has too many values")
+
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -80,7 +257,7 @@ class IsolatedClient(httpx2.AsyncClient):
     to load. So `verify` is not an argument.
 
     Args:
-        run_bytes: maximum size of a run, and therefore of an answer (`models.response_limits`).
+        run_bytes: maximum size of a run, and therefore of an answer (`ResponseLimits`).
         options: other arguments of `httpx2.AsyncClient`.
 
     Attributes:

@@ -23,7 +23,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentctl.runtime.models.openai_answer import OpenAIAnswer
-from agentctl.runtime.models.response_limits import build_limit_hook, iterate_events
+from agentctl.runtime.models.provider import build_limit_hook, iterate_events
 
 TOKENS = 2_000
 ROUNDS = 7
