@@ -22,7 +22,7 @@ class PublicAgent:
         body: fields of the request next to the message.
         file: the file of the message, `picture` or `document`; empty for none.
         decision: the decision about each approval of the run, if it waits.
-        output: the structured output.
+        output: the structured output; `...` if each run has another one.
         failure: the code of a failed model call, if it is not that of models.
         traced: False if no library reports the model calls.
         conversation: False if its models get no message of the user, only what its code writes.

@@ -39,6 +39,7 @@ LANGCHAIN = {
             "All is done.",
         ]},
         "All is done.",
+        output={"todos": [{"content": "search", "status": "pending"}]},
     ),
     "summarizing": PublicAgent(
         "middleware: summary of long conversations",

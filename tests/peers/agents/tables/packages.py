@@ -27,6 +27,7 @@ PACKAGES = {
             "swarm/bob": ["Ahoy, it is 3."],
         },
         "Ahoy, it is 3.",
+        output={"active_agent": "bob"},
     ),
     "deep": PublicAgent(
         "`deepagents` 0.7.32: to-dos, files, a subagent",
@@ -41,6 +42,7 @@ PACKAGES = {
         },
         "The report is ready.",
         inner=inner("deep/critic"),
+        output=...,  # its files have the time
     ),
     "bank_support": PublicAgent(
         "`pydantic-ai-examples` 2.62: `bank_support`",
