@@ -202,6 +202,7 @@ def test_a_refused_file_names_the_reason_and_keeps_the_message(
         page.get_by_role("button", name="Remove second.txt").click()
         page.get_by_role("button", name="Remove first.txt").click()
         choose(shown, dot_png=build_png())
+        expect(page.locator(".compose [data-file]")).to_have_count(1)
         page.locator("[data-message]").press("Enter")
         expect(page.locator(".compose .bar.red")).to_contain_text("does not take dot.png")
         expect(page.locator("[data-message]")).to_have_value("kept")
