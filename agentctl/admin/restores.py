@@ -139,22 +139,11 @@ async def restore(
 
     async def prepare(copy_of_backup: Path, rows: CopiedRows) -> None:
         nonlocal copied
-        if expected not in (None, rows[1]):
-            raise Unavailable(
-                "The backup is not the expected one",
-                cause=f"its rows have the hash {rows[1]}",
-                hint="compare the hash with that of `agentctl db backup` or `agentctl db backups`",
-            )
+        _check_hash(expected, rows[1])
         try:
             await migrate_file(copy_of_backup, lambda _: None)
             place = replace_fields(entry, url=f"{SQLITE_SCHEME}{copy_of_backup}")
-            async for finding in check_integrity(place, lambda *_: None):
-                if finding.verdict == "wrong":
-                    raise Unavailable(
-                        "The backup is damaged, or was changed by hand",
-                        cause=f"{finding.what}; nothing was changed",
-                        hint="restore another one",
-                    )
+            await _check_rows(place)
             database = open_sqlite(entry.id, copy_of_backup, create=False)
             try:
                 await forget_lost_copy(database, place)
@@ -189,6 +178,27 @@ async def restore(
         "files": copied.files,
         "files_missing": copied.files_missing,
     }, copied
+
+
+def _check_hash(expected: str | None, actual: str) -> None:
+    """Raise Unavailable if the rows of a backup have another hash than the expected one."""
+    if expected not in (None, actual):
+        raise Unavailable(
+            "The backup is not the expected one",
+            cause=f"its rows have the hash {actual}",
+            hint="compare the hash with that of `agentctl db backup` or `agentctl db backups`",
+        )
+
+
+async def _check_rows(place: Database) -> None:
+    """Raise Unavailable if the rows of a migrated backup do not agree with each other."""
+    async for finding in check_integrity(place, lambda *_: None):
+        if finding.verdict == "wrong":
+            raise Unavailable(
+                "The backup is damaged, or was changed by hand",
+                cause=f"{finding.what}; nothing was changed",
+                hint="restore another one",
+            )
 
 
 async def settle_recovered(settings: Settings, entry: Database) -> dict[str, object]:

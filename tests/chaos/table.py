@@ -56,7 +56,7 @@ Fault = Callable[[PostgresCluster, float], AbstractAsyncContextManager[None]]
 
 @dataclass
 class Outcome:
-    """What became of the starts of a fault, by message."""
+    """The outcome of each start during a fault, by message."""
 
     answers: dict[str, str] = field(default_factory=dict)
     executed: Counter[str] = field(default_factory=Counter)

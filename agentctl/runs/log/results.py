@@ -1,4 +1,4 @@
-"""What a run leaves in its row: its final columns, and the record of what its models were shown.
+"""The results of a run in its row: its final columns, and the record of its requests to models.
 
 A request is the list of messages that a model was sent. A message that the database has already is
 a reference: to the history, which are the messages of earlier runs of the session, or to a message

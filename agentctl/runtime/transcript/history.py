@@ -1,5 +1,5 @@
-"""What a session gives to a run and keeps of it: the messages of earlier runs, with results for the
-calls that have none, and its state, of which the end of the run stores the changes.
+"""The part of a session in a run: the messages of earlier runs, with results for the calls that
+have none, and its state, of which the end of the run stores the changes.
 """
 
 from __future__ import annotations
