@@ -23,13 +23,7 @@ from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.pauses import Ask, CallOutcome, WaitingCall
 from agentctl.runtime.tracing import Span, enter_call
-from agentctl.runtime.transcript.events import (
-    Content,
-    ThinkingDelta,
-    ToolCallCompleted,
-    ToolCallStarted,
-)
-from agentctl.runtime.transcript.history import format_summary
+from agentctl.runtime.transcript import events, history
 from agentctl.work.run_scope import CurrentCall, current_call
 
 if TYPE_CHECKING:
@@ -177,7 +171,7 @@ class Conversation:
         It is not part of the messages of the run, so that later runs do not carry it.
         """
         if summary := self.context.summary:
-            self.extend_instructions(format_summary(summary))
+            self.extend_instructions(history.format_summary(summary))
 
     def replace_instructions(self, instructions: str) -> None:
         """Go on with the instructions of another version of the component."""
@@ -255,7 +249,7 @@ class Conversation:
         self.has_answer_begun = True
         self._transcript.mark_first_token()
         self._transcript.add_reasoning(delta)
-        self.context.emit(ThinkingDelta(delta))
+        self.context.emit(events.ThinkingDelta(delta))
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         self.input_tokens = usage.get("input_tokens", 0)
@@ -278,7 +272,7 @@ class Conversation:
         self._transcript.add_answer(text)
         self._needs_separator = False
         self._transcript.replace_content(text)
-        self.context.emit(Content(text))
+        self.context.emit(events.Content(text))
 
     def end_answer(self, calls: list[dict[str, Any]], finish_reason: str) -> None:
         """Complete the answer with its tool calls: `id`, `name` and `arguments` of each.
@@ -410,7 +404,7 @@ class Conversation:
     ) -> None:
         entry = self._transcript.open_call(call_id, name, arguments, at)
         if self.announces:
-            self.context.emit(ToolCallStarted(entry))
+            self.context.emit(events.ToolCallStarted(entry))
 
     async def _perform(
         self, call_id: str, name: str, arguments: Mapping[str, Any], *, is_decided: bool = False
@@ -475,7 +469,7 @@ class Conversation:
             call_id, text, error=outcome.failed, at=at, files=outcome.files
         )
         if closed is not None and self.announces:
-            self.context.emit(ToolCallCompleted(closed))
+            self.context.emit(events.ToolCallCompleted(closed))
         if outcome.is_routed:
             self.routed_answer = text
         if not outcome.failed:
@@ -492,7 +486,7 @@ class Conversation:
         delta = _SEPARATOR + text if self._needs_separator else text
         self._needs_separator = False
         self._transcript.add_content(delta)
-        self.context.emit(Content(delta))
+        self.context.emit(events.Content(delta))
 
     def _check_room(self, text: str) -> None:
         """Refuse a text that cannot fit before any work on it."""

@@ -299,8 +299,7 @@ class Transcript:
 
     def add_user(self, text: str, files: str | None = None) -> None:
         """Add the message of the user, with its files: a JSON array of references."""
-        message = _build_message("user", text)
-        self._messages.append(message | build_files(files) if files else message)
+        self._messages.append(_build_message("user", text) | build_files(files))
         self.name_left_out()
 
     def name_left_out(self) -> None:
