@@ -1,8 +1,8 @@
 // OpenAI's library for Node.
 
-import { due, expect, expectError, load, operation, report, waitForStatus } from './operations.mjs';
+import { adminKey, due, expect, expectError, load, operation, report, waitForStatus } from './operations.mjs';
 
-const { default: OpenAI } = await load('openai');
+const { default: OpenAI, toFile } = await load('openai');
 const { zodResponseFormat, zodTextFormat } = await load('openai/helpers/zod');
 const { z } = await load('zod');
 
@@ -121,6 +121,23 @@ operation('response_tool_round', async () => {
   const input = [...asking, ...first.output, { type: 'function_call_output', call_id: call.call_id, output }];
   const second = await client.responses.create({ model: 'weather', input, tools });
   expect(second.output_text === 'Sunny in Paris', second);
+});
+
+operation('files', async () => {
+  const admin = new OpenAI({ apiKey: adminKey });
+  const text = 'from the file of Node';
+  const file = await admin.files.create({ file: await toFile(Buffer.from(text), 'note.txt'), purpose: 'user_data' });
+  expect(file.filename === 'note.txt' && file.bytes === text.length, file);
+  const [chatPart, input] = [{ type: 'file', file: { file_id: file.id } }, { type: 'input_file', file_id: file.id }];
+  const asked = { role: 'user', content: [{ type: 'text', text: 'look' }, chatPart] };
+  const { choices } = await admin.chat.completions.create({ model: 'echo', messages: [asked] });
+  expect(choices[0].message.content.includes(text), choices[0].message);
+  const again = await admin.files.create({ file: await toFile(Buffer.from(`${text} 2`), 'n.txt'), purpose: 'user_data' });
+  const content = [{ type: 'input_text', text: 'look' }, { ...input, file_id: again.id }];
+  const response = await admin.responses.create({ model: 'echo', input: [{ role: 'user', content }] });
+  expect(response.output_text.includes(`${text} 2`), response.output_text);
+  const downloaded = await (await admin.files.content(file.id)).text();
+  expect(downloaded === text, downloaded);
 });
 
 operation('abort_cancels_the_run', async () => {
