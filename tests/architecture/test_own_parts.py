@@ -45,7 +45,7 @@ USES: dict[str, tuple[str, ...]] = {
     "parts of URLs and of query strings, and addresses, by urllib and ipaddress": (
         "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",
         "config.extras", "interop.agentos.database.source", "interop.agentos.server.operation",
-        "records.hosts", "remote.address", "remote.connection", "runtime.models.provider",
+        "records.hosts", "remote.address", "remote.connection",
         "server.routes", "service.audit_log", "service.authorization", "telemetry.spans",
         "admin.doctor.configuration", "admin.doctor.databases",
         "store.repositories.personal_data",

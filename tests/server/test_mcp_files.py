@@ -18,7 +18,7 @@ from tests.endpoint import ModelEndpoint
 from tests.server.agents_in_code import serve_module
 from tests.server.files_of_runs import PDF, Site, build_png
 
-pytestmark = pytest.mark.skipif(IS_FIRST, reason="the server is for version 2 of the library")
+pytestmark = pytest.mark.skipif(IS_FIRST, reason="needs version 2 of mcp: pip install 'mcp>=2.3'")
 
 PNG = build_png(7)
 
