@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,6 +111,17 @@ class Archive:
                 self._counter.done += count
         return {"name": name, "rows": rows, "bytes": size, "sha256": digest.hexdigest()}
 
+    async def list_files(
+        self, operations: Operations, found: Sequence[FileFilter]
+    ) -> AsyncGenerator[Member]:
+        """Yield `files.jsonl` with the records of files, and a member with the bytes of each."""
+        yield "files.jsonl", _list_records(operations, found)
+        for files in found:
+            contents = self.list_contents(operations, files, name_with_ending)
+            async with aclosing(contents):
+                async for member in contents:
+                    yield member
+
     async def list_contents(
         self, operations: Operations, files: FileFilter, name: Callable[[Row], str]
     ) -> AsyncGenerator[Member]:
@@ -148,10 +159,19 @@ def name_content(row: Row) -> str:
     return f"files/{row['file_id']}"
 
 
-def name_content_with_ending(row: Row) -> str:
+def name_with_ending(row: Row) -> str:
     """Return the name as `name_content` does, with the ending that programs look at."""
     ending = Path(row["name"]).suffix
     return name_content(row) + (ending if _ENDING.fullmatch(ending) else "")
+
+
+async def _list_records(operations: Operations, found: Sequence[FileFilter]) -> Pieces:
+    import orjson
+
+    for files in found:
+        async with aclosing(read_rows(operations.get_files, files)) as rows:
+            async for row in rows:
+                yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), 0
 
 
 async def _check_content(row: Row, first: bytes, pieces: AsyncIterator[bytes]) -> Pieces:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+import zipfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,25 @@ def test_pruned_sessions_come_back_by_an_import(
     rows = json.loads(entries.stdout)["data"]
     assert sorted(row["count"] for row in rows) == [40, 99, 100]
     assert all(row["resource"].startswith("sessions:sha256:") for row in rows)
+
+
+def test_files_of_pruned_sessions_are_in_an_archive(
+    agentctl: Agentctl, config: Path, tmp_path: Path
+) -> None:
+    note, folder = tmp_path / "note.txt", config.with_name("archive")
+    note.write_text("the text of a file")
+    words = ("files", "upload", str(note), "--session", "s-003", "-o", "json")
+    ended = agentctl(*words, "--config", str(config))
+    assert ended.code == 0, ended.stderr
+    file_id = json.loads(ended.stdout)["file_id"]
+    in_database(config, "UPDATE sessions SET updated_at = (SELECT min(updated_at) FROM sessions)")
+    done = prune(agentctl, config, "--idle", "90d", "--export", str(folder), "--yes")
+    (archive,) = (file for file in done["files"] if file.endswith(".zip"))
+    assert Path(archive).with_suffix(".jsonl").exists()
+    with zipfile.ZipFile(archive) as exported:
+        assert exported.read(f"files/{file_id}.txt") == note.read_bytes()
+        assert json.loads(exported.read("files.jsonl"))["session_id"] == "s-003"
+    assert agentctl("files", "get", file_id, "--config", str(config)).code == 5
 
 
 def test_killed_prune_has_exported_what_it_has_removed(

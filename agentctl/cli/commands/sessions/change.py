@@ -11,7 +11,7 @@ import shutil
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, suppress
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, BinaryIO
@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Annotated, BinaryIO
 import orjson
 
 from agentctl.cli import options
+from agentctl.cli.archives import Archive
 from agentctl.cli.durations import parse_days
 from agentctl.cli.files import create_directory, creating_file, publish_file
 from agentctl.cli.io import current_io
@@ -37,7 +38,14 @@ from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Held, InvalidResponse, NotFound, UsageError
-from agentctl.interface.requests import DEFAULT_LOCATOR, BulkDeletion, SessionLocator
+from agentctl.interface.requests import (
+    DEFAULT_LOCATOR,
+    MAXIMUM_LIMIT,
+    BulkDeletion,
+    Page,
+    SessionLocator,
+)
+from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import read_pages
 from agentctl.interface.requests.retention import IdleFilter, PruneRequest
 from agentctl.light_dataclass import dataclass
@@ -220,8 +228,9 @@ async def prune_sessions(
     """Remove the sessions that were not used for some days, with their runs.
 
     Held sessions and those with a live or paused run are left. With --export each file is on the
-    disk and was read again before its sessions are removed; `sessions import` reads it. The command
-    can be interrupted and repeated. Only administrators can remove sessions in this way.
+    disk and was read again before its sessions are removed; `sessions import` reads it. A ZIP
+    archive with the same name has the files of the sessions. The command can be interrupted and
+    repeated. Only administrators can remove sessions in this way.
     """
     kind, component_id = choice.resolve() or (None, None)
     wanted = IdleFilter(parse_days(idle), kind, component_id, db)
@@ -341,8 +350,9 @@ def _naming_release(target: Target, db: str | None) -> Iterator[None]:
 class ExportFolder:
     """A folder that receives files of sessions, each with a line for a session.
 
-    A file is written as `NAME.part`, read again and compared, and only then named `NAME`: a file
-    with a name is whole, and on the disk.
+    The files of these sessions are in a ZIP archive with the same name. A file is written as
+    `NAME.part`, read again and compared, and only then named `NAME`: a file with a name is whole,
+    and on the disk.
     """
 
     def __init__(self, folder: Path, operations: Operations) -> None:
@@ -350,6 +360,7 @@ class ExportFolder:
         self._folder = folder
         self._operations = operations
         self._prefix = f"sessions-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        self._units = 0
         self.files: list[Path] = []
 
     async def write(self, sessions: Sequence[Record], where: SessionLocator) -> list[str]:
@@ -364,7 +375,8 @@ class ExportFolder:
             Conflict, UsageError: the file cannot be written.
             InvalidResponse: the file does not have what it should have; it is removed.
         """
-        path = self._folder / f"{self._prefix}-{len(self.files) + 1:05}.jsonl"
+        self._units += 1
+        path = self._folder / f"{self._prefix}-{self._units:05}.jsonl"
         part = path.with_name(f"{path.name}.part")
         digest = hashlib.sha256()
         written = list[Record]()
@@ -381,12 +393,30 @@ class ExportFolder:
             if _hash_file(part) != digest.digest():
                 raise _build_export_error(path, "it has other bytes than were written")
             _check_sessions(part, written)
+            await self._write_files(path.with_suffix(".zip"), written, where)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
         publish_file(part, path)
         self.files.append(path)
         return [session["session_id"] for session in written]
+
+    async def _write_files(
+        self, path: Path, sessions: Sequence[Record], where: SessionLocator
+    ) -> None:
+        """Write the archive of the files of some sessions, if they have any."""
+        found = list[FileFilter]()
+        for session in sessions:
+            files = FileFilter(None, session["session_id"], where.db_id, Page(limit=1))
+            if (await self._operations.get_files(files)).value["data"]:
+                found.append(replace(files, page=Page(limit=MAXIMUM_LIMIT)))
+        if not found:
+            return
+        archive = Archive(path, {"format": "agentctl-files/1"}, Counter("files exported"))
+        await archive.write(archive.list_files(self._operations, found))
+        self.files.append(path)
+        if archive.missing:
+            note(f"the bytes of {len(archive.missing)} files are missing: {path} names them")
 
 
 def _hash_file(path: Path) -> bytes:

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agentctl.cli.archives import Archive, Member, Pieces, name_content_with_ending
+from agentctl.cli.archives import Archive, Member, name_with_ending
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
 from agentctl.cli.follow import Retries, WatchedRun
@@ -350,21 +350,10 @@ async def _list_members(
     ending = "md" if file_format == "markdown" else file_format
     parts = _read_sessions(target, sessions, file_format, model_calls, found)
     yield f"sessions.{ending}", parts
-    yield "files.jsonl", _list_files(target, found)
-    for files in found:
-        contents = archive.list_contents(target.operations, files, name_content_with_ending)
-        async with aclosing(contents):
-            async for member in contents:
-                yield member
-
-
-async def _list_files(target: Target, found: list[FileFilter]) -> Pieces:
-    import orjson
-
-    for files in found:
-        async with aclosing(read_rows(target.operations.get_files, files)) as rows:
-            async for row in rows:
-                yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), 0
+    members = archive.list_files(target.operations, found)
+    async with aclosing(members):
+        async for member in members:
+            yield member
 
 
 async def _find_sessions(
@@ -417,5 +406,5 @@ async def _link_files(target: Target, files: FileFilter) -> bytes:
     async with aclosing(read_rows(target.operations.get_files, files)) as rows:
         async for row in rows:
             name = "".join(f"\\{each}" if each in "\\[]`*_<>&!" else each for each in row["name"])
-            lines.append(f"- [{clean_line(name)}]({name_content_with_ending(row)})\n")
+            lines.append(f"- [{clean_line(name)}]({name_with_ending(row)})\n")
     return f"## Files\n\n{''.join(lines)}\n".encode() if lines else b""
