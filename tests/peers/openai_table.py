@@ -8,24 +8,24 @@ from collections.abc import Iterator
 from tests.peers.openai_suite import PROGRAMS, read_results
 from tests.peers.page import wrap
 
-TEXT_ONLY = "messages are text, without images and sound"
+NO_FILES = "files need `sessions:write`, which the key of these programs does not have"
 NO_MODEL = "the server has agents, and no models for embeddings, speech, moderation or plain text"
 ONE_ANSWER = "a run has one answer, without probabilities of its tokens"
 
 DECIDED = {
     "openai-python": {
-        "chat: image": TEXT_ONLY,
+        "chat: image": NO_FILES,
         "chat: log_probabilities": ONE_ANSWER,
         "chat: several_answers": ONE_ANSWER,
         "chat: with_a_workflow": "workflows are not models: they have no conversation",
         "responses: other_completions": NO_MODEL,
         "responses: other_embeddings": NO_MODEL,
-        "responses: other_files": "the server stores no files",
+        "responses: other_files": NO_FILES,
         "responses: other_moderations": NO_MODEL,
         "responses: log_probabilities": ONE_ANSWER,
         "responses: stored_fork_of_an_older_response": "a session is one line of conversation",
     },
-    "open-webui": {"embeddings": NO_MODEL, "image": TEXT_ONLY, "speech": NO_MODEL},
+    "open-webui": {"embeddings": NO_MODEL, "image": NO_FILES, "speech": NO_MODEL},
 }
 """Operations that are refused by decision, by program, with the reason."""
 
