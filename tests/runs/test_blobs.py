@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,39 +14,17 @@ from agentctl import errors
 from agentctl.config.upkeep import Files
 from agentctl.records.times import HOUR, now
 from agentctl.store.blobs import BlobStore, build_key, open_blob_store
-from tests.conditions import wait_for
+from tests.buckets import KEYS, build_files_table, serve_bucket
 from tests.deployment import create_deployment
-from tests.ports import find_free_port
 from tests.process import serve_config
-
-MOTO = Path(__file__).parents[2] / ".peers/s3/bin/moto_server"
 
 KEY = build_key("ann", "ab" * 32)
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    """Yield the address of a server with a bucket `files`."""
-    if not MOTO.exists():
-        pytest.skip("needs a server with the interface of S3: make .peers/s3/.installed")
-    port = find_free_port()
-    process = subprocess.Popen(
-        [MOTO, "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL
-    )
-    url = f"http://127.0.0.1:{port}"
-
-    def is_ready() -> bool:
-        try:
-            return httpx2.put(f"{url}/files").status_code == 200
-        except httpx2.HTTPError:
-            return False
-
-    try:
-        wait_for(is_ready)
+    with serve_bucket() as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -56,8 +33,8 @@ def store(
 ) -> BlobStore:
     if request.param == "folder":
         return open_blob_store(Files(folder=tmp_path / "files"))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
     url = request.getfixturevalue("endpoint")
     region, prefix = "eu-central-1", tmp_path.name
     settings = Files("s3", tmp_path / "files", "files", prefix, url, region)
@@ -108,7 +85,7 @@ async def test_store_that_works_passes_its_check(store: BlobStore, tmp_path: Pat
 async def test_bucket_that_does_not_exist_fails_without_details(
     endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in KEYS:
         monkeypatch.setenv(name, "secret-4471")
     absent = open_blob_store(Files("s3", tmp_path, "absent", "", endpoint, "eu-central-1"))
     for work in (absent.check, partial(put, absent, KEY, b"x")):
@@ -119,19 +96,11 @@ async def test_bucket_that_does_not_exist_fails_without_details(
 
 
 def test_server_keeps_files_in_a_bucket_alone(endpoint: str, tmp_path: Path) -> None:
-    table = f"""
-[files]
-store = "s3"
-bucket = "files"
-prefix = "of/a-server"
-endpoint = "{endpoint}"
-region = "eu-central-1"
-"""
+    table = build_files_table(endpoint, "of/a-server")
     place = create_deployment(tmp_path, "http://127.0.0.1:9", extra=table)
-    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
     content = b"\x89PNG\r\n\x1a\n" + os.urandom(7_000_000)
     with (
-        serve_config(place.path, variables=keys) as server,
+        serve_config(place.path, variables=KEYS) as server,
         place.client(server.url, "me", "sessions:read", "sessions:write") as client,
     ):
         answer = client.post("/files?name=a.png", content=content)
