@@ -39,6 +39,12 @@ from agentctl.records.document import Document
 from agentctl.server.observability.log import RequestObserver
 from agentctl.service.service import Service, ServiceOperations
 
+_FIXED_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_DEFAULT_HEADERS = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+
 T = TypeVar("T")
 
 COMMENT_SECONDS = 15.0
@@ -482,3 +488,12 @@ def revalidate(response: Response, headers: Iterable[tuple[bytes, bytes]]) -> Re
         response = BytesResponse(b"", 304, None)
         response.raw_headers.append((_ETAG, tag))
     return response
+
+
+def add_common_headers(
+    fields: Iterable[tuple[bytes, bytes]], request_id: str
+) -> list[tuple[bytes, bytes]]:
+    """Add the id of the request, and the header fields that every response has."""
+    headers = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED_HEADERS]
+    names = dict(headers)
+    return [*headers, *(field for field in _DEFAULT_HEADERS if field[0] not in names)]

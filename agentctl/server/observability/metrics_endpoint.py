@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from agentctl.records.hosts import is_loopback_host
 from agentctl.server.answers import BytesResponse
-from agentctl.server.app import OriginGuard
+from agentctl.server.origins import OriginGuard
 from agentctl.server.processes.listener import METRICS_PATH
 from agentctl.server.transport.server import serve_small_app
 

@@ -21,8 +21,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from agentctl.errors import AgentctlError, InternalError, TooLarge
 from agentctl.records.text import new_id
-from agentctl.server.answers import error_response
-from agentctl.server.app import add_common_headers
+from agentctl.server.answers import add_common_headers, error_response
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent
