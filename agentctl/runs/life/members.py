@@ -167,9 +167,9 @@ class Members:
         is_wanted = True
 
         async def claim() -> R | None:
-            is_of_library = kind is not LiveRun
-            version = find_version(self._catalog, component)
-            version = parent.spec.version if is_of_library else version
+            # A member of a library is part of the code of its parent, and has its version.
+            of_library = kind is not LiveRun
+            version = parent.spec.version if of_library else find_version(self._catalog, component)
             claimed = await self._claim_leg(parent, run_id, version)
             if claimed is None:
                 return None
