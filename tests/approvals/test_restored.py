@@ -37,8 +37,12 @@ async def decide(service: Service, approval: Any, verb: Any, **fields: Any) -> N
 async def restore_now(deployment: Deployment) -> dict[str, object]:
     """Back the database up, and restore it from the backup."""
     entry, copy = deployment.settings.databases[0], deployment.folder / "copy.db"
-    await back_up(entry, copy, lambda *_: None)
-    return await restore(entry, copy, replace=True, sha256=None, report=lambda _: None)
+    files = deployment.settings.files
+    await back_up(entry, copy, lambda *_: None, files)
+    restored, _ = await restore(
+        entry, copy, replace=True, sha256=None, files=files, report=lambda *_: None
+    )
+    return restored
 
 
 def count_payments() -> int:

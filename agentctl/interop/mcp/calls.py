@@ -95,7 +95,7 @@ class _RunCall:
         self._last = -1
         self._continues = False
         self._base = base
-        self._has_files = False
+        self._saved = list[dict[str, Any]]()
         self._approvals: dict[str, dict[str, Any]] = {}
         self._progress = CallProgress(client.report)
 
@@ -193,14 +193,17 @@ class _RunCall:
                     self._progress.read(event, self.run_id)
                     kind = find_event_kind(event.name)
                     is_pause = kind is EventKind.PAUSED
-                    self._has_files |= kind is EventKind.FILE_SAVED
-                    if not is_pause and event.name not in self._ends:
+                    is_file = kind is EventKind.FILE_SAVED
+                    if not (is_pause or is_file or event.name in self._ends):
                         continue
                     data = orjson.loads(event.data)
                     if is_pause:
                         self._approvals |= {it["approval_id"]: it for it in data["approvals"]}
-                    if data["run_id"] == self.run_id:
+                    if data["run_id"] != self.run_id:
+                        continue
+                    if not is_file:
                         return None if is_pause else await self._build(data)
+                    self._saved.append(data["file"])
         return build_result("The stream ended before the run", failed=True)
 
     def _build_pause(self) -> Result:
@@ -233,11 +236,16 @@ class _RunCall:
         return build_result(text, ids, failed=True)
 
     async def _read_files(self) -> list[dict[str, Any]]:
-        """Return the files that the run has saved."""
-        if not (self._has_files or self._continues):
-            return []
-        run: Any = (await self._operations.get_session_run(self.session_id, self.run_id)).value
-        return [file for file in run.get("files") or () if "created_at" in file]
+        """Return the files that the run has saved, those before a pause as far as it may be read.
+
+        A caller without the scope `sessions:read` gets those of the events that it has followed.
+        """
+        if not self._continues:
+            return self._saved
+        with contextlib.suppress(AgentctlError):
+            run: Any = (await self._operations.get_session_run(self.session_id, self.run_id)).value
+            return [file for file in run.get("files") or () if "created_at" in file]
+        return self._saved
 
     async def _build_files(self, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return files as content: small pictures and sounds themselves, links to the others."""
