@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
 BENCH_PEERS := agentos-2 agentos-3 langgraph litellm
 PEERS := 2.7.2 2.9.0 3.1.10
-OTHERS := claude-agent-sdk crewai google-adk llama-index smolagents
+OTHERS := claude-agent-sdk crewai google-adk haystack llama-index smolagents
 MCP_VERSIONS := 1.24.0 1.30.0
 OPENAI_PROGRAMS := adk ag2 agent-framework agno aider aisuite any-llm autogen crewai dspy gptme \
 	griptape haystack instructor langchain litellm llama-index llm magentic mirascope openai \

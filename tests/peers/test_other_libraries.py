@@ -67,6 +67,7 @@ LIBRARIES = {
     "llama-index": Library(
         "LlamaIndex", "list_orders", {"OPENAI_API_BASE": "{url}/v1", "OPENAI_API_KEY": "x"}
     ),
+    "haystack": Library("Haystack", "list_orders", OPENAI),
     "claude-agent-sdk": Library(
         "Claude Agent SDK",
         "mcp__own__list_orders",
