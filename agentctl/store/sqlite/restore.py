@@ -142,7 +142,10 @@ def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], No
 def _put_in_place(copy: Path, path: Path) -> Path | None:
     """Move the former files aside and rename the copy, while no process can open the database."""
     moment = format_rfc3339(now())[:19].replace("-", "").replace(":", "")
-    moved = path.with_name(f"{path.name}.before-{moment}Z")
+    name = f"{path.name}.before-{moment}Z"
+    # A second restore in one second must not replace the files of the first.
+    names = (name, *(f"{name}-{number}" for number in range(2, 1_000)))
+    moved = next(each for each in map(path.with_name, names) if not os.path.lexists(each))
     try:
         if not os.path.lexists(path):
             copy.rename(path)
