@@ -327,8 +327,11 @@ class CountingRunner(AgentRunner):  # type: ignore[misc]
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
         result = await super().run(starting_agent, input, **options)
+        # The models of the configuration report their calls by themselves.
+        reports = type(starting_agent.model).__module__.startswith("agentctl.")
+        has_wrapper = isinstance(options.get("context"), RunContextWrapper)
         report = current_report.get()
-        if report is not None and not isinstance(options.get("context"), RunContextWrapper):
+        if report is not None and not (reports or has_wrapper):
             usage = read_usage(result.context_wrapper.usage)
             report.parts.root.run.environment.add_usage(usage)
         return result
