@@ -109,8 +109,6 @@ class Signature:
 
     Attributes:
         parameters: the parameters; their names are unique.
-        builders: the arguments, each with a function that builds it from the values of all
-            parameters.
     """
 
     def __init__(
@@ -121,13 +119,13 @@ class Signature:
             argument.name: _read_part(argument.name, argument.annotation, argument.default, without)
             for argument in arguments
         }
-        self.builders = [(name, _compile_builder(part)) for name, part in self._parts.items()]
+        self._builders = [(name, _compile_builder(part)) for name, part in self._parts.items()]
         leaves = {leaf.name: leaf for part in self._parts.values() for leaf in _list_leaves(part)}
         self.parameters = [leaves[name] for name in sort_names(leaves, order)]
 
     def build_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Build the arguments of the function from the values of all parameters."""
-        return {name: build(values) for name, build in self.builders}
+        return {name: build(values) for name, build in self._builders}
 
     def list_values(self, arguments: Mapping[str, Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
         """Yield each parameter with its value in the arguments of the function."""

@@ -169,7 +169,7 @@ class Operation(Route):
                 raise error
             if self.body is not None and self.body_fields is not None:
                 values |= self.body_fields.read(await self._read_body(call, values), values)
-            arguments = {name: build(values) for name, build in self.signature.builders}
+            arguments = self.signature.build_arguments(values)
             response = await cast(Endpoint, self.endpoint)(call, **arguments)
             return revalidate(response, scope["headers"]) if self.has_tag else response
         except ValidationFailed:
@@ -330,7 +330,7 @@ def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:
 
 def path_below_root(scope: Scope) -> str:
     """Return the path without `root_path`; the `path` of ASGI may include it or not."""
-    if b"%" in (raw := scope.get("raw_path") or b"") and has_encoded_slash(raw):
+    if has_encoded_slash(scope.get("raw_path") or b""):
         return ""
     path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
     below = path.removeprefix(root)

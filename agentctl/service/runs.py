@@ -310,12 +310,12 @@ class RunOperations(OperationFamily):
             session_history=request.session_history,
             dependencies=self._dump_object("dependencies", request.dependencies),
             claims=self.principal.claims.decode() if self.principal.claims else None,
-            earlier_messages=build_neutral_messages(earlier, given_files) if earlier else (),
+            earlier_messages=build_neutral_messages(earlier, given_files),
             request_id=self._request_id,
             actor=self.principal.actor,
             durable=component.durable,
             version=find_version(self.hosting.catalog, component),
-            files=dump_references(given_files[: len(request.files)]) if request.files else None,
+            files=dump_references(given_files[: len(request.files)]),
         )
 
         return Submission(

@@ -207,7 +207,7 @@ class Engine:
         """
         self._check_open(self._databases[submission.component.database])
         # A free slot is for the runs that wait already.
-        is_full = self.free_slots <= 0 or submission.component.database in self.claims.waiting
+        is_full = self.free_slots <= 0 or self.claims.has_waiting(submission.component.database)
         if is_full and not submission.can_wait:
             raise errors.TooManyRequests("Too many runs at once")
 
@@ -353,7 +353,7 @@ class Engine:
             self._root_count -= run.parent is None
             if not self._live:
                 self._has_live.clear()
-        if run.parent is None and (run.lets_begin or self.claims.waiting):
+        if run.parent is None:
             self.claims.handle_end(run)
         ended = run.ended.result()
         if isinstance(ended, Pause) and ended.continues and run.parent is None:
@@ -461,5 +461,5 @@ class Engine:
 def _add_log_context(run: LiveRun) -> None:
     """Name a run in the log records of the request that starts it."""
     add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
-    if run.spec.trace and (trace := parse_run_trace(run.spec.trace)) is not None:
+    if (trace := parse_run_trace(run.spec.trace)) is not None:
         add_log_context(trace_id=trace.own.trace_id)

@@ -278,7 +278,7 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
         yield from sessions.set_summary(run.spec.session_id, summary)
     if (changes := run.state_changes) is not None:
         yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
-    if run.parent is None and run.database.outbox:
+    if run.parent is None:
         yield from publish_run(run.database.outbox, run.run_id)
     return ending
 

@@ -167,8 +167,7 @@ class LiveRun:
         self.transcript = start.transcript
         recorded = self.transcript.requests
         self.transcript.requests = RequestRecorder(recorded.since() if recorded else None)
-        if spec.stop:
-            self.transcript.stop = StopTexts(spec.stop, self.complete)
+        self.transcript.stop = StopTexts(spec.stop, self.complete)
         self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
         self._start = start
         self._changed_at = 0

@@ -293,13 +293,9 @@ class Supervision:
         if is_first_leg and run.component.kind != "workflow" and (size := run.state.damaged_bytes):
             leave_out(run, "damaged_state", "", size)
         if is_first_leg:
-            run.earlier_runs = []
-            # Members' runs and workflows have no history.
-            is_root = run.parent is None and run.component.kind != "workflow"
-            if is_root and run.spec.session_history and not run.is_first:
-                run.earlier_runs = await retry_while_unavailable(
-                    lambda: _load_history(run, self._catalog), stopped=run.stop_requested
-                )
+            run.earlier_runs = await retry_while_unavailable(
+                lambda: _load_history(run, self._catalog), stopped=run.stop_requested
+            )
             kept = () if run.spec.origin is None else run.spec.origin.messages
             if messages := (*kept, *run.spec.earlier_messages):
                 run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, from_request=True)]
@@ -326,9 +322,13 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     """Return the last `history_runs` runs of the session, oldest first.
 
     Their number and size are limited, so that the cost of a run does not depend on the length of
-    its session (docs/contract.md "Runs").
+    its session (docs/contract.md "Runs"). Members' runs and workflows have no history.
     """
     component = run.component
+    if run.parent is not None or run.is_first or component.kind == "workflow":
+        return []
+    if not run.spec.session_history:
+        return []
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
     before = None if run.spec.origin is None else run.spec.origin.before

@@ -73,9 +73,7 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
         if component.kind == "team" and component.team.mode == "broadcast":
             prompt = await collect_reports(catalog.members(component), conversation, state)
         if conversation.has_prompt:
-            message = _build_prompt(prompt)
-            files = context.spec.files
-            turns.messages.append(message | build_files(files) if files else message)
+            turns.messages.append(_build_prompt(prompt) | build_files(context.spec.files))
 
     if context.leg is not None and context.leg.has_new_version:
         conversation.replace_instructions(runner.system)

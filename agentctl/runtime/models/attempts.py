@@ -195,7 +195,6 @@ class Attempts:
 
     Attributes:
         models: the model of the component and its fallbacks, in order.
-        model: the model of the next attempt.
         transcript: that of the run, which records the requests; None for none.
     """
 
@@ -211,9 +210,13 @@ class Attempts:
         self.transcript = transcript
         self._counters = counters
         self._index = 0
-        self.model = models[0]
         self._failed = 0
         self._started = 0.0
+
+    @property
+    def model(self) -> PreparedModel:
+        """The model of the next attempt."""
+        return self.models[self._index]
 
     @property
     def bounds(self) -> RequestBounds:
@@ -230,7 +233,6 @@ class Attempts:
         """Go on with a model of an earlier leg of the run, if it is still configured."""
         ids = [model.id for model in self.models]
         self._index = ids.index(model_id) if model_id in ids else 0
-        self.model = self.models[self._index]
 
     def begin_call(self) -> None:
         """Start a new model call, with a new budget."""
@@ -256,7 +258,6 @@ class Attempts:
         if has_fallback:
             failed = self.model.id
             self._index += 1
-            self.model = self.models[self._index]
             self.begin_call()
             self._counters.fallbacks[failed] += 1
             _log.warning(

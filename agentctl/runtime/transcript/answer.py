@@ -137,17 +137,14 @@ class StopTexts:
     Args:
         texts: the stop texts; empty for a run without any.
         complete: completes the run; it raises asyncio.CancelledError.
-
-    Attributes:
-        held: the end of a piece that may begin a stop text.
     """
 
     def __init__(
         self, texts: Sequence[str] = (), complete: Callable[[], None] = lambda: None
     ) -> None:
-        self.texts = texts
+        self._texts = texts
         self._complete = complete
-        self.held = ""
+        self._held = ""
         self._add: AddText | None = None
 
     def take(self, piece: str, add: AddText) -> None:
@@ -156,7 +153,10 @@ class StopTexts:
         Raises:
             asyncio.CancelledError: the answer has reached a stop text.
         """
-        text, self.held, self._add = self.held + piece, "", add
+        if not self._texts:
+            add(piece)
+            return
+        text, self._held, self._add = self._held + piece, "", add
         before = self.cut(text)
         if before is not None:
             _add_some(before, add)
@@ -165,17 +165,17 @@ class StopTexts:
         end = len(text) - self._count_held(text)
         # First: the first text of an answer completes an open one, and releases the held text.
         _add_some(text[:end], add)
-        self.held = text[end:]
+        self._held = text[end:]
 
     def release(self) -> None:
         """Add the text that was held back: the answer ends."""
-        text, self.held = self.held, ""
+        text, self._held = self._held, ""
         if self._add is not None:
             _add_some(text, self._add)
 
     def cut(self, text: str) -> str | None:
         """Return the text before the first stop text; None if there is none in it."""
-        found = [at for each in self.texts if (at := text.find(each)) >= 0]
+        found = [at for each in self._texts if (at := text.find(each)) >= 0]
         return text[: min(found)] if found else None
 
     def _count_held(self, text: str) -> int:
@@ -183,7 +183,7 @@ class StopTexts:
         return max(
             (
                 size
-                for each in self.texts
+                for each in self._texts
                 for size in range(1, min(len(each), len(text) + 1))
                 if text.endswith(each[:size])
             ),

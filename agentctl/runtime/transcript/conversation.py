@@ -225,10 +225,7 @@ class Conversation:
             return
         self._reserve(len(text.encode()))
         self.has_answer_begun = True
-        if self._transcript.stop.texts:
-            self._transcript.stop.take(text, self._add_accepted)
-        else:
-            self._add_accepted(text)
+        self._transcript.stop.take(text, self._add_accepted)
 
     def _add_accepted(self, text: str) -> None:
         self._transcript.extend_answer(text)

@@ -370,8 +370,7 @@ class Transcript:
         Args:
             finish_reason: see docs/contract.md "Run record"; None if the answer is incomplete.
         """
-        if self.stop.held:
-            self.stop.release()
+        self.stop.release()
         answer, self._answer = self._answer, None
         if answer is None:
             return
