@@ -38,8 +38,6 @@ class Principal:
         caller: the real caller if it acts as the user `subject`, else None.
         claims: the verified claims of its JWT as a JSON object; None without a JWT.
         unread_claims: of a JWT without scopes, the claims that may have some and are not read.
-        actor: the name of the subject in records: `subject`, or `anonymous`.
-        identity: the name of the real caller in the audit log.
     """
 
     subject: str | None
@@ -51,13 +49,6 @@ class Principal:
     caller: str | None = None
     claims: bytes | None = field(default=None, repr=False, compare=False)
     unread_claims: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    actor: str = field(init=False, repr=False, compare=False)
-    identity: str = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        actor = "anonymous" if self.subject is None else self.subject
-        object.__setattr__(self, "actor", actor)
-        object.__setattr__(self, "identity", actor if self.caller is None else self.caller)
 
     @property
     def unread_note(self) -> str:
@@ -65,6 +56,16 @@ class Principal:
         if not self.unread_claims:
             return ""
         return f"; the server does not read these claims: {', '.join(self.unread_claims)}"
+
+    @property
+    def actor(self) -> str:
+        """The name of the subject in records: `subject`, or `anonymous`."""
+        return self.subject if self.subject is not None else "anonymous"
+
+    @property
+    def identity(self) -> str:
+        """The name of the real caller in the audit log."""
+        return self.actor if self.caller is None else self.caller
 
 
 def anonymous_principal() -> Principal:

@@ -203,8 +203,8 @@ class Caller:
 
     def count_request(self) -> None:
         """Count a request, before its work; RateLimited if the caller has sent too many."""
-        limits = self.app_state.running_service.hosting.rate_limits
-        if limits.limits_requests and self.principal is not None:
+        if self.principal is not None:
+            limits = self.app_state.running_service.hosting.rate_limits
             limits.take_request(self.principal.identity)
 
 

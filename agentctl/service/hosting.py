@@ -61,8 +61,10 @@ class RateLimiter:
     def __init__(self, settings: RateLimits) -> None:
         self._requests = Buckets(settings.requests_per_minute)
         self._runs = Buckets(settings.runs_per_minute)
-        self.limits_requests = settings.requests_per_minute > 0
-        self.limits_runs = settings.runs_per_minute > 0
+
+    @property
+    def limits_runs(self) -> bool:
+        return bool(self._runs.per_minute)
 
     def take_request(self, caller: str) -> None:
         """Count a request of a caller.
