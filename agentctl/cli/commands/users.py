@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agentctl.cli.archives import Archive, Member, Pieces, name_content, one_text
+from agentctl.cli.archives import OLDEST_FIRST, Archive, Member, Pieces, name_content, one_text
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import UserOfData, Yes
 from agentctl.cli.parameters import flag, option
@@ -21,7 +21,7 @@ from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Conflict, Held, InvalidResponse, NotFound, PartFailed, UsageError
-from agentctl.interface.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionLocator
+from agentctl.interface.requests import SessionFilter, SessionLocator
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import Read, read_rows
@@ -45,8 +45,6 @@ app = CommandApp(
 FORMAT = "agentctl-personal-data/1"
 
 _EXPORTED = plain_columns("file", "user_id", "rows", "files", "bytes")
-
-_OLDEST_FIRST = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
 
 _README = """\
 The data of one person from agentctl.
@@ -113,7 +111,7 @@ async def _list_members(
     archive: Archive, target: Target, user: str, ids: list[str]
 ) -> AsyncGenerator[Member]:
     """Yield the name of each file of the archive, and its content."""
-    call, page = target.operations, _OLDEST_FIRST
+    call, page = target.operations, OLDEST_FIRST
     yield "README.txt", one_text(_README)
     yield "memories.jsonl", _dump(call.get_memories, MemoryFilter(user, page=page))
     for part in SYSTEM_PARTS:
@@ -142,7 +140,7 @@ async def _dump(read: Read[Any], wanted: object) -> Pieces:
 
 async def _export_sessions(target: Target, user: str, db_id: str) -> Pieces:
     where = SessionLocator(user_id=user, db_id=db_id)
-    wanted = SessionFilter(where, page=_OLDEST_FIRST)
+    wanted = SessionFilter(where, page=OLDEST_FIRST)
     async with aclosing(read_rows(target.operations.get_sessions, wanted)) as rows:
         async for row in rows:
             end = b""

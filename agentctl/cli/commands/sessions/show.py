@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agentctl.cli.archives import Archive, Member, name_with_ending
+from agentctl.cli.archives import OLDEST_FIRST, Archive, Member, name_with_ending
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
 from agentctl.cli.follow import Retries, WatchedRun
@@ -68,8 +68,6 @@ LAST_USED = SessionFilter(page=Page(sort_by="updated_at"))
 
 DEFAULT_LAST_RUNS = 20
 """Runs of a transcript."""
-
-_OLDEST_FIRST = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
 
 Found = tuple[str, SessionLocator]
 """A session to export: its id, and where it is."""
@@ -363,7 +361,7 @@ async def _find_sessions(
         yield session_id, where
     if session_ids:
         return
-    wanted = SessionFilter(where, page=_OLDEST_FIRST)
+    wanted = SessionFilter(where, page=OLDEST_FIRST)
     async for row in read_rows(target.operations.get_sessions, wanted):
         yield row["session_id"], replace(where, user_id=row.get("user_id"))
 
@@ -391,7 +389,7 @@ async def _read_sessions(
             yield before + (part.removesuffix(b"\n") if is_array else part), 0
             before = b""
         if found is not None:
-            files = FileFilter(where.user_id, session_id, where.db_id, page=_OLDEST_FIRST)
+            files = FileFilter(where.user_id, session_id, where.db_id, page=OLDEST_FIRST)
             found.append(files)
             if file_format == "markdown":
                 yield await _link_files(target, files), 0
