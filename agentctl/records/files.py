@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired
+from collections.abc import Mapping
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -73,6 +74,11 @@ class RunFileRecord(TypedDict):
     sha256: str
     version: NotRequired[int]
     created_at: NotRequired[Timestamp]
+
+
+def is_saved(file: Mapping[str, Any]) -> bool:
+    """Return True for a file that a run has saved, False for one of its message."""
+    return "created_at" in file
 
 
 def check_file_name(name: str) -> str:

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from agentctl.records.approvals import ApprovalSummary
 from agentctl.records.events import OmissionKind, describe_compacted, describe_file
-from agentctl.records.files import RunFileRecord
+from agentctl.records.files import RunFileRecord, is_saved
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
 from agentctl.records.runs import RunSummary, RunSummaryPage, SpanRecord, VersionChange
@@ -157,7 +157,7 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
     for change in run.get("version_changes") or ():
         items.insert(_find_place(items, change["at"]), build_notice(change))
     for file in reversed(run.get("files") or ()):
-        if "created_at" in file:
+        if is_saved(file):
             items.insert(_find_place(items, file["created_at"]), build_saved(file))
     if damaged := run.get("damaged"):
         names = ", ".join(map(str, damaged))

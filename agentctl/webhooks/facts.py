@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from agentctl.records.approvals import ApprovalRow
+from agentctl.records.files import is_saved
 from agentctl.records.text import new_id
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.store.database import Outbox, Steps, unit
@@ -90,7 +91,7 @@ def _list_files(stored: str | None) -> dict[str, list[str]]:
     """Return the ids of the files of the message of a run, and of those that it has saved."""
     files: dict[str, list[str]] = {"input_files": [], "saved_files": []}
     for file in orjson.loads(stored or "[]"):
-        files["saved_files" if "created_at" in file else "input_files"].append(file["file_id"])
+        files["saved_files" if is_saved(file) else "input_files"].append(file["file_id"])
     return files
 
 

@@ -18,7 +18,7 @@ from agentctl.interop.mcp.client import CallingClient, CallProgress, Result, bui
 from agentctl.interop.mcp.questions import PausedRun, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
-from agentctl.records.files import FileReference
+from agentctl.records.files import FileReference, is_saved
 from agentctl.records.text import is_unique_id
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.runtime.files import LoadedFile, find_kind, get_reference
@@ -244,7 +244,7 @@ class _RunCall:
             return self._saved
         with contextlib.suppress(AgentctlError):
             run: Any = (await self._operations.get_session_run(self.session_id, self.run_id)).value
-            return [file for file in run.get("files") or () if "created_at" in file]
+            return [*filter(is_saved, run.get("files") or ())]
         return self._saved
 
     async def _build_files(self, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
