@@ -332,10 +332,25 @@ def lock_folder(folder: Path, *, removes: bool = False) -> Iterator[bool]:
     if not folder.is_dir():
         yield True
         return
-    file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    operation = fcntl.LOCK_EX | fcntl.LOCK_NB if removes else fcntl.LOCK_SH
+    with lock_file(folder / ".lock", operation) as is_locked:
+        yield is_locked
+
+
+@contextlib.contextmanager
+def lock_file(path: Path, operation: int) -> Iterator[bool]:
+    """Lock a file while the block lasts; the kernel frees the lock of a killed process.
+
+    Args:
+        operation: that of `fcntl.flock`.
+
+    Yields:
+        False if another process has the lock, and `operation` does not wait for it.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if removes else fcntl.LOCK_SH)
+            fcntl.flock(file, operation)
         except BlockingIOError:
             yield False
         else:

@@ -14,7 +14,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from agentctl.config.upkeep import KeepRule
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_rfc3339
-from agentctl.store.blobs import flush
+from agentctl.store.blobs import flush, lock_file
 from agentctl.store.sqlite.backup import FinishedBackup, hash_rows, is_damaged
 from agentctl.store.threads import call_in_thread
 
@@ -128,24 +129,12 @@ class BackupFolder:
                     " one if this database takes their place",
                 )
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[bool]:
-        """Lock the backups of the database while the block lasts; the kernel frees a killed lock.
+    def locked(self) -> AbstractContextManager[bool]:
+        """Lock the backups of the database while a block lasts.
 
-        Yields:
-            False if another process has the lock.
+        The value is False if another process has the lock.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(self.path / f"{self._id}.lock", flags, 0o600)
-        try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-        finally:
-            os.close(file)
+        return lock_file(self.path / f"{self._id}.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def remove_unfinished(self) -> None:
         """Remove the unfinished files of a killed server. The caller has the lock."""
