@@ -191,9 +191,10 @@ class RunsDoctor:
 def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]:
     """Return the database with this id by id; None: all databases."""
     configured = hosting.databases
-    if db_id is not None and db_id not in list(configured):
+    found = {name: configured[name] for name in configured if db_id in (None, name)}
+    if not found:
         raise errors.NotFound("Database not found")
-    return {name: configured[name] for name in configured if db_id in (None, name)}
+    return found
 
 
 async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
