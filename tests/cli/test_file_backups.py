@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from agentctl.records.times import HOUR, now
 from agentctl.store.blobs import build_key
+from agentctl.store.sqlite import backup_bytes
 from agentctl.store.sqlite.backup import FinishedBackup, back_up_in_child
 from agentctl.store.sqlite.backup_bytes import FOLDER
 from tests.cli.conftest import Agentctl
@@ -195,3 +197,21 @@ def test_server_removes_the_bytes_that_no_backup_names(
 
 def hash_of(number: int) -> str:
     return hashlib.sha256(f"file {number} ".encode() * 1_000).hexdigest()
+
+
+def test_each_folder_with_new_bytes_is_on_the_disk(
+    agentctl: Agentctl, config: Path, tmp_path: Path
+) -> None:
+    local, store = ("--config", str(config)), tmp_path / "files"
+    first, last = sorted(add_files(config, range(2)))
+    (tmp_path / "b").mkdir()
+    assert agentctl("db", "backup", str(tmp_path / "b" / "1.db"), *local).code == 0
+    folder = tmp_path / "b" / FOLDER
+    # The bytes after the new ones are there already.
+    (folder / first).unlink()
+    flushed: list[Path] = []
+    with patch.object(backup_bytes, "flush", flushed.append):
+        assert agentctl("db", "backup", str(tmp_path / "b" / "2.db"), *local).code == 0
+    assert (folder / first).read_bytes() == (store / first).read_bytes()
+    assert (folder / last).exists()
+    assert flushed == [(folder / first).parent]

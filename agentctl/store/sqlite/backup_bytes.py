@@ -64,9 +64,9 @@ async def copy_bytes(
             if stop():
                 raise apsw.InterruptError("the copy was cancelled")
             place = target / each.blob
-            if folder not in (None, place.parent):
+            if folder is not None and folder != place.parent:
                 flush(folder)
-            folder = None
+                folder = None
             if get_size(place) != each.size:
                 if _put(source / each.blob, place, each.size, links):
                     copied, folder = copied + 1, place.parent
