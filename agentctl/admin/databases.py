@@ -32,7 +32,7 @@ from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.search import Tokenizer
 from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
-from agentctl.store.sqlite.backup_bytes import CopiedFiles
+from agentctl.store.sqlite.backup_bytes import CopiedFiles, names_bytes
 from agentctl.store.sqlite.connection import get_file_size
 from agentctl.store.versions import exclude_earlier_programs
 
@@ -363,7 +363,7 @@ async def back_up(
     if await migrating.read_version(entry) is None:
         raise _build_missing_error(str(path))
     backup = await copy(path, file, report, None if files.store == "s3" else files.folder)
-    if files.store == "s3":
+    if files.store == "s3" and await names_bytes(path):
         backup = replace(backup, copied=await count_files(entry, files, report))
     return {"file": str(backup.path), "db_id": entry.id, **backup.describe()}, backup.copied
 

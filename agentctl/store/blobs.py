@@ -222,9 +222,11 @@ class BucketStore:
     async def _put(self, key: str, source: Path | bytes) -> None:
         import obstore
 
-        await _translate_all(
-            obstore.put_async(self._store, key, source, max_concurrency=_S3_PARTS_AT_ONCE)
-        )
+        put = obstore.put_async(self._store, key, source, max_concurrency=_S3_PARTS_AT_ONCE)
+        try:
+            await _translate(put)
+        except FileNotFoundError:
+            raise _build_unavailable("there is no such bucket") from None
 
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
         import obstore
@@ -249,7 +251,7 @@ class BucketStore:
         import obstore
 
         pages = obstore.list(self._store, offset=after or None, chunk_size=_LISTED)
-        while page := await _translate_all(_read_page(pages)):
+        while page := await _translate(_read_page(pages)):
             # S3 lists the keys in their order.
             yield [StoredBytes(each["path"], _read_time(each)) for each in page]
 
@@ -279,14 +281,6 @@ async def _read_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[Obj
     async for page in pages:  # anext() with a default fails for a stream of obstore
         return page
     return ()
-
-
-async def _translate_all(awaitable: Awaitable[T]) -> T:
-    """Wait for work of obstore that no missing object can end, so only a missing bucket."""
-    try:
-        return await _translate(awaitable)
-    except FileNotFoundError:
-        raise _build_unavailable("there is no such bucket") from None
 
 
 async def _translate(awaitable: Awaitable[T]) -> T:

@@ -131,15 +131,18 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
+async def names_bytes(database: Path) -> bool:
+    """Return True if a database names bytes; one of an old schema names none."""
+    return await run_on_thread(
+        database, lambda connection, _: next(iterate_bytes(connection), None) is not None
+    )
+
+
 async def back_up_bytes(
     database: Path, store: Path, backups: Path, report: ReportCopied
 ) -> CopiedFiles:
     """Copy the bytes that a new backup names to the folder of the backups; see `copy_bytes`."""
-
-    def has_files(connection: apsw.Connection, _: ShouldStop) -> bool:
-        return next(iterate_bytes(connection), None) is not None
-
-    if not await run_on_thread(database, has_files):
+    if not await names_bytes(database):
         return NO_FILES
     folder = backups / FOLDER
     with translate_failures():
