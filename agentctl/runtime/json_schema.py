@@ -256,7 +256,8 @@ def main() -> None:
         answer = []
     else:
         print(orjson.dumps([DIFFERENT], default=list).decode(), flush=True)
-        limit(resource.RLIMIT_CPU, min(PROCESSOR_SECONDS, int(time.process_time()) + 1))
+        # The limit is in whole seconds: at least one is left to name the place.
+        limit(resource.RLIMIT_CPU, min(PROCESSOR_SECONDS, int(time.process_time()) + 2))
         answer = list_problems(validator, request["value"], request["limit"])
     print(orjson.dumps(answer, default=list).decode())
 
