@@ -13,8 +13,8 @@ from tests.process import start_server
 
 __all__ = ["SECONDS", "serve_short_tokens"]
 
-SECONDS = 5
-"""Life of an access token."""
+SECONDS = 10
+"""Life of an access token. One that a busy machine receives after its end is refused for good."""
 
 USERS = {"ada": {"scopes": ["agents:read", "sessions:read"], "name": "Ada L."}}
 
