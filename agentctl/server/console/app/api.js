@@ -332,10 +332,8 @@ export async function postOnce(place, given) {
 }
 
 export async function cancelRun(run, { reason, wait = 0 } = {}) {
-  const kind = kindOf(run);
-  const place = path`/${kind}s/${componentOf(run)}/runs/${run.run_id}/cancel`;
   const query = { session_id: run.session_id, wait, reason };
-  return { ...(await call("POST", withQuery(place, query))), phase: null };
+  return { ...(await call("POST", withQuery(`${placeOfRun(run)}/cancel`, query))), phase: null };
 }
 
 export function isFinal(run) {
@@ -358,6 +356,20 @@ export function kindOf(record) {
 export function componentOf(record) {
   return record.agent_id || record.team_id || record.workflow_id || "";
 }
+
+export const nameOf = (record, names) => names.get(`${kindOf(record)}:${componentOf(record)}`) || componentOf(record);
+
+/** Return the database of a component that the caller can list: its sessions are read with it. */
+export const databaseOf = (kind, id) => known.components.find((each) => each.kind === kind && each.id === id)?.db_id;
+
+export const placeOfRun = (run) => path`/${kindOf(run)}s/${componentOf(run)}/runs/${run.run_id}`;
+
+export const mayRun = (run) => can(`${kindOf(run)}s`, "run", componentOf(run));
+
+export const refusalOf = (run) => (mayRun(run) ? null : `needs ${kindOf(run)}s:${componentOf(run)}:run`);
+
+// Readers follow the events, callers that can only run resume the stream.
+export const eventsOf = (run) => (mayRun(run) ? ["POST", `${placeOfRun(run)}/resume`] : ["GET", `${placeOfRun(run)}/events`]);
 
 /** Return the tokens of a run with those of its members, or its own while these are not known. */
 export function tokensOf(run) {

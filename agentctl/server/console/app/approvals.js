@@ -3,14 +3,16 @@
 // approver sees is what the call gets.
 
 import {
-  ApiError, call, can, canList, componentOf, kindOf, newKey, path, postOnce, send,
+  ApiError, call, canList, componentOf, eventsOf, kindOf, newKey, path, placeOfRun, postOnce, send,
   withQuery,
 } from "./api.js";
 import {
-  Command, cut, Dialog, formatSpan, Fragment, html, Loaded, printable, shortId, toHash, useEffect,
+  Command, cut, Dialog, formatSpan, Fragment, html, Json, Loaded, printable, shortId, toHash, useAction, useEffect,
   useNow, useRef, useState,
 } from "./ui.js";
 import { Decided, describeWait, waitedSeconds, wayOf } from "./waits.js";
+
+export const formatMoment = (time) => `${printable(time).slice(0, 19).replace("T", " ")} UTC`;
 
 const SIMPLE = ["string", "number", "integer", "boolean"];
 
@@ -99,7 +101,7 @@ function AnswerForm({ schema, onAnswer, children }) {
     ${fields === null
       ? html`<label class="field">Answer as JSON
             <textarea class="mono" name="answer" rows="5" spellcheck="false" value=${texts[""] ?? ""} onInput=${(event) => change("")(event.target.value)}></textarea></label>
-          <details><summary>its schema</summary><pre class="json" tabindex="0">${printable(writeExact(schema, 2))}</pre></details>`
+          <details><summary>its schema</summary><${Json} text=${writeExact(schema, 2)} /></details>`
       : fields.map((field) => html`<${Field} key=${field.name} field=${field} text=${texts[field.name]} onChange=${change(field.name)} />`)}
     ${problem ? html`<p class="error" role="alert">${printable(problem)}</p>` : null}
     ${children}
@@ -127,7 +129,7 @@ export function writeExact(value, indent) {
 }
 
 export function placeOf({ component_type: kind, component_id: component, approval_id: id }) {
-  return path`/${`${kind}s`}/${component}/approvals/${id}`;
+  return path`/${kind}s/${component}/approvals/${id}`;
 }
 
 /** Return the record of an approval that the summary of a run names.
@@ -141,10 +143,8 @@ async function loadApproval(summary, run, db) {
     const found = page.data.find((each) => each.approval_id === summary.approval_id);
     if (found) return found;
   }
-  const kinds = `${kindOf(run)}s`;
-  const place = path`/${kinds}/${componentOf(run)}/runs/${run.run_id}`;
-  const [method, action] = can(kinds, "run", componentOf(run)) ? ["POST", "resume"] : ["GET", "events"];
-  const response = await send(method, withQuery(`${place}/${action}`, { session_id: run.session_id }), { accept: "text/event-stream" });
+  const [method, place] = eventsOf(run);
+  const response = await send(method, withQuery(place, { session_id: run.session_id }), { accept: "text/event-stream" });
   const asked = (await response.text()).split("\n")
     .filter((line) => line.startsWith("data: ") && line.includes(summary.approval_id))
     .flatMap((line) => readExact(line.slice(6)).approvals || [])
@@ -163,7 +163,7 @@ async function sendDecision(approval, decision, { run, db }) {
   let body = decision;
   if (wayOf(approval) !== "decide") {
     const root = run ?? (await call("GET", withQuery(path`/runs/${approval.root_run_id}`, { db_id: db, view: "summary" })));
-    place = path`/${`${kindOf(root)}s`}/${componentOf(root)}/runs/${root.run_id}/continue`;
+    place = `${placeOfRun(root)}/continue`;
     body = { decisions: [{ approval_id: approval.approval_id, ...decision }], stream: false, background: true };
   }
   return postOnce(place, writeExact(body));
@@ -188,7 +188,7 @@ export function Arguments({ values }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Arguments"><table class="values">
       <tbody>${names.map((name) => html`<tr key=${name}><th scope="row">${printable(name)}</th><td><${Value} value=${values[name]} /></td></tr>`)}</tbody>
     </table></div>
-    <details><summary>as JSON</summary><pre class="json" tabindex="0">${printable(writeExact(values, 2))}</pre></details>`;
+    <details><summary>as JSON</summary><${Json} text=${writeExact(values, 2)} /></details>`;
 }
 
 function Difference({ before, after }) {
@@ -204,35 +204,29 @@ function Difference({ before, after }) {
 
 /** The decision about an approval: its form, or who may decide. `run` is the root run, if known. */
 export function Decision({ approval, run, db, onDecided, onStale }) {
-  const [busy, setBusy] = useState(false);
-  const [failure, setFailure] = useState(null);
   const [note, setNote] = useState("");
   const now = useNow(1000);
-  const decide = async (decision) => {
-    setBusy(true);
-    setFailure(null);
+  const [decide, failure, busy] = useAction(async (decision) => {
     try {
       const given = { ...decision };
       if (["approve", "retry"].includes(given.decision)) given.arguments_hash = approval.arguments_hash;
       if (note.trim()) given.note = note.trim();
       await sendDecision(approval, given, { run, db });
-      dispatchEvent(new Event("console-decided"));
-      setBusy(false);
-      onDecided();
     } catch (error) {
-      setBusy(false);
-      setFailure(error);
       // The decision of another person, or another call: show it.
       if (error.status === 409) onStale();
+      throw error;
     }
-  };
+    dispatchEvent(new Event("console-decided"));
+    onDecided();
+  });
   const refused = failure ? html`<${Refusal} failure=${failure} approval=${approval} />` : null;
   if (approval.status !== "pending") return html`${refused}<p role="status" data-decided><${Decided} approval=${approval} /></p>`;
   if (wayOf(approval) === null) return html`<${NotAllowed} approval=${approval} />`;
   const Form = FORMS[approval.kind] || CallForm;
   return html`<div class="decision" data-decision>
     <p class="yellow"><span aria-hidden="true">‖</span> waits ${formatSpan(waitedSeconds(approval, now))} for ${describeWait(approval)}${
-      approval.expires_at ? `, expires ${printable(approval.expires_at).slice(0, 19).replace("T", " ")} UTC` : ""}</p>
+      approval.expires_at ? `, expires ${formatMoment(approval.expires_at)}` : ""}</p>
     <${Form} key=${approval.arguments_hash} approval=${approval} busy=${busy} decide=${decide} note=${html`<label class="field">Note
       <input maxlength="500" dir="auto" name="note" value=${note} onInput=${(event) => setNote(event.target.value)} /></label>`} />
     ${refused}
@@ -292,7 +286,7 @@ function readObject(text) {
 }
 
 function InputForm({ approval, busy, decide, note }) {
-  return html`<${AnswerForm} schema=${approval.schema} busy=${busy} onAnswer=${(answer) => decide({ decision: "answer", answer })}>
+  return html`<${AnswerForm} schema=${approval.schema} onAnswer=${(answer) => decide({ decision: "answer", answer })}>
     ${note}
     <div class="buttons">
       <button type="button" class="danger" disabled=${busy} onClick=${() => decide({ decision: "reject" })}>Reject</button>

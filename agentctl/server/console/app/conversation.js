@@ -4,24 +4,26 @@
 // resumed after the last event.
 
 import {
-  ApiError, call, can, cancelRun, componentOf, isAtRest, isFinal, isPaused, kindOf, path, send,
-  tokensOf, withQuery,
+  ApiError, call, can, cancelRun, eventsOf, isAtRest, isFinal, isPaused, kindOf, nameOf,
+  path, placeOfRun, refusalOf, send, tokensOf, withQuery,
 } from "./api.js";
 import {
   Component, Copy, cut, Dialog, ErrorText, formatClock, formatDuration, formatNumber, formatSize,
   Fragment, html, Later, phaseOf, printable, shortId, Status, toHash, tookMilliseconds, useAction,
-  useCaller, useEffect, useNow, useRef, useResource, useState,
+  useCaller, useEffect, useEvery, useNow, useResource, useState,
 } from "./ui.js";
 import { DecidedLine, Waits } from "./waits.js";
 
 const FLUSH = 250;
 const EVERY_PAUSED = 2000;
+const EVERY_WAITING = 700;
 const MAXIMUM_SHOWN = 20_000;
 
 /** Characters after which the server cuts messages and results, until someone asks for the rest. */
 export const CUT = 10_000;
 
 const loadFiles = () => import("./files.js");
+const loadDialogs = () => import("./runs.js");
 
 const CALLS = {
   running: ["●", "blue", "running"],
@@ -109,21 +111,13 @@ function useRun(initial, db) {
       control.abort();
     };
   }, [run.run_id, live, paused, generation, me === null]);
-  useEffect(() => {
-    if (!paused || me === null || run.unread) return;
-    const look = async () => {
-      const found = await read({ view: "phase" });
-      if (!isPaused(found) || JSON.stringify(found.approvals) !== JSON.stringify(run.approvals)) await refresh();
-    };
-    const timer = setInterval(() => document.hidden || look().catch(() => null), EVERY_PAUSED);
-    return () => clearInterval(timer);
-  }, [paused, run.approvals, me === null]);
+  const look = async () => {
+    const found = await read({ view: "phase" });
+    if (!isPaused(found) || JSON.stringify(found.approvals) !== JSON.stringify(run.approvals)) await refresh();
+  };
+  useEvery(EVERY_PAUSED, paused && me !== null && !run.unread, () => look().catch(() => null));
   const waiting = me !== null && !run.unread && !paused && !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || runs === null);
-  useEffect(() => {
-    if (!waiting) return;
-    const timer = setInterval(() => document.hidden || refresh().catch(() => null), 700);
-    return () => clearInterval(timer);
-  }, [waiting]);
+  useEvery(EVERY_WAITING, waiting, () => refresh().catch(() => null));
   return { run, runs: (live && !paused) || run.unread ? runs : null, setRun, refresh, loadAll: () => load(), loadRecord: () => read({}) };
 }
 
@@ -144,9 +138,6 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
   const [json, setJson] = useState(false);
   const live = !isFinal(run);
   const now = useNow(isAtRest(run) || run.unread ? 0 : 500);
-  const kind = kindOf(run);
-  const component = componentOf(run);
-  const name = names.get(`${kind}:${component}`) || component;
   useEffect(() => run !== initial && onChange?.(run), [run]);
   const streamed = runs?.get(run.run_id)?.items || [];
   const items = streamed.length ? streamed : run.items || [];
@@ -164,7 +155,7 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
     </div>
     <section class="answer">
       <header>
-        <span class="component">${printable(name)}</span>
+        <span class="component">${printable(nameOf(run, names))}</span>
         <${Status} run=${run} />
         <span class="dim">${formatDuration(tookMilliseconds(run, now))}</span>
         ${tokens && !plain ? html`<span class="dim">${formatNumber(tokens)} tokens</span>` : null}
@@ -229,39 +220,24 @@ export function Facts({ run }) {
 /** The button of a cancel, which asks for a reason first; `plain` stops at once. */
 function CancelButton({ run, setRun, plain }) {
   const [asking, setAsking] = useState(false);
-  const [reason, setReason] = useState("");
-  const keep = useRef(null);
-  const allowed = can(`${kindOf(run)}s`, "run", componentOf(run));
-  useEffect(() => asking && keep.current?.focus(), [asking]);
-  const [cancel, failure] = useAction(async () => {
-    const answer = await cancelRun(run, { reason: reason.trim() || undefined });
+  const refusal = refusalOf(run);
+  const cancel = async (reason) => {
+    const answer = await cancelRun(run, { reason });
     setAsking(false);
     const fields = ["status", "cancel_requested_at", "cancel_requested_by", "finished_at", "stopped_at", "holding", "phase"];
     const given = fields.filter((field) => field in answer).map((field) => [field, answer[field]]);
     setRun((old) => ({ ...old, ...Object.fromEntries(given), cancel_reason: answer.reason }));
-  });
+  };
+  const [stop, failure] = useAction(() => cancel());
   if (run.cancel_requested_at != null) return null;
   if (plain) {
     return html`<${ErrorText} error=${failure} />
-      <button type="button" data-cancel disabled=${!allowed} onClick=${cancel}><span aria-hidden="true">■</span> Stop</button>`;
+      <button type="button" data-cancel disabled=${Boolean(refusal)} onClick=${stop}><span aria-hidden="true">■</span> Stop</button>`;
   }
-  return html`<button type="button" data-cancel disabled=${!allowed}
-      title=${allowed ? null : `needs ${kindOf(run)}s:${componentOf(run)}:run`}
+  return html`<button type="button" data-cancel disabled=${Boolean(refusal)} title=${refusal}
       onClick=${() => setAsking(true)}>Cancel</button>
-    ${asking
-      ? html`<${Dialog} title=${`Cancel run ${shortId(run.run_id)}?`} onClose=${() => setAsking(false)}>
-          <p>${printable(componentOf(run))}, ${printable(run.user_id ?? "anonymous")}. Its members stop with it.
-            What tools have done is not undone.</p>
-          <label class="field">Reason
-            <input maxlength="500" value=${reason} onInput=${(event) => setReason(event.target.value)} />
-          </label>
-          <${ErrorText} error=${failure} />
-          <div class="buttons">
-            <button type="button" ref=${keep} onClick=${() => setAsking(false)}>Keep running</button>
-            <button type="button" class="danger" onClick=${cancel}>Cancel run</button>
-          </div>
-        <//>`
-      : null}`;
+    ${asking ? html`<${Later} load=${loadDialogs} name="AskCancel" title=${`Cancel run ${shortId(run.run_id)}?`} runs=${[run]}
+      work=${cancel} onClose=${() => setAsking(false)} />` : null}`;
 }
 
 function TraceLink({ run }) {
@@ -280,11 +256,10 @@ function OriginLine({ run, db }) {
 /** Retry and fork a run that has ended. Their dialog is fetched when it is opened. */
 function RepeatButtons({ run, db }) {
   const [open, setOpen] = useState(null);
-  const allowed = can(`${kindOf(run)}s`, "run", componentOf(run));
-  const button = (verb, label) => html`<button type="button" class="link" disabled=${!allowed}
-    title=${allowed ? null : `needs ${kindOf(run)}s:${componentOf(run)}:run`} onClick=${() => setOpen(verb)}>${label}</button>`;
+  const refusal = refusalOf(run);
+  const button = (verb, label) => html`<button type="button" class="link" disabled=${Boolean(refusal)} title=${refusal} onClick=${() => setOpen(verb)}>${label}</button>`;
   return html`${button("retry", "Retry")} ${button("fork", "Fork")}
-    ${open ? html`<${Later} load=${() => import("./actions.js")} name="RepeatDialog" verb=${open} run=${run} db=${db} onClose=${() => setOpen(null)} />` : null}`;
+    ${open ? html`<${Later} load=${loadDialogs} name="RepeatDialog" verb=${open} run=${run} db=${db} onClose=${() => setOpen(null)} />` : null}`;
 }
 
 function Items({ items, opened, onAll, ...shared }) {
@@ -359,7 +334,7 @@ function ToolLine({ item, run, db, now, opened, onAll, plain }) {
   const running = item.status === "running";
   const end = item.finished_at ? Date.parse(item.finished_at) : running ? now : NaN;
   const load = () => call("GET", withQuery(
-    path`/${kindOf(run)}s/${componentOf(run)}/runs/${run.run_id}/tools/${item.tool_call_id}`, { session_id: run.session_id }));
+    placeOfRun(run) + path`/tools/${item.tool_call_id}`, { session_id: run.session_id }));
   return html`<div class="fold">
     <button type="button" class="line" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <span class="call mono">ƒ ${cut(item.tool_name, 64)}${item.tool_args == null ? "" : `(${short})`}${
@@ -401,7 +376,7 @@ function MemberLine({ item, run: parent, runs, names, db, now, opened, approvals
   useEffect(() => {
     if (unread) load(CUT).catch(() => setMissing(true));
   }, [unread]);
-  const name = names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run) || "member";
+  const name = nameOf(run, names) || "member";
   const label = item.type === "background" ? `${item.name} · ` : "";
   const task = item.task ?? item.run?.input;
   const time = run.started_at && (run.finished_at || live) ? tookMilliseconds(run, now) : null;
@@ -489,12 +464,8 @@ async function readOnce(run, last, signal, onEvents) {
   signal.addEventListener("abort", stop);
   let timer = setTimeout(stop, SILENCE_LIMIT);
   try {
-    const kinds = `${kindOf(run)}s`;
-    const place = path`/${kinds}/${componentOf(run)}/runs/${run.run_id}`;
-    // Readers follow the events, callers that can run only resume the stream.
-    const [method, action] = can(kinds, "run", componentOf(run)) ? ["POST", "resume"] : ["GET", "events"];
-    const query = { session_id: run.session_id, view: "items" };
-    const response = await send(method, withQuery(`${place}/${action}`, query), {
+    const [method, place] = eventsOf(run);
+    const response = await send(method, withQuery(place, { session_id: run.session_id, view: "items" }), {
       accept: "text/event-stream",
       headers: last >= 0 ? { "Last-Event-ID": String(last) } : {},
       signal: given.signal,

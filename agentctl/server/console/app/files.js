@@ -2,7 +2,7 @@
 // all other files are downloads: none is a page of this origin.
 
 import {
-  ApiError, call, componentOf, kindOf, known, mayCall, newKey, path, send, state, withQuery,
+  ApiError, call, componentOf, databaseOf, kindOf, mayCall, newKey, path, send, state, withQuery,
 } from "./api.js";
 import {
   Dialog, ErrorText, formatAge, formatSize, html, Loaded, LoadMore, printable, saveFile, useAction,
@@ -18,8 +18,6 @@ function viewOf(type) {
   // No browser shows a PDF in a sandboxed frame: its viewer has its own process and origin.
   return type === "application/pdf" && navigator.pdfViewerEnabled ? "iframe" : "";
 }
-
-const databaseOf = (kind, id) => known.components.find((each) => each.kind === kind && each.id === id)?.db_id;
 
 const read = async ({ file_id: id }, db) => (await send("GET", withQuery(path`/files/${id}/content`, { db_id: db }), { accept: "*/*" })).blob();
 

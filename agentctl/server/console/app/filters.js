@@ -2,7 +2,7 @@
 // of the hash, which are chips below the field. It completes keys and values, and keeps views.
 
 import { known, loadComponents } from "./api.js";
-import { cut, html, printable, setQuery, useEffect, useRef, useState } from "./ui.js";
+import { cut, html, printable, setQuery, STATUSES, useEffect, useMemo, useRef, useState } from "./ui.js";
 
 const TOKEN = /(?:([a-z-]+):)?(?:"([^"]*)"?|(\S*))\s*/g;
 const MOST_OPTIONS = 12;
@@ -15,6 +15,13 @@ const MOST_VIEWS = 20;
  * `values` are its only values as `[word, value]`; `suggest` are some of them, for `component` the ids
  * that the caller can read. `more` are parameters that the list needs for it.
  */
+
+export const same = (...words) => words.map((word) => [word, word]);
+export const COMPONENT = { key: "component", about: "id of an agent, team or workflow" };
+export const TYPE = { key: "type", about: "kind of component", values: same("agent", "team", "workflow") };
+export const RUN_STATUS = Object.entries(STATUSES).map(([value, word]) => [word, value]);
+
+export const useAgo = (seconds) => useMemo(() => (Number(seconds) ? new Date(Date.now() - seconds * 1000).toISOString() : ""), [seconds]);
 
 const nameOf = (filter) => filter.name ?? filter.key;
 const quote = (text) => (/[\s"]/.test(text) || !text ? `"${text}"` : text);

@@ -3,8 +3,8 @@
 import { isNotifying, notifyOf } from "./notify.js";
 import { render } from "../vendor/preact.mjs";
 import { call, canList } from "./api.js";
-import { Above, Lazy, listen, LOGO, OpenServer, Top, useShell } from "./shell.js";
-import { formatTotal, Guard, html, useCaller, useEffect, useState } from "./ui.js";
+import { Above, listen, LOGO, OpenServer, Top, useShell } from "./shell.js";
+import { formatTotal, Guard, html, Later, Skeleton, useCaller, useEffect, useState } from "./ui.js";
 
 const PAGES = [
   ["overview", "Overview", "o", "M5 20v-6M10 20V9M15 20v-8M20 20V5"],
@@ -26,7 +26,6 @@ const modules = {
   timeline: () => import("../pages/timeline.js"),
   approvals: () => import("../pages/approvals.js"),
   agents: () => import("../pages/agents.js"),
-  component: () => import("../pages/component.js"),
   webhooks: () => import("../pages/webhooks.js"),
   operate: () => import("../pages/operate.js"),
   audit: () => import("../pages/audit.js"),
@@ -38,9 +37,15 @@ function moduleOf(parts) {
   const [first = FIRST, id, third] = parts;
   if (first === "sessions" && id) return "transcript";
   if (first === "runs" && id && third === "timeline") return "timeline";
-  if (first === "agents" && id) return "component";
   return PAGES.some(([name]) => name === first) ? first : FIRST;
 }
+
+const BEFORE = html`<div class="page"><${Skeleton} /></div>`;
+const FAILED = html`<div class="page"><div class="panel problem" role="alert">
+    <h2>This page could not be loaded</h2>
+    <p>The server may have been updated or is not reachable. Load it again.</p>
+    <button type="button" onClick=${() => location.reload()}>Reload</button>
+  </div></div>`;
 
 const SOONEST = 5000;
 const LATEST = 60_000;
@@ -120,7 +125,7 @@ function App() {
       <main id="main" tabindex="-1">
         ${shell.isShown
           ? html`<${Guard} key=${`${name}/${key}`}
-              ><${Lazy} modules=${modules} name=${name} parts=${place.parts} query=${place.query}
+              ><${Later} load=${modules[name]} before=${BEFORE} failed=${FAILED} parts=${place.parts} query=${place.query}
             /><//>`
           : null}
       </main>

@@ -110,49 +110,19 @@ function link(href, children) {
   if (url === null || !["http:", "https:"].includes(url.protocol)) {
     return html`<span>${children}${href ? ` (${href})` : null}</span>`;
   }
-  return html`<a href=${url.href} rel="noreferrer noopener nofollow" target="_blank"
-    >${children}</a
-  >`;
+  return html`<a href=${url.href} rel="noreferrer noopener nofollow" target="_blank">${children}</a>`;
 }
 
 function list(token, depth) {
-  const items = token.items.map(
-    (item) =>
-      html`<li dir=${directionOf(item.text)}>
-        ${item.task && !item.tokens.some((each) => each.type === "checkbox")
-          ? item.checked
-            ? "☑ "
-            : "☐ "
-          : null}${renderAll(item.tokens, depth)}
-      </li>`,
-  );
-  return token.ordered
-    ? html`<ol start=${token.start || 1}>
-        ${items}
-      </ol>`
-    : html`<ul>
-        ${items}
-      </ul>`;
+  const items = token.items.map((item) => html`<li dir=${directionOf(item.text)}>${renderAll(item.tokens, depth)}</li>`);
+  return token.ordered ? html`<ol start=${token.start || 1}>${items}</ol>` : html`<ul>${items}</ul>`;
 }
 
 function table(token, depth) {
-  const cells = (row, tag) =>
-    row.map((cell, at) => {
-      const align = token.align[at] || undefined;
-      return tag === "th"
-        ? html`<th dir="auto" class=${align}>${renderAll(cell.tokens, depth)}</th>`
-        : html`<td dir="auto" class=${align}>${renderAll(cell.tokens, depth)}</td>`;
-    });
-  return html`<div class="scroll" tabindex="0">
-    <table>
-      <thead>
-        <tr>
-          ${cells(token.header, "th")}
-        </tr>
-      </thead>
-      <tbody>
-        ${token.rows.map((row) => html`<tr>${cells(row, "td")}</tr>`)}
-      </tbody>
-    </table>
-  </div>`;
+  const row = (cells, tag) => html`<tr>${cells.map((cell, at) =>
+    html`<${tag} dir="auto" class=${token.align[at] || undefined}>${renderAll(cell.tokens, depth)}<//>`)}</tr>`;
+  return html`<div class="scroll" tabindex="0"><table>
+    <thead>${row(token.header, "th")}</thead>
+    <tbody>${token.rows.map((cells) => row(cells, "td"))}</tbody>
+  </table></div>`;
 }

@@ -1,6 +1,6 @@
 // Notifications of the browser about new approvals, while the page is open and after the user asks for them.
 
-import { cut, html, toHash, useState } from "./ui.js";
+import { cut, html, toHash, Toggle, useState } from "./ui.js";
 
 let on = false;
 
@@ -38,5 +38,5 @@ export function NotifyButton() {
     render((count) => count + 1);
   };
   return html`${refused ? html`<span role="status">The browser refuses notifications of this site</span>` : null}
-    <button type="button" aria-pressed=${on} onClick=${toggle}>Notify me <span aria-hidden="true">${on ? "●" : "○"}</span></button>`;
+    <${Toggle} label="Notify me" on=${on} onClick=${toggle} />`;
 }

@@ -1,10 +1,15 @@
-// The table of runs, and failed runs in groups, with their exceptions for callers that may read them.
+// Runs in tables, and failed ones in groups with their exceptions for callers that may read them; the
+// dialogs that ask, such as those that cancel, retry and fork runs.
 
-import { call, can, componentOf, isFinal, kindOf, tokensOf, withQuery } from "./api.js";
 import {
-  cut, formatAge, formatNumber, formatShort, formatSpan, formatTotal, html, LongTable, phaseOf,
-  printable, shortId, Snippet, Status, toHash, tookMilliseconds, twoLines, useEffect, useNames, useNow,
-  useState,
+  call, can, cancelRun, componentOf, databaseOf, isAtRest, isFinal, kindOf, nameOf, path, placeOfRun,
+  postOnce, refusalOf, tokensOf, withQuery,
+} from "./api.js";
+import {
+  cut, Dialog, ErrorText, formatAge, formatClock, formatDuration, formatNumber,
+  formatShort, formatSpan, formatTotal, html, LongTable, many, phaseOf, printable, shortId, Snippet,
+  Status, toHash, tookMilliseconds, twoLines, useAction, useComponents, useEffect, useEvery, useNames, useNow,
+  useRef, useState,
 } from "./ui.js";
 
 const PAGE_ROWS = 100;
@@ -42,7 +47,10 @@ export function useCauses(rows, filters) {
   return causes;
 }
 
-export const describeCause = ({ type, message }) => (message ? `${type}: ${message.split("\n", 1)[0]}` : type);
+const describeCause = ({ type, message }) => (message ? `${type}: ${message.split("\n", 1)[0]}` : type);
+
+/** Return the place of a run in its conversation; members have none. */
+const placeIn = (run, db) => toHash(["sessions", run.session_id], { run: run.parent_run_id ? "" : run.run_id, db });
 
 /** A table of runs. With `onMark`, live runs can be marked and cancelled.
  *
@@ -68,16 +76,15 @@ export function RunTable({ rows, db, marked, onMark, onCancel, causes = new Map(
 function Row({ run, at, now, db, names, marked, onMark, onCancel, cause, alone }) {
   const phase = phaseOf(run);
   const kind = kindOf(run);
-  const name = names.get(`${kind}:${componentOf(run)}`) || componentOf(run);
-  const href = toHash(["sessions", run.session_id], { run: run.parent_run_id ? "" : run.run_id, db });
+  const name = nameOf(run, names);
   const live = !isFinal(run);
-  const allowed = can(`${kind}s`, "run", componentOf(run));
+  const refusal = refusalOf(run);
   const color = run.match ? "dim" : phase.warning || phase.name === "paused" ? "yellow" : phase.name === "failed" ? "red" : "dim";
   const detail = run.match ? html`<${Snippet} match=${run.match} />` : cut(cause ? describeCause(cause) : phase.sentence || run.input, 140);
   return html`<tr aria-rowindex=${at + 2} data-run=${run.run_id} class=${run.depth ? "member" : ""}>
-    ${onMark ? html`<td class="mid">${live ? html`<input type="checkbox" checked=${marked} disabled=${!allowed}
+    ${onMark ? html`<td class="mid">${live ? html`<input type="checkbox" checked=${marked} disabled=${Boolean(refusal)}
       aria-label=${`Mark run ${shortId(run.run_id)}`} onChange=${() => onMark(run.run_id)} />` : null}</td>` : null}
-    <td class="name"><a data-row href=${href} title=${run.run_id}><span class="full mono">${run.depth ? "└ " : ""}${shortId(run.run_id)}</span>
+    <td class="name"><a data-row href=${placeIn(run, db)} title=${run.run_id}><span class="full mono">${run.depth ? "└ " : ""}${shortId(run.run_id)}</span>
       <span class="compact">${run.depth ? "└ " : ""}${alone ? shortId(run.run_id) : cut(name, 60)}</span>
       <span class="sub"><span class=${color}>${detail}${alone ? "" : ` · ${shortId(run.run_id)}`}</span></span></a></td>
     <td class="state"><${Status} run=${run} /></td>
@@ -88,7 +95,7 @@ function Row({ run, at, now, db, names, marked, onMark, onCancel, cause, alone }
     <td class="full right" title=${formatNumber(tokensOf(run))}>${formatShort(tokensOf(run))}</td>
     <td class="full" dir="auto"><div class=${`two ${color}`} title=${cause ? phase.sentence : phase.sentence || null}>${detail}</div></td>
     ${onMark ? html`<td class="right">${live && run.cancel_requested_at == null
-      ? html`<button type="button" disabled=${!allowed} title=${allowed ? null : `needs ${kind}s:${componentOf(run)}:run`}
+      ? html`<button type="button" disabled=${Boolean(refusal)} title=${refusal}
           aria-label=${`Cancel run ${shortId(run.run_id)}`} onClick=${() => onCancel(run)}>Cancel</button>` : null}</td>` : null}
   </tr>`;
 }
@@ -116,7 +123,7 @@ export function FailureGroups({ rows, causes, meta, more, db }) {
   const times = rows.map((run) => Date.parse(run.finished_at)).filter((time) => time);
   const span = [Math.min(...times), now];
   const group = groups.find((each) => each.key === chosen);
-  return html`<p class="row spread dim"><span role="status">${formatNumber(groups.length)} ${groups.length === 1 ? "group" : "groups"} of
+  return html`<p class="row spread dim"><span role="status">${many(groups.length, "group")} of
       ${rows.length < meta.total_count ? ` the newest ${formatNumber(rows.length)} of` : ""} ${formatTotal(meta, "failure")}</span>
       ${more.available ? html`<button type="button" class="link" disabled=${more.busy} onClick=${more.load}>Load 100 more</button>` : null}</p>
     <div class="table"><table>
@@ -124,9 +131,9 @@ export function FailureGroups({ rows, causes, meta, more, db }) {
       <thead><tr><th>Exception</th><th class="full">Component</th><th class="right">Runs</th><th class="mid">${formatAge(new Date(span[0]).toISOString(), now)} to now</th><th class="mid right">Last</th></tr></thead>
       <tbody>${groups.map((each) => {
         const [last] = each.runs;
-        const found = [...new Set(each.runs.map((run) => names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run)))].join(", ");
+        const found = [...new Set(each.runs.map((run) => nameOf(run, names)))].join(", ");
         return html`<tr key=${each.key} data-group>
-          <td class="name" dir="auto"><a data-row href=${toHash(["sessions", last.session_id], { run: last.parent_run_id ? "" : last.run_id, db })} title=${each.place}><div class="two red">${cut(each.words, 140)}</div>
+          <td class="name" dir="auto"><a data-row href=${placeIn(last, db)} title=${each.place}><div class="two red">${cut(each.words, 140)}</div>
             <span class="sub">${cut(found, 60)}<span class="phone"> · ${formatAge(last.finished_at, now)}</span></span></a></td>
           <td class="full">${twoLines(cut(found, 60))}</td>
           <td class="right"><button type="button" class="link" aria-expanded=${chosen === each.key} aria-label=${`Show the runs: ${each.runs.length}`}
@@ -143,4 +150,198 @@ function Bars({ runs, span: [from, to] }) {
   const most = Math.max(...counts);
   const path = counts.map((count, at) => (count ? `M${at * 5} 24h4v${-Math.max(2, (22 * count) / most)}h-4z` : "")).join("");
   return html`<svg width=${BARS * 5} height="24" aria-hidden="true"><path d=${path} fill="var(--red)" /><path d=${`M0 23.5h${BARS * 5}`} stroke="var(--line)" /></svg>`;
+}
+
+const EVERY = 700;
+
+/** Cancel runs, and follow them until their work has ended: `{send, runs, failures, …}`. */
+export function useCancels(db) {
+  const [sent, setSent] = useState(null);
+  const waiting = sent ? [...sent.runs.values()].filter((run) => !isAtRest(run)) : [];
+  const change = (id, fields) =>
+    setSent((old) => {
+      const runs = new Map(old.runs);
+      runs.set(id, { ...runs.get(id), ...fields });
+      return { ...old, runs };
+    });
+  const send = async (runs, reason) => {
+    const failures = new Map();
+    setSent({ at: Date.now(), total: runs.length, runs: new Map(), failures });
+    for (const run of runs) {
+      try {
+        change(run.run_id, { ...run, ...(await cancelRun(run, { reason })) });
+      } catch (error) {
+        failures.set(run.run_id, error.message);
+        setSent((old) => ({ ...old, failures: new Map(failures) }));
+      }
+    }
+  };
+  useEvery(EVERY, waiting.length > 0, () => {
+    for (const run of waiting.slice(0, 20)) {
+      call("GET", withQuery(path`/runs/${run.run_id}`, { db_id: db, view: "phase" })).then(
+        (found) => change(run.run_id, found),
+        () => null,
+      );
+    }
+  });
+  const runs = sent ? [...sent.runs.values()] : [];
+  return {
+    send,
+    sent,
+    runs,
+    failures: sent?.failures || new Map(),
+    requested: runs.filter((run) => run.cancel_requested_at != null).length,
+    stopped: runs.filter((run) => isAtRest(run) && run.cancel_requested_at != null).length,
+  };
+}
+
+/** A dialog that asks before `work`, which gets the text of its field, if it has a `label`. */
+export function Ask({ title, label, verb, close = "Close", danger = !label, work, onClose, children, ...field }) {
+  const first = useRef(null);
+  useEffect(() => first.current.focus(), []);
+  const [submit, failure] = useAction(async ({ target }) => work(target.text?.value.trim()));
+  return html`<${Dialog} title=${title} onClose=${onClose}><form onSubmit=${submit}>
+    ${children}
+    ${label ? html`<label class="field">${label}
+      <input name="text" dir="auto" ref=${danger ? null : first} ...${field} /></label>` : null}
+    <${ErrorText} error=${failure} />
+    <div class="buttons">
+      <button type="button" ref=${danger || !label ? first : null} onClick=${onClose}>${close}</button>
+      <button type="submit" class=${danger ? "danger" : "primary"}>${verb}</button>
+    </div>
+  </form><//>`;
+}
+
+export function AskCancel({ runs, ...asked }) {
+  return html`<${Ask} label="Reason" maxlength="500" danger=${true} close="Keep running" verb=${runs.length === 1 ? "Cancel run" : "Cancel runs"} ...${asked}>
+    <ul>${runs.slice(0, 10).map((run) => html`<li key=${run.run_id}><code>${shortId(run.run_id)}</code>
+      ${" "}${printable(componentOf(run))}, ${printable(run.user_id ?? "anonymous")}, ${formatDuration(Date.now() - Date.parse(run.created_at))}</li>`)}
+      ${runs.length > 10 ? html`<li>and ${runs.length - 10} more</li>` : null}</ul>
+    <p>Members stop with their run. What tools have done is not undone.</p>
+  <//>`;
+}
+
+export function CancelDialog({ runs, live, cancels, onClose }) {
+  const [asking, setAsking] = useState(true);
+  const now = useNow(asking ? 0 : 500);
+  const ids = new Set(runs.map((run) => run.run_id));
+  const members = live.filter((run) => ids.has(run.parent_run_id) && !ids.has(run.run_id)).length;
+  const title = `Cancel ${many(runs.length, "run")}${members ? ` and ${many(members, "member")}` : ""}`;
+  const work = (reason) => {
+    setAsking(false);
+    cancels.send(runs, reason);
+  };
+  if (asking) return html`<${AskCancel} title=${title} runs=${runs} work=${work} onClose=${onClose} />`;
+  return html`<${Dialog} title=${title} onClose=${onClose}>
+    <${Progress} cancels=${cancels} now=${now} />
+    <div class="buttons"><button type="button" onClick=${onClose}>Close</button></div>
+    <p class="dim">The cancel goes on without this dialog.</p>
+  <//>`;
+}
+
+function Progress({ cancels, now }) {
+  const { sent, runs, requested, stopped, failures } = cancels;
+  if (!sent) return null;
+  const holding = runs.filter((run) => isFinal(run) && run.stopped_at == null);
+  const final = runs.filter((run) => isFinal(run) && run.cancel_requested_at == null).length;
+  const waiting = runs.length + failures.size < sent.total || !runs.every(isAtRest);
+  return html`<div role="status">
+    <dl class="facts">
+      <dt>cancel requested</dt><dd>${requested} of ${sent.total} · ${formatClock(sent.at)}</dd>
+      <dt>stopped</dt><dd>${stopped} of ${sent.total}${waiting ? ` · waiting ${formatDuration(now - sent.at)}` : ""}</dd>
+      ${final ? html`<dt>had ended before</dt><dd>${final}</dd>` : null}
+    </dl>
+    ${holding.map((run) => html`<p class="yellow" key=${run.run_id}>! ${shortId(run.run_id)}: ${printable(phaseOf(run).sentence)}</p>`)}
+    ${[...failures].map(([id, text]) => html`<p class="error" key=${id}>${shortId(id)}: ${printable(text)}</p>`)}
+  </div>`;
+}
+
+const STATES = { done: "done", failed: "failed", unknown: "outcome not known" };
+
+function Plan({ plan, part }) {
+  const more = plan.calls_total - plan.calls.length;
+  return html`<div data-plan role="status">
+    <p>${plan.at ? `It begins after ${part} ${plan.at} of the run.` : "It works from the beginning."}</p>
+    ${plan.runs_code ? html`<p>The code of the agent runs again, with all of its effects.</p>` : null}
+    ${plan.calls_unknown ? html`<p>The server of the run died: calls that it made at last may not be known.</p>` : null}
+    ${plan.retries.map((id) => html`<p key=${id}>The run was retried already: <code>${shortId(id)}</code></p>`)}
+    ${plan.calls.length
+      ? html`<p>Tool calls that may be made again:</p>
+          <ul>${plan.calls.map((each) => html`<li key=${each.tool_call_id}><code>${cut(each.tool_name, 64)} ${cut(each.arguments, 300)}</code>
+            ${" "}${STATES[each.state] || STATES.unknown}</li>`)}${more > 0 ? html`<li>and ${more} more</li>` : null}</ul>`
+      : null}
+  </div>`;
+}
+
+function Messages({ run, db, at, onChange }) {
+  const [messages, setMessages] = useState(null);
+  const [failure, setFailure] = useState(null);
+  useEffect(() => {
+    const place = path`/sessions/${run.session_id}/runs/${run.run_id}`;
+    call("GET", withQuery(place, { db_id: db, cut: 200 })).then((found) => {
+      setMessages(found.messages);
+      onChange(found.messages.length);
+    }, setFailure);
+  }, []);
+  if (failure) return html`<${ErrorText} error=${failure} />`;
+  const describe = ({ role, content, tool_calls: calls = [] }) =>
+    [role, content, ...calls.map((each) => `ƒ ${each.name}`)].filter(Boolean).join(" ");
+  return html`<label class="field">After message
+    <select value=${at} disabled=${messages === null} onChange=${(event) => onChange(Number(event.target.value))}>
+      <option value="0">0 none: from the beginning</option>
+      ${(messages || []).map((each, number) => html`<option key=${number} value=${number + 1}>${number + 1} ${cut(describe(each), 70)}</option>`)}
+    </select></label>`;
+}
+
+/** Ask for the retry or the fork of a run. `verb` is `retry` or `fork`. */
+export function RepeatDialog({ verb, run, db, onClose }) {
+  const { components } = useComponents();
+  const [plan, setPlan] = useState(null);
+  const [at, setAt] = useState(0);
+  const [message, setMessage] = useState("");
+  const [other, setOther] = useState("");
+  const [here, setHere] = useState(false);
+  const first = useRef(null);
+  const kind = kindOf(run);
+  const part = kind === "workflow" ? "step" : "message";
+  useEffect(() => first.current?.focus(), [plan !== null]);
+  // Another choice has another plan.
+  const change = (set) => (value) => (setPlan(null), set(value));
+  const others = components.filter((each) => each.kind !== "workflow" && can(`${each.kind}s`, "run", each.id));
+  const [submit, failure, busy] = useAction(async () => {
+    const [target, id] = other ? JSON.parse(other) : [];
+    const fork = { at, message: message.trim() || undefined, [`${target}_id`]: id, session_id: here ? run.session_id : undefined };
+    try {
+      const body = { ...(verb === "fork" ? fork : {}), confirm: plan?.confirm };
+      const started = await postOnce(`${placeOfRun(run)}/${verb}`, body);
+      onClose();
+      location.hash = toHash(["sessions", started.session_id], { db: id ? databaseOf(target, id) : db, run: started.run_id });
+    } catch (error) {
+      if (!error.plan || plan) throw error;
+      setPlan(error.plan);
+    }
+  });
+  const title = verb === "retry" ? "Retry" : "Fork";
+  return html`<${Dialog} title=${`${title} run ${shortId(run.run_id)}?`} onClose=${onClose}>
+    <form onSubmit=${submit}>
+      ${verb === "retry"
+        ? html`<p>A new run of this session, with the same input, begins with what the run has finished.</p>`
+        : html`<${Messages} run=${run} db=${db} at=${at} onChange=${change(setAt)} />
+            <label class="field">Next message
+              <textarea rows="3" value=${message} onInput=${(event) => change(setMessage)(event.target.value)}
+                placeholder="empty: that of the run"></textarea></label>
+            <label class="field">Goes on with
+              <select value=${other} onChange=${(event) => change(setOther)(event.target.value)}>
+                <option value="">the same component</option>
+                ${others.map((each) => html`<option key=${`${each.kind}:${each.id}`} value=${JSON.stringify([each.kind, each.id])}>${cut(each.name || each.id, 40)}</option>`)}
+              </select></label>
+            <label><input type="checkbox" checked=${here} onChange=${(event) => change(setHere)(event.target.checked)} /> in this session</label>`}
+      ${plan ? html`<${Plan} plan=${plan} part=${part} />` : null}
+      <${ErrorText} error=${failure} />
+      <div class="buttons">
+        <button type="button" ref=${first} onClick=${onClose}>Close</button>
+        <button type="submit" class=${plan ? "danger" : "primary"} disabled=${busy}>${plan ? `${title}, and repeat this` : title}</button>
+      </div>
+    </form>
+  <//>`;
 }

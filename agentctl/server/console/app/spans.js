@@ -1,10 +1,7 @@
 // The spans of a run as rows: model calls, tools, members with theirs, steps and waits, with their times.
 
-import { call, componentOf, isAtRest, isFinal, kindOf, path, withQuery } from "./api.js";
-import {
-  formatCost, formatNumber, html, Loaded, printable, useEffect, useRef, useResource, useState,
-} from "./ui.js";
-import { addPauses } from "./waits.js";
+import { call, isAtRest, isFinal, nameOf, path, withQuery } from "./api.js";
+import { useEffect, useRef, useState } from "./ui.js";
 
 const DEPTH = 5;
 const IDLE = 0.04;
@@ -80,8 +77,6 @@ export function rowsOf(run, members, names, now, depth = 0) {
   return rows;
 }
 
-export const nameOf = (run, names) => names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run);
-
 export function union(rows) {
   const merged = [];
   for (const { start, end } of [...rows].sort((a, b) => a.start - b.start)) {
@@ -111,26 +106,16 @@ export function scaleOf(from, to, rows, collapsed) {
   };
 }
 
-export const CUT = 20_000;
-const SENT = 100;
-const STATES = { complete: "", incomplete: "(some of it is missing)", unknown: "(not recorded)" };
-
-/** The model that answered, and the messages that it was sent, as text. */
-export function Sent({ run, id, db }) {
-  const place = withQuery(path`/runs/${run.run_id}/model-calls/${id}`, { db_id: db, cut: CUT });
-  const resource = useResource(place);
-  return html`<${Loaded} resource=${resource} place=${place}>${(found) => {
-    const left = found.omissions.map((each) => `${each.count} ${each.kind}`).join(", ");
-    const first = Math.max(0, found.messages.length - SENT);
-    return html`<dl class="facts">
-        <dt>answered by</dt><dd>${printable(found.response_model ?? found.requested_model ?? "not known")}</dd>
-        ${found.input_tokens === null ? null : html`<dt>cost</dt><dd>${found.cost === null ? "not known" : formatCost(found.cost)}</dd>`}
-        ${left ? html`<dt>left out</dt><dd>${printable(left)}</dd>` : null}
-      </dl>
-      <h3 class="caption">Sent ${STATES[found.state]}</h3>
-      ${first ? html`<p class="dim">${formatNumber(first)} earlier messages are not shown.</p>` : null}
-      ${found.messages.slice(first).map((each, at) => html`<p key=${at} class="caption">${each.role} ${printable(each.tool_name)}</p>
-        <pre class="json" tabindex="0">${printable(each.content ?? "missing")}${each.tool_calls
-          ? printable(JSON.stringify(each.tool_calls, null, 2)).slice(0, CUT) : null}</pre>`)}`;
-  }}<//>`;
+/** Add the pauses of a run to the rows of its timeline, in the order of their starts. */
+function addPauses(rows, run, depth, end) {
+  for (const approval of (run.approvals || []).filter((each) => each.run_id === run.run_id)) {
+    const start = Date.parse(approval.created_at);
+    const next = rows.findIndex((row) => row.depth === depth && row.start > start);
+    const open = approval.status === "pending";
+    rows.splice(next < 0 ? rows.length : next, 0, {
+      key: approval.approval_id, kind: "pause", depth, run, approval, start, first: null, failed: false, open,
+      name: `${approval.tool_name} · ${open ? "waits" : approval.status}`,
+      end: approval.decided_at ? Date.parse(approval.decided_at) : end,
+    });
+  }
 }

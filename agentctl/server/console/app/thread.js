@@ -4,8 +4,8 @@
 import { call, can, componentOf, kindOf, mayCall, path, postOnce, withQuery } from "./api.js";
 import { CUT, Still, Turn } from "./conversation.js";
 import {
-  ErrorText, formatNumber, Guard, html, Later, phaseOf, printable, setQuery, useAction, useCallback,
-  useCaller, useEffect, useLayoutEffect, useRef, useState,
+  ErrorText, Guard, html, Later, many, phaseOf, printable, setQuery, useAction, useCallback,
+  useCaller, useEffect, useEvery, useLayoutEffect, useRef, useState,
 } from "./ui.js";
 
 // Fetched while the runs load; answers are plain text until it is there.
@@ -93,7 +93,7 @@ export function describeCounts(counts, { turn_count: total = 0 }) {
   const runs = counts.all ? counts.loaded : Math.max(total, counts.loaded);
   const parts = COUNTED.filter((name) => counts[name]).map((name) => `${counts[name]} ${name}`);
   if (!counts.all && parts.length) parts[0] = `of ${counts.loaded} shown: ${parts[0]}`;
-  return [`${formatNumber(runs)} ${runs === 1 ? "run" : "runs"}`, ...parts].join(" · ");
+  return [many(runs, "run"), ...parts].join(" · ");
 }
 
 /** A conversation that is read and followed: its runs, the current one, and how one moves in it. */
@@ -104,15 +104,10 @@ export function useThread(id, query, following, setFollowing) {
   const content = useRef(null);
   const count = runs.runs?.length || 0;
   const current = query.run || runs.runs?.[count - 1]?.run_id;
-  const poll = useRef(null);
-  poll.current = () => !document.hidden && runs.runs && !runs.later && me && runs.loadNew().catch(() => null);
+  useEvery(EVERY, runs.runs !== null && !runs.later && me !== null, () => runs.loadNew().catch(() => null));
   useEffect(() => {
     if (runs.runs === null && me) runs.first(query.run);
   }, [id, generation, me === null]);
-  useEffect(() => {
-    const timer = setInterval(() => poll.current(), EVERY);
-    return () => clearInterval(timer);
-  }, [id]);
   // The run that stays at the top while the texts around it are laid out.
   const pinned = useRef(query.run);
   useFollowing(content, runs.runs !== null, following, setFollowing, pinned, () => runs.earlier && runs.error === null && runs.loadEarlier());

@@ -50,6 +50,8 @@ export function formatTotal({ total_count: count, total_is_capped: capped }, nou
   return `${formatNumber(count)}${capped ? "+" : ""}${noun && ` ${noun}${count === 1 ? "" : "s"}`}`;
 }
 
+export const many = (count, noun) => formatTotal({ total_count: count }, noun);
+
 export const twoLines = (text, more = null) => (more || text.length > 12 ? html`<div class="two">${text}${more}</div>` : text);
 
 export const shortId = (id) => String(id || "").slice(0, 13);
@@ -137,12 +139,19 @@ export function useCaller() {
 /** Return the time, and render again every `milliseconds` while the page is visible. */
 export function useNow(milliseconds = 1000) {
   const [now, set] = useState(Date.now());
-  useEffect(() => {
-    if (!milliseconds) return;
-    const timer = setInterval(() => document.hidden || set(Date.now()), milliseconds);
-    return () => clearInterval(timer);
-  }, [milliseconds]);
+  useEvery(milliseconds, milliseconds > 0, () => set(Date.now()));
   return milliseconds ? Math.max(now, state.answeredAt) : Date.now();
+}
+
+/** Call a function every `milliseconds` while `on` is true and the page is visible. */
+export function useEvery(milliseconds, on, work) {
+  const current = useRef(null);
+  current.current = work;
+  useEffect(() => {
+    if (!on) return;
+    const timer = setInterval(() => document.hidden || current.current(), milliseconds);
+    return () => clearInterval(timer);
+  }, [milliseconds, on]);
 }
 
 /** Fetch a document, and again every `every` milliseconds while the page is visible.
@@ -235,9 +244,8 @@ export function usePages(name, filters, { every, key, live = false }) {
       set({ ...shown, busy: false, error });
     }
   };
-  const refresh = useRef(null);
-  refresh.current = async () => {
-    if (document.hidden || shown.busy || !resource.data) return;
+  const refresh = async () => {
+    if (shown.busy || !resource.data) return;
     let next = resource.data.meta.next_cursor ?? "";
     let found = [];
     for (let page = 0; page < shown.pages && next; page += 1) {
@@ -247,12 +255,7 @@ export function usePages(name, filters, { every, key, live = false }) {
     }
     set((old) => (old === shown ? { ...shown, rows: found, cursor: next } : old));
   };
-  const refreshing = live && shown.pages > 0;
-  useEffect(() => {
-    if (!refreshing) return;
-    const timer = setInterval(() => refresh.current().catch(() => null), 5 * every);
-    return () => clearInterval(timer);
-  }, [refreshing, place]);
+  useEvery(5 * every, live && shown.pages > 0, () => refresh().catch(() => null));
   const until = shown.pages ? shown.until : resource.data?.meta.searched_until;
   return { resource, rows, more: { available: Boolean(cursor), load, ...shown, until } };
 }
@@ -312,6 +315,17 @@ export function useComponents() {
   return found;
 }
 
+/** Return `[marked, mark, unmark]` of a list: ids of rows. */
+export function useMarks() {
+  const [marked, set] = useState(new Set());
+  const mark = (id) => {
+    const next = new Set(marked);
+    if (!next.delete(id)) next.add(id);
+    set(next);
+  };
+  return [marked, mark, () => set(new Set())];
+}
+
 export function useNames() {
   return useComponents().names;
 }
@@ -359,12 +373,14 @@ export function phaseOf(run) {
   return { name, words: name, warning: "", sentence: requested ? `cancel requested ${formatClock(requested)}${by}` : "" };
 }
 
+export const Glyph = ({ look: [glyph, color] = ["?", "dim"], title, children }) =>
+  html`<span class=${`status ${color}`} title=${title || null}><span aria-hidden="true">${glyph}</span> ${children}</span>`;
+
+export const Json = ({ text, ...more }) => html`<pre class="json" tabindex="0" ...${more}>${printable(text)}</pre>`;
+
 export function Status({ run }) {
   const phase = phaseOf(run);
-  const [glyph, color] = LOOKS[phase.name];
-  return html`<span class=${`status ${color}`} title=${phase.sentence || null}
-    ><span aria-hidden="true">${glyph}</span> ${phase.words}</span
-  >${phase.warning ? html` <span class="status yellow nowrap">! ${phase.warning}</span>` : null}`;
+  return html`<${Glyph} look=${LOOKS[phase.name]} title=${phase.sentence}>${phase.words}<//>${phase.warning ? html` <span class="status yellow nowrap">! ${phase.warning}</span>` : null}`;
 }
 
 export function Skeleton({ rows = 8 }) {
@@ -383,11 +399,12 @@ export function Empty({ children, filters = [], query, none }) {
     ? html`${none}${hint}<button type="button" onClick=${clear}>Clear filters</button>` : children}</div>`;
 }
 
-/** A view of a module that is fetched when it is shown. */
-export function Later({ load, name, ...props }) {
+/** A view of a module that is fetched when it is shown; `before` is shown until then, `failed` without it. */
+export function Later({ load, name = "default", before = null, failed = null, ...props }) {
   const [View, set] = useState(null);
-  useEffect(() => void load().then((loaded) => set(() => loaded[name]), () => null), []);
-  return View && html`<${View} ...${props} />`;
+  // Before the browser paints: a module that was fetched is there at once.
+  useLayoutEffect(() => void load().then((loaded) => set(() => loaded[name]), () => set(() => () => failed)), []);
+  return View ? html`<${View} ...${props} />` : before;
 }
 
 /** A button with a dialog that is fetched when it is opened. */
@@ -413,9 +430,8 @@ export function Copy({ text, label = "Copy", small = true }) {
   </button>`;
 }
 
-export function FollowButton({ on, onClick }) {
-  return html`<button type="button" aria-pressed=${on} onClick=${onClick}>Follow <span aria-hidden="true">${on ? "●" : "○"}</span></button>`;
-}
+export const Toggle = ({ label, on, onClick }) =>
+  html`<button type="button" aria-pressed=${on} onClick=${onClick}>${label} <span aria-hidden="true">${on ? "●" : "○"}</span></button>`;
 
 export function saveFile(name, blob) {
   const url = URL.createObjectURL(blob);
@@ -434,7 +450,7 @@ export function Command({ text }) {
 export function useAction(work) {
   const [{ failure, busy }, set] = useState({});
   const start = async (event) => {
-    event?.preventDefault();
+    event?.preventDefault?.();
     if (busy) return;
     set({ busy: true });
     set({ failure: await work(event).then(() => null, (error) => error) });
@@ -555,20 +571,6 @@ export function Dialog({ title, onClose, children, wide }) {
     <h2>${title}</h2>
     ${children}
   </dialog>`;
-}
-
-/** A choice of one filter in the hash. `options` is a list of values or of `[value, label]`. */
-export function Filter({ name, label, options, query, all = "all" }) {
-  const value = query[name] || "";
-  const pairs = options.map((each) => (Array.isArray(each) ? each : [each, each]));
-  if (value && !pairs.some(([each]) => each === value)) pairs.push([value, cut(value, 30)]);
-  return html`<label class="filter"
-    ><span>${label}</span>
-    <select value=${value} onChange=${(event) => setQuery({ [name]: event.target.value })}>
-      ${all ? html`<option value="">${all}</option>` : null}
-      ${pairs.map(([each, text]) => html`<option key=${each} value=${each}>${text}</option>`)}
-    </select></label
-  >`;
 }
 
 /** A table of many rows. `children` are the cells of its head, `row` draws one: `(each, at) => …`. */

@@ -1,8 +1,8 @@
 // What a paused run waits for, and what was decided: the lines of a transcript, and words for them.
 
-import { can, componentOf, isPaused, kindOf } from "./api.js";
+import { can, componentOf, isPaused, mayRun } from "./api.js";
 import {
-  cut, formatClock, formatSpan, html, Later, printable, useState,
+  cut, formatClock, formatSpan, Glyph, html, Later, printable, useState,
 } from "./ui.js";
 
 /** The glyph and the color of a decision by its status. */
@@ -50,10 +50,9 @@ export function wayOf({ component_type: kind, component_id: component, policy, r
 
 /** The status of an approval: a glyph, a word, and what became of the call. */
 export function ApprovalStatus({ approval }) {
-  const [glyph, color] = DECISIONS[approval.status] || ["?", "dim"];
   const words = approval.status === "pending" ? "waits" : approval.status;
   const doubt = approval.execution === "unknown";
-  return html`<span class=${`status ${color}`}><span aria-hidden="true">${glyph}</span> ${printable(words)}</span>${
+  return html`<${Glyph} look=${DECISIONS[approval.status]}>${printable(words)}<//>${
     approval.execution ? html`<span class=${doubt ? "yellow" : "dim"} title=${EXECUTIONS[approval.execution]}> · ${doubt ? "? unknown" : approval.execution}</span>` : null}`;
 }
 
@@ -94,19 +93,5 @@ export function Waits({ run, db, now, onDecided, inPlace = false }) {
 function mayDecide(approval, run) {
   const own = approval.run_id === run.run_id;
   return can("approvals", "write", own ? componentOf(run) : undefined)
-    || (approval.policy === "user" && can(`${kindOf(run)}s`, "run", componentOf(run)));
-}
-
-/** Add the pauses of a run to the rows of its timeline, in the order of their starts. */
-export function addPauses(rows, run, depth, end) {
-  for (const approval of (run.approvals || []).filter((each) => each.run_id === run.run_id)) {
-    const start = Date.parse(approval.created_at);
-    const next = rows.findIndex((row) => row.depth === depth && row.start > start);
-    const open = approval.status === "pending";
-    rows.splice(next < 0 ? rows.length : next, 0, {
-      key: approval.approval_id, kind: "pause", depth, run, approval, start, first: null, failed: false, open,
-      name: `${approval.tool_name} · ${open ? "waits" : approval.status}`,
-      end: approval.decided_at ? Date.parse(approval.decided_at) : end,
-    });
-  }
+    || (approval.policy === "user" && mayRun(run));
 }

@@ -1,21 +1,20 @@
 // The approvals that people wait for, and those that were decided; one of them with its decision.
 
 import { can, path, withQuery } from "../app/api.js";
-import { Asked, Decision, placeOf, readExact, writeExact } from "../app/approvals.js";
-import { Filters } from "../app/filters.js";
+import { Asked, Decision, formatMoment, placeOf, readExact, writeExact } from "../app/approvals.js";
+import { COMPONENT, Filters, same, useAgo } from "../app/filters.js";
 import { NotifyButton } from "../app/notify.js";
 import { ApprovalStatus, describeWait, waitedSeconds } from "../app/waits.js";
 import {
-  Copy, cut, Empty, formatAge, formatSpan, formatTotal, html, Loaded, LoadMore, LongTable, Page,
-  printable, setQuery, shortId, toHash, twoLines, useKeys, useMemo, useNames, useNow, usePages,
+  Copy, cut, Empty, formatAge, formatSpan, formatTotal, html, Json, Loaded, LoadMore, LongTable, Page,
+  printable, setQuery, shortId, toHash, twoLines, useKeys, useNames, useNow, usePages,
   useResource,
 } from "../app/ui.js";
 
 const EVERY = 3000;
-const same = (...words) => words.map((word) => [word, word]);
 const KEYS = [
   { key: "tool", about: "name of the tool" },
-  { key: "component", about: "id of an agent, team or workflow" },
+  COMPONENT,
   { key: "user", about: "the user of the run" },
   { key: "kind", about: "what is asked", values: same("approval", "input", "external", "outcome") },
   { key: "older", about: "asked before that time", values: [["10min", "600"], ["1h", "3600"], ["1d", "86400"], ["7d", "604800"]] },
@@ -34,10 +33,7 @@ export default function Approvals({ parts, query }) {
 
 function List({ query }) {
   const all = query.all === "1";
-  const before = useMemo(() => {
-    const limit = Number(query.older);
-    return limit ? new Date(Date.now() - limit * 1000).toISOString() : "";
-  }, [query.older]);
+  const before = useAgo(query.older);
   const filters = {
     status: all ? query.status : "pending",
     kind: query.kind,
@@ -142,9 +138,9 @@ function Outcome({ approval }) {
   const { answer, result, kind, status, executed_at: at } = approval;
   return html`
     ${status === "answered" && kind === "input" ? html`<h3 class="caption">Answer</h3>
-      <pre class="json" tabindex="0">${printable(writeExact(answer, 2))}</pre>` : null}
+      <${Json} text=${writeExact(answer, 2)} />` : null}
     ${result == null ? null : html`<h3 class="caption">Result${at ? ` ${printable(at).slice(11, 19)}` : ""}</h3>
-      <pre class="json" tabindex="0">${printable(typeof result === "string" ? result : writeExact(result, 2))}</pre>`}`;
+      <${Json} text=${typeof result === "string" ? result : writeExact(result, 2)} />`}`;
 }
 
 function Origin({ approval, names, db }) {
@@ -156,8 +152,8 @@ function Origin({ approval, names, db }) {
     ["session", readable ? html`<a href=${toHash(["sessions", session], { run: root, db })}>${cut(session, 60)}</a>` : session],
     ["run", readable ? html`<a href=${toHash(["runs", root, "timeline"], { db })}>${shortId(root)}</a>` : shortId(root)],
     ["who may decide", POLICIES[approval.policy]],
-    ["asked", html`<span title=${approval.created_at}>${printable(approval.created_at).slice(0, 19).replace("T", " ")} UTC</span>`],
-    ["expires", approval.expires_at ? printable(approval.expires_at).slice(0, 19).replace("T", " ") + " UTC" : "never"],
+    ["asked", html`<span title=${approval.created_at}>${formatMoment(approval.created_at)}</span>`],
+    ["expires", approval.expires_at ? formatMoment(approval.expires_at) : "never"],
     ["hash", html`<code class="hash">${printable(approval.arguments_hash)}</code>`],
     ["call", html`<code>${printable(approval.tool_call_id)}</code>`],
     ["approval", html`<${Copy} text=${approval.approval_id} label=${shortId(approval.approval_id)} />`],
@@ -165,5 +161,5 @@ function Origin({ approval, names, db }) {
   ].filter(Boolean);
   return html`<dl class="facts">${facts.map(([label, value]) => html`<dt key=${label}>${label}</dt><dd>${typeof value === "string" ? printable(value) : value}</dd>`)}</dl>
     ${approval.schema ? html`<details><summary>${approval.kind === "input" ? "schema of the answer" : "schema of the arguments"}</summary>
-      <pre class="json" tabindex="0">${printable(writeExact(approval.schema, 2))}</pre></details>` : null}`;
+      <${Json} text=${writeExact(approval.schema, 2)} /></details>` : null}`;
 }

@@ -1,10 +1,10 @@
 // The audit log: entries with filters in the hash, new ones as they come, an explanation of denials.
 
 import { call, withQuery } from "../app/api.js";
-import { Filters } from "../app/filters.js";
+import { Filters, same, useAgo } from "../app/filters.js";
 import {
-  Copy, cut, Empty, FollowButton, formatClock, html, Loaded, LoadMore, LongTable, Page,
-  printable, saveFile, setQuery, shortId, toHash, useKeys, useMemo, useNow, usePages, useState,
+  Copy, cut, Empty, formatClock, Glyph, html, Loaded, LoadMore, LongTable, Page,
+  printable, saveFile, setQuery, shortId, toHash, Toggle, useKeys, useNow, usePages, useState,
 } from "../app/ui.js";
 
 const LOOKS = { allowed: ["✓", "green"], denied: ["✗", "red"], failed: ["!", "yellow"] };
@@ -12,23 +12,20 @@ const LOOKS = { allowed: ["✓", "green"], denied: ["✗", "red"], failed: ["!",
 const KEYS = [
   { key: "principal", about: "who asked" },
   { key: "operation", about: "name of an operation, such as create_agent_run" },
-  { key: "outcome", about: "what the server did", values: Object.keys(LOOKS).map((word) => [word, word]) },
+  { key: "outcome", about: "what the server did", values: same(...Object.keys(LOOKS)) },
   { key: "since", about: "the last hour, day or week", values: [["1h", "3600"], ["1d", "86400"], ["7d", "604800"]] },
 ];
 
 export default function Audit({ query }) {
   const following = query.follow !== "0";
-  const since = useMemo(() => {
-    const span = Number(query.since);
-    return span ? new Date(Date.now() - span * 1000).toISOString() : "";
-  }, [query.since]);
+  const since = useAgo(query.since);
   const filters = { principal: query.principal, operation: query.operation, outcome: query.outcome, since };
   const every = following ? 2000 : 0;
   const { resource, rows, more } = usePages("/audit", filters, { every, key: "seq" });
   const follow = () => setQuery({ follow: following ? "0" : "" });
   useKeys({ f: follow });
   const aside = html`
-    <${FollowButton} on=${following} onClick=${follow} />
+    <${Toggle} label="Follow" on=${following} onClick=${follow} />
     <${Export} filters=${filters} />`;
   return html`<${Page} title="Audit" wide=${true} aside=${aside}>
     <${Filters} page="audit" keys=${KEYS} query=${query} />
@@ -55,7 +52,6 @@ function Table({ rows }) {
 }
 
 function Row({ row, at }) {
-  const [glyph, color] = LOOKS[row.outcome] || ["?", "dim"];
   const today = new Date().toISOString().slice(0, 10);
   const day = row.at.slice(0, 10);
   const reason = row.reason ? `: ${row.reason}` : "";
@@ -64,7 +60,7 @@ function Row({ row, at }) {
   return html`<tr aria-rowindex=${at + 2}>
     <td class="state" title=${row.at}>${day === today ? "" : html`<span class="dim">${day.slice(5)}</span> `}${formatClock(row.at)}</td>
     <td class="full" dir="auto" title=${printable(row.principal)}>${cut(row.principal, 60)}</td>
-    <td><span class=${`status ${color}`}><span aria-hidden="true">${glyph}</span> ${printable(row.outcome)}</span></td>
+    <td><${Glyph} look=${LOOKS[row.outcome]}>${printable(row.outcome)}<//></td>
     <td class="operation" title=${printable(row.operation + reason)}>${printable(row.operation)}${row.count > 1 ? html` <span class="chip">×${row.count}</span>` : null}<span class="dim">${cut(reason, 80)}</span>
       <span class="sub">${cut([row.principal, row.resource].filter(Boolean).join(" · "), 140)}</span></td>
     <td class="full" title=${printable(row.resource || "")}>${found ? html`<a href=${toHash(["sessions", found])}>${resource}</a>` : resource}</td>

@@ -2,7 +2,7 @@
 
 import { mayCall, withQuery } from "../app/api.js";
 import {
-  Command, cut, describeOutage, formatAge, formatNumber, formatSpan, formatTotal, html, Page,
+  Command, cut, describeOutage, formatAge, formatNumber, formatSpan, formatTotal, html, many, Page,
   printable, toHash, useCaller, useNow, useResource,
 } from "../app/ui.js";
 
@@ -16,7 +16,6 @@ const EXPIRIES = [["expire_sessions", "sessions"], ["expire_approvals", "approva
 /** A line of a block; the verdicts are those of `agentctl doctor`. */
 const line = (verdict, name, text, href) => ({ verdict, name, text, href });
 const count = ({ meta }, noun) => formatTotal(meta, noun);
-const many = (total, noun) => formatTotal({ total_count: total }, noun);
 
 /** The blocks of the page: what they read, and the lines that they make of it. Callers see a block if
  * they may call `operation`, and not `unless`, which another block shows. */

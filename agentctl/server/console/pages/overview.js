@@ -2,9 +2,9 @@
 
 import { can, canList, withQuery } from "../app/api.js";
 import { describeSpan, endOf, Figure, Patterns, UNITS, useBrush } from "../app/chart.js";
-import { Filters } from "../app/filters.js";
+import { COMPONENT, Filters, TYPE } from "../app/filters.js";
 import {
-  cut, Empty, Filter, formatAge, formatCost, formatDuration, formatNumber, formatShort, html, Later, Loaded, Page, printable, setQuery,
+  cut, Empty, formatAge, formatCost, formatDuration, formatNumber, formatShort, html, Later, Loaded, many, Page, printable, setQuery,
   toHash, useCaller, useComponents, useMemo, useNow, useResource,
 } from "../app/ui.js";
 
@@ -14,8 +14,8 @@ const EVERY = 15_000;
 const PERIODS = [["", "24 h", "hour", 0], ["7d", "7 d", "hour", 168], ["30d", "30 d", "day", 0], ["90d", "90 d", "day", 90]];
 const GROUPS = { component: "Component", model: "Model", user: "User", version: "Version" };
 const KEYS = [
-  { key: "component", about: "id of an agent, team or workflow" },
-  { key: "type", about: "kind of component", values: ["agent", "team", "workflow"].map((kind) => [kind, kind]) },
+  COMPONENT,
+  TYPE,
   { key: "model", about: "the first model of a run" },
   { key: "user", about: "the user of a run" },
   { key: "version", about: "version of the component" },
@@ -54,7 +54,8 @@ export default function Overview({ query }) {
         ${PERIODS.map(([name, label]) => html`<button key=${label} type="button" aria-pressed=${(query.period || "") === name}
           onClick=${() => setQuery({ period: name })}>${label}</button>`)}
       </div>
-      <${Filter} name="by" label="Groups by" query=${query} options=${["model", "user", "version"]} all="component" />
+      <label class="filter"><span>Groups by</span>
+        <select value=${by} onChange=${({ target }) => setQuery({ by: target.value })}>${Object.keys(GROUPS).map((name) => html`<option key=${name}>${name}</option>`)}</select></label>
     <//>
     ${overview || resource.error
       ? html`<${Loaded} resource=${resource} place=${PLACE}>${(found) => html`<${Shown} overview=${found} step=${step} by=${by} query=${query} />`}<//>`
@@ -68,7 +69,7 @@ function Instead({ query }) {
   return html`<div class="notice"><div class="bar yellow" role="status">
       The overview needs <code>usage:read</code>; your token has <code>${printable(me?.scopes.join(", ") || "no scopes")}</code>.
     </div></div>
-    <${Later} load=${() => import("./sessions.js")} name="default" query=${query} />`;
+    <${Later} load=${() => import("./sessions.js")} query=${query} />`;
 }
 
 /** Return the place of the runs that ended in a period and match the filters of the overview. */
@@ -122,7 +123,7 @@ function Shown({ overview, step, by, query }) {
       ${span
         ? html`<b>${words}</b> <span class="mid">${formatNumber(span.failed)} failed · ${formatNumber(span.total_tokens)} tokens · ${costOf(span)}</span>${" "}
             ${held
-              ? html`<a href=${ofSpan()}>Show ${formatNumber(span.runs)} ${span.runs === 1 ? "run" : "runs"}</a>
+              ? html`<a href=${ofSpan()}>Show ${many(span.runs, "run")}</a>
                   ${span.failed ? html`<a href=${ofSpan({ status: "ERROR" })}>Show failed ones</a>` : null}
                   <button type="button" class="link" onClick=${brush.clear}>Clear</button>`
               : html`<span>${formatNumber(span.runs)} runs</span>`}`

@@ -1,12 +1,11 @@
 // Runs across sessions: live ones every second, all of them by pages, and the cancel of marked ones.
 
 import { call, isFinal, withQuery } from "../app/api.js";
-import { CancelDialog, useCancels } from "../app/actions.js";
-import { FailureGroups, RunTable, useCauses } from "../app/runs.js";
-import { Filters } from "../app/filters.js";
+import { CancelDialog, FailureGroups, RunTable, useCancels, useCauses } from "../app/runs.js";
+import { COMPONENT, Filters, RUN_STATUS, TYPE, useAgo } from "../app/filters.js";
 import {
-  Empty, formatNumber, formatTotal, html, Loaded, LoadMore, Page, phaseOf, setQuery,
-  STATUSES, useCaller, useEffect, useKeys, useMemo, usePages, useState,
+  Empty, formatNumber, formatTotal, html, Loaded, LoadMore, many, Page, phaseOf, setQuery,
+  STATUSES, useCaller, useEffect, useKeys, useMarks, usePages, useState,
 } from "../app/ui.js";
 
 const RECENT = 5 * 60 * 1000;
@@ -17,14 +16,14 @@ const ENDED_ONLY = { all: "1" };
 /** Filters that only the list of all runs has: the names of these parameters in requests. */
 const OF_ALL = { since: "finished_after", before: "finished_before", type: "component_type", model: "model", version: "version", error: "error_code", parent: "parent", search: "search" };
 const KEYS = [
-  { key: "status", about: "how it ended, or where it is", values: Object.entries(STATUSES).map(([value, word]) => [word, value]), more: ENDED_ONLY },
-  { key: "component", about: "id of an agent, team or workflow" },
+  { key: "status", about: "how it ended, or where it is", values: RUN_STATUS, more: ENDED_ONLY },
+  COMPONENT,
   { key: "user", about: "the user of the run" },
   { key: "session", about: "id of a session" },
   { key: "tag", about: "a tag of the run" },
   { key: "older", about: "started before that time", values: AGES },
   { key: "error", about: "code of the failure", more: ENDED_ONLY },
-  { key: "type", about: "kind of component", values: ["agent", "team", "workflow"].map((kind) => [kind, kind]), more: ENDED_ONLY },
+  { ...TYPE, more: ENDED_ONLY },
   { key: "model", about: "the first model; needs a time or a session", more: ENDED_ONLY },
   { key: "version", about: "version of the component; needs a time or a session", more: ENDED_ONLY },
   { key: "parent", about: "none leaves out runs of members", values: [["none", "none"]], more: ENDED_ONLY },
@@ -38,10 +37,7 @@ export default function Runs({ query }) {
   const all = query.all === "1";
   const paused = query.all === "paused";
   const grouped = all && query.status === "ERROR" && query.group === "1";
-  const before = useMemo(() => {
-    const limit = Number(query.older);
-    return limit ? new Date(Date.now() - limit * 1000).toISOString() : "";
-  }, [query.older]);
+  const before = useAgo(query.older);
   const filters = {
     live: all || paused ? "" : "true",
     status: paused ? "PAUSED" : all ? query.status : "",
@@ -58,14 +54,9 @@ export default function Runs({ query }) {
   const every = all ? 5000 : 1500;
   const found = usePages("/runs", filters, { every, key: "run_id", live: !all });
   const { resource, more } = found;
-  const [marked, setMarked] = useState(new Set());
+  const [marked, mark, unmark] = useMarks();
   const [asked, setAsked] = useState(null);
   const cancels = useCancels(query.db);
-  const mark = (id) => {
-    const next = new Set(marked);
-    if (!next.delete(id)) next.add(id);
-    setMarked(next);
-  };
   const rows = arrange(found.rows);
   const causes = useCauses(rows, filters);
   const chosen = rows.filter((run) => marked.has(run.run_id) && !isFinal(run));
@@ -105,22 +96,24 @@ export default function Runs({ query }) {
       ? html`<div class="more row">
           ${chosen.length ? html`<span>${chosen.length} marked</span>
             <button type="button" class="danger" onClick=${() => setAsked(chosen)}>
-              Cancel ${chosen.length} ${chosen.length === 1 ? "run" : "runs"}…</button>` : null}
+              Cancel ${many(chosen.length, "run")}…</button>` : null}
           ${cancels.sent ? html`<span class="dim" role="status">last action: ${cancels.requested} requested · ${cancels.stopped} stopped</span>` : null}
         </div>`
       : null}
     ${all || paused ? null : html`<${Ended} filters=${{ ...filters, live: "", created_before: "" }} db=${query.db} />`}
     ${asked ? html`<${CancelDialog} runs=${asked} cancels=${cancels} live=${rows}
-      onClose=${() => (setAsked(null), setMarked(new Set()))} />` : null}
+      onClose=${() => (setAsked(null), unmark())} />` : null}
   <//>`;
 }
 
 /** Return the runs with members below the run that started them. */
 function arrange(rows) {
   const known = new Set(rows.map((run) => run.run_id));
-  const below = Map.groupBy
-    ? Map.groupBy(rows, (run) => (known.has(run.parent_run_id) ? run.parent_run_id : null))
-    : group(rows, known);
+  const below = new Map();
+  for (const run of rows) {
+    const parent = known.has(run.parent_run_id) ? run.parent_run_id : null;
+    below.set(parent, [...(below.get(parent) || []), run]);
+  }
   const arranged = [];
   const add = (parent, depth) => {
     for (const run of below.get(parent) || []) {
@@ -130,15 +123,6 @@ function arrange(rows) {
   };
   add(null, 0);
   return arranged;
-}
-
-function group(rows, known) {
-  const groups = new Map();
-  for (const run of rows) {
-    const parent = known.has(run.parent_run_id) ? run.parent_run_id : null;
-    groups.set(parent, [...(groups.get(parent) || []), run]);
-  }
-  return groups;
 }
 
 /** Return the counts of the live runs, and of what they are a part if not all are loaded. */

@@ -1,19 +1,19 @@
 // The list of sessions: filters in the hash, pages by cursor, deletion of marked ones.
 
 import { call, can, componentOf, kindOf, mayCall, withQuery } from "../app/api.js";
-import { Filters } from "../app/filters.js";
+import { COMPONENT, Filters, RUN_STATUS, TYPE } from "../app/filters.js";
 import {
-  cut, describeHold, Dialog, DialogButton, Empty, formatAge, formatNumber, formatShort, formatTotal,
-  html, Loaded, LoadMore, LongTable, Page, printable, Snippet, Status, STATUSES, toHash, twoLines,
-  useAction, useEffect, useNow, usePages, useRef, useState,
+  cut, describeHold, DialogButton, Empty, formatAge, formatNumber, formatShort, formatTotal,
+  html, Later, Loaded, LoadMore, LongTable, many, Page, printable, Snippet, Status, toHash, twoLines,
+  useMarks, useNow, usePages, useState,
 } from "../app/ui.js";
 
 const EVERY = 5000;
 const KEYS = [
-  { key: "status", about: "of the newest run", values: Object.entries(STATUSES).map(([value, word]) => [word, value]) },
+  { key: "status", about: "of the newest run", values: RUN_STATUS },
   { key: "user", about: "the user of the session" },
-  { key: "component", about: "id of an agent, team or workflow" },
-  { key: "type", about: "kind of component", values: ["agent", "team", "workflow"].map((kind) => [kind, kind]) },
+  COMPONENT,
+  TYPE,
   { key: "name", about: "beginning of the name" },
   { key: "tag", about: "a tag of the session" },
   { key: "id", about: "beginning of the id, at least 8 characters" },
@@ -35,13 +35,8 @@ export default function Sessions({ query }) {
     sort_by: query.search ? "created_at" : query.sort || "updated_at",
   };
   const { resource, rows, more } = usePages("/sessions", filters, { every: EVERY, key: "session_id" });
-  const [marked, setMarked] = useState(new Set());
+  const [marked, mark, unmark] = useMarks();
   const [asking, setAsking] = useState(false);
-  const mark = (id) => {
-    const next = new Set(marked);
-    if (!next.delete(id)) next.add(id);
-    setMarked(next);
-  };
   const meta = resource.data?.meta;
   return html`<${Page} title="Sessions" aside=${html`${meta && formatTotal(meta, "session")}
     ${mayCall("get_files") ? html`<${DialogButton} label="Files" load=${() => import("../app/files.js")} name="FilesDialog" db=${query.db} />` : null}`}>
@@ -56,14 +51,14 @@ export default function Sessions({ query }) {
                 <button type="button" class="danger" disabled=${!can("sessions", "delete")}
                   title=${can("sessions", "delete") ? null : "needs sessions:delete"}
                   onClick=${() => setAsking(true)}>
-                  Delete ${marked.size} ${marked.size === 1 ? "session" : "sessions"}…
+                  Delete ${many(marked.size, "session")}…
                 </button>
               </div>`
             : null}
           ${asking
             ? html`<${DeleteDialog} sessions=${rows.filter((row) => marked.has(row.session_id))}
                 db=${query.db}
-                onDone=${() => (setAsking(false), setMarked(new Set()), resource.reload())}
+                onDone=${() => (setAsking(false), unmark(), resource.reload())}
                 onClose=${() => setAsking(false)} />`
             : null}`;
       }}
@@ -107,27 +102,22 @@ function Row({ row, at, now, db, marked, onMark }) {
 }
 
 function DeleteDialog({ sessions, db, onDone, onClose }) {
-  const keep = useRef(null);
-  useEffect(() => keep.current.focus(), []);
-  const [remove, failure] = useAction(async () => {
+  const count = many(sessions.length, "session");
+  const remove = async () => {
     for (let at = 0; at < sessions.length; at += 100) {
       const ids = sessions.slice(at, at + 100).map((each) => each.session_id);
-      await call("DELETE", withQuery("/sessions", { db_id: db }), { body: { session_ids: ids } });
+      await call("DELETE", withQuery("/sessions", { db_id: db }), { body: { session_ids: ids } }).catch((error) => {
+        if (error.code === "HELD") error.message += ". An administrator can release it on its page.";
+        throw error;
+      });
     }
     onDone();
-  });
-  const count = `${sessions.length} ${sessions.length === 1 ? "session" : "sessions"}`;
-  return html`<${Dialog} title=${`Delete ${count}?`} onClose=${onClose}>
+  };
+  return html`<${Later} load=${() => import("../app/runs.js")} name="Ask" title=${`Delete ${count}?`} close="Keep" verb=${`Delete ${count}`} work=${remove} onClose=${onClose}>
     <ul>
       ${sessions.slice(0, 10).map((each) => html`<li>${cut(each.session_name, 80) || each.session_id}</li>`)}
       ${sessions.length > 10 ? html`<li>and ${sessions.length - 10} more</li>` : null}
     </ul>
     <p>Their runs and messages are deleted with them. This cannot be undone.</p>
-    ${failure ? html`<p class="error" role="alert">${printable(failure.message)}
-      ${failure.code === "HELD" ? ". An administrator can release it on its page." : null}</p>` : null}
-    <div class="buttons">
-      <button type="button" ref=${keep} onClick=${onClose}>Keep</button>
-      <button type="button" class="danger" onClick=${remove}>Delete ${count}</button>
-    </div>
   <//>`;
 }

@@ -1,15 +1,16 @@
 // A run in two panes: the tree of its calls with their times, and the chosen one: the conversation of
 // a run, the messages of a model call, the arguments and the result of a tool.
 
-import { call, isAtRest, isFinal, isPaused, path, withQuery } from "../app/api.js";
+import { call, isAtRest, isFinal, isPaused, nameOf, path, withQuery } from "../app/api.js";
 import { Facts, JsonDialog, Turn } from "../app/conversation.js";
-import { CUT, nameOf, placeOf, rowsOf, scaleOf, Sent, union, useMembers } from "../app/spans.js";
+import { placeOf, rowsOf, scaleOf, union, useMembers } from "../app/spans.js";
 import { Decided, Waits } from "../app/waits.js";
 import {
-  cut, Empty, formatDuration, formatNumber, html, Loaded, Page, printable, setQuery, shortId, Status,
+  cut, Empty, formatCost, formatDuration, formatNumber, html, Json, Loaded, Page, printable, setQuery, shortId, Status,
   toHash, useEffect, useKeys, useNames, useNow, useRef, useResource, useState,
 } from "../app/ui.js";
 
+const CUT = 20_000;
 const GLYPHS = { run: "●", model: "◇", tool: "ƒ", member: "→", step: "▸", pause: "‖" };
 
 export default function Timeline({ parts, query }) {
@@ -159,6 +160,29 @@ function Detail({ row, names, db, asked }) {
 }
 
 function Tool({ item }) {
-  return html`<h3 class="caption">Arguments</h3><pre class="json" tabindex="0">${printable(JSON.stringify(item.tool_args, null, 2)).slice(0, CUT)}</pre>
-    <h3 class="caption">Result</h3><pre class="json" tabindex="0">${printable(item.result ?? "no result")}</pre>`;
+  return html`<h3 class="caption">Arguments</h3><${Json} text=${JSON.stringify(item.tool_args ?? {}, null, 2).slice(0, CUT)} />
+    <h3 class="caption">Result</h3><${Json} text=${item.result ?? "no result"} />`;
+}
+
+const SENT = 100;
+const STATES = { complete: "", incomplete: "(some of it is missing)", unknown: "(not recorded)" };
+
+/** The model that answered, and the messages that it was sent, as text. */
+function Sent({ run, id, db }) {
+  const place = withQuery(path`/runs/${run.run_id}/model-calls/${id}`, { db_id: db, cut: CUT });
+  const resource = useResource(place);
+  return html`<${Loaded} resource=${resource} place=${place}>${(found) => {
+    const left = found.omissions.map((each) => `${each.count} ${each.kind}`).join(", ");
+    const first = Math.max(0, found.messages.length - SENT);
+    return html`<dl class="facts">
+        <dt>answered by</dt><dd>${printable(found.response_model ?? found.requested_model ?? "not known")}</dd>
+        ${found.input_tokens === null ? null : html`<dt>cost</dt><dd>${found.cost === null ? "not known" : formatCost(found.cost)}</dd>`}
+        ${left ? html`<dt>left out</dt><dd>${printable(left)}</dd>` : null}
+      </dl>
+      <h3 class="caption">Sent ${STATES[found.state]}</h3>
+      ${first ? html`<p class="dim">${formatNumber(first)} earlier messages are not shown.</p>` : null}
+      ${found.messages.slice(first).map((each, at) => html`<p key=${at} class="caption">${each.role} ${printable(each.tool_name)}</p>
+        <pre class="json" tabindex="0">${printable(each.content ?? "missing")}${each.tool_calls
+          ? printable(JSON.stringify(each.tool_calls, null, 2)).slice(0, CUT) : null}</pre>`)}`;
+  }}<//>`;
 }

@@ -4,11 +4,12 @@ import { call, can, mayCall, path, send, state, tokensOf, withQuery } from "../a
 import { JsonDialog, Still } from "../app/conversation.js";
 import { Compose, countPhases, describeCounts, Runs, targetOf, useThread } from "../app/thread.js";
 import {
-  cut, describeHold, Dialog, DialogButton, Empty, ErrorText, FollowButton, formatClock, formatNumber,
-  Guard, html, Loaded, LOOKS, Page, phaseOf, printable, saveFile, useAction, useCallback, useEffect,
+  cut, describeHold, DialogButton, Empty, ErrorText, formatClock, formatNumber,
+  Guard, html, Json, Later, Loaded, LOOKS, Page, phaseOf, printable, saveFile, Toggle, useAction, useCallback, useEffect,
   useKeys, useNames, useResource, useState,
 } from "../app/ui.js";
 
+const ask = { load: () => import("../app/runs.js"), name: "Ask" };
 const FORMATS = [["jsonl", "JSON Lines", "jsonl"], ["json", "JSON", "json"], ["markdown", "Markdown", "md"]];
 
 export default function Transcript({ parts, query }) {
@@ -29,7 +30,7 @@ export default function Transcript({ parts, query }) {
   return html`<${Page} title=${title} back=${{ href: "#/sessions", label: "Sessions" }}
     aside=${session.data ? html`<span data-counts>${counts && describeCounts(counts, session.data)}</span>
       <${SessionActions} session=${session.data} id=${id} query=${query} reload=${session.reload}>
-        <${FollowButton} on=${following} onClick=${() => setFollowing(!following)} /><//>` : null}>
+        <${Toggle} label="Follow" on=${following} onClick=${() => setFollowing(!following)} /><//>` : null}>
     <${Loaded} resource=${session} place=${path`/sessions/${id}`} rows=${4}>
       ${(data) => html`${data.hold ? html`<p class="bar yellow" title=${data.hold.held_at} data-hold>This session is ${describeHold(data.hold)}</p>` : null}
         <${Guard}><${Conversation} key=${id} session=${data} id=${id} query=${query}
@@ -81,7 +82,7 @@ function Index({ runs, offset, current, onSelect, session }) {
     <ol>${runs.map((run, at) => html`<${Still} key=${run.run_id} view=${Entry} run=${run} number=${offset === null ? "" : offset + at + 1}
       current=${run.run_id === current} onSelect=${onSelect} />`)}</ol>
     ${[["metadata", session.metadata], ["state", session.session_state]].map(([label, value]) => value && Object.keys(value).length
-      ? html`<details key=${label}><summary>${label}</summary><pre class="json">${printable(JSON.stringify(value, null, 2))}</pre></details>`
+      ? html`<details key=${label}><summary>${label}</summary><${Json} text=${JSON.stringify(value, null, 2)} /></details>`
       : null)}
   </nav>`;
 }
@@ -99,7 +100,15 @@ function Entry({ run, number, current, onSelect }) {
 
 /** The head of a session: tokens and owner, hold, files, rename, export, JSON. */
 function SessionActions({ session, id, query, reload, children }) {
+  const { hold } = session;
   const [renaming, setRenaming] = useState(false);
+  const [holding, setHolding] = useState(false);
+  const change = (show, method, action, name) => async (text) => {
+    const place = withQuery(`${path`/sessions/${id}`}/${action}`, { db_id: query.db });
+    await call(method, place, text === undefined ? {} : { body: { [name]: text } });
+    show(false);
+    reload();
+  };
   const [json, setJson] = useState(false);
   const total = session.total_tokens;
   return html`
@@ -107,13 +116,16 @@ function SessionActions({ session, id, query, reload, children }) {
     <span>${printable(session.user_id ?? "no owner")}</span>
     ${children}
     ${can("sessions", "write", id) ? html`<button type="button" onClick=${() => setRenaming(true)}>Rename</button>` : null}
-    ${state.me?.admin ? html`<${DialogButton} label=${session.hold ? "Release" : "Hold"} load=${() => import("../app/actions.js")} name="HoldDialog"
-      hold=${session.hold} id=${id} db=${query.db} onClose=${reload} />` : null}
+    ${state.me?.admin ? html`<button type="button" onClick=${() => setHolding(true)}>${hold ? "Release" : "Hold"}</button>` : null}
     ${mayCall("get_files") ? html`<${DialogButton} label="Files" load=${() => import("../app/files.js")} name="FilesDialog" session=${id} db=${query.db} />` : null}
     <${ExportMenu} id=${id} db=${query.db} />
     <button type="button" aria-label="Session as JSON" onClick=${() => setJson(true)}>{ }</button>
-    ${renaming ? html`<${Rename} session=${session} id=${id} db=${query.db}
-      onClose=${() => (setRenaming(false), reload())} />` : null}
+    ${renaming ? html`<${Later} ...${ask} title="Rename the session" label="Name" verb="Rename" maxlength="255" defaultValue=${session.session_name}
+      work=${change(setRenaming, "POST", "rename", "session_name")} onClose=${() => setRenaming(false)} />` : null}
+    ${holding ? html`<${Later} ...${ask} title=${hold ? "Release the session?" : "Hold the session"} label=${hold ? "" : "Reason"} verb=${hold ? "Release" : "Hold"} danger=${false}
+      maxlength="500" required work=${change(setHolding, hold ? "DELETE" : "POST", "hold", "reason")} onClose=${() => setHolding(false)}>
+      ${hold ? html`<p>It is ${describeHold(hold)}.</p><p>After the release it can be deleted, also for its age.</p>`
+        : html`<p>Nothing deletes the session until an administrator releases it.</p>`}<//>` : null}
     ${json ? html`<${JsonDialog} title=${`Session ${id}`} value=${session} onClose=${() => setJson(false)}
       load=${() => call("GET", withQuery(path`/sessions/${id}`, { db_id: query.db }))} />` : null}`;
 }
@@ -132,25 +144,4 @@ function ExportMenu({ id, db }) {
       ${FORMATS.map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}
     </select>
     <${ErrorText} error=${failure} />`;
-}
-
-function Rename({ session, id, db, onClose }) {
-  const [name, setName] = useState(session.session_name);
-  const [save, failure] = useAction(async () => {
-    const place = withQuery(path`/sessions/${id}/rename`, { db_id: db });
-    await call("POST", place, { body: { session_name: name } });
-    onClose();
-  });
-  return html`<${Dialog} title="Rename the session" onClose=${onClose}>
-    <form onSubmit=${save}>
-      <label class="field">Name
-        <input dir="auto" value=${name} maxlength="255" onInput=${(event) => setName(event.target.value)} />
-      </label>
-      <${ErrorText} error=${failure} />
-      <div class="buttons">
-        <button type="button" onClick=${onClose}>Close</button>
-        <button type="submit" class="primary">Rename</button>
-      </div>
-    </form>
-  <//>`;
 }

@@ -1,9 +1,9 @@
 // Webhooks: the endpoints of the configuration, and the deliveries to them.
 
 import { call, can } from "../app/api.js";
-import { Filters } from "../app/filters.js";
+import { Filters, same } from "../app/filters.js";
 import {
-  cut, Empty, formatAge, html, Loaded, LoadMore, Page, printable, shortId, toHash,
+  cut, Empty, formatAge, Glyph, html, Loaded, LoadMore, many, Page, printable, shortId, toHash,
   useNow, usePages, useResource, useState,
 } from "../app/ui.js";
 
@@ -23,7 +23,7 @@ export default function Webhooks({ query }) {
         : html`<${Empty}>No webhooks are configured.<//>`}
     <//>
     <${Filters} page="webhooks" query=${query} keys=${[
-      { key: "state", about: "of a delivery", values: Object.keys(STATES).map((word) => [word, word]) },
+      { key: "state", about: "of a delivery", values: same(...Object.keys(STATES)) },
       { key: "webhook", about: "id of a webhook", suggest: (endpoints.data || []).map((each) => each.webhook_id) },
       { key: "run", about: "id of a run" },
     ]} />
@@ -49,7 +49,7 @@ function Endpoint({ row }) {
   const disabled = row.state === "disabled";
   const { oldest_waiting_at: since } = row;
   const late = !disabled && since && Date.now() - Date.parse(since) > LATE;
-  const [glyph, color] = late ? ["!", "yellow"] : STATES[disabled ? "dead" : "delivered"];
+  const look = late ? ["!", "yellow"] : STATES[disabled ? "dead" : "delivered"];
   const send = async (action) => {
     say("…");
     try {
@@ -63,8 +63,7 @@ function Endpoint({ row }) {
   return html`<tr data-webhook=${row.webhook_id}>
     <td class="name" title=${printable(row.origin)}><b>${printable(row.webhook_id)}</b> <span class="dim">${cut(row.origin, 80)}</span>
       <span class="sub">${row.waiting} waiting · ${row.dead} dead</span></td>
-    <td><span class=${`status ${color}`} title=${printable(late ? `events wait since ${since}` : row.reason || "")}
-      ><span aria-hidden="true">${glyph}</span> ${late ? "failing" : row.state}</span></td>
+    <td><${Glyph} look=${look} title=${printable(late ? `events wait since ${since}` : row.reason)}>${late ? "failing" : row.state}<//></td>
     <td class="full"><div class="two" role="status">${cut(said || row.events.join(", "), 140)}</div></td>
     <td class="mid right">${row.waiting}</td>
     <td class="mid right">${row.dead}</td>
@@ -88,7 +87,6 @@ function Deliveries({ rows }) {
 
 function Delivery({ row, now }) {
   const [said, say] = useState("");
-  const [glyph, color] = STATES[row.state] || ["?", "dim"];
   const again = () =>
     call("POST", `/webhooks/deliveries/${encodeURIComponent(row.delivery_id)}/redeliver`).then(
       () => say("sent again"),
@@ -96,11 +94,11 @@ function Delivery({ row, now }) {
     );
   return html`<tr data-delivery=${row.delivery_id}>
     <td title=${row.created_at}>${formatAge(row.created_at, now)}</td>
-    <td><span class=${`status ${color}`}><span aria-hidden="true">${glyph}</span> ${row.state}</span></td>
+    <td><${Glyph} look=${STATES[row.state]}>${row.state}<//></td>
     <td class="full">${printable(row.webhook_id)}</td>
     <td class="operation"><a href=${toHash(["runs", row.run_id, "timeline"])} title=${row.run_id}>${printable(row.type)} ${shortId(row.run_id)}</a>
       <span class="sub">${cut([row.webhook_id, row.last_error].filter(Boolean).join(" · "), 140)}</span></td>
-    <td class="full"><div class="two">${row.attempts} ${row.attempts === 1 ? "attempt" : "attempts"}${row.last_error ? `: ${cut(row.last_error, 120)}` : ""}</div></td>
+    <td class="full"><div class="two">${many(row.attempts, "attempt")}${row.last_error ? `: ${cut(row.last_error, 120)}` : ""}</div></td>
     <td class="mid right">${row.state !== "waiting" && can("webhooks", "write")
       ? html`<button type="button" onClick=${again}>Redeliver</button>`
       : null} <span class="sub" role="status">${cut(said, 80)}</span></td>
