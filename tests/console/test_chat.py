@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_a_stream_goes_on_after_a_reload_and_is_stopped(
         expect(shown.page.locator("[data-facts]")).to_contain_text("Cancel requested")
         expect(shown.page.locator(".compose .danger")).to_have_count(0)
         run = shown.page.locator("[data-run]").get_attribute("data-run")
-        session = shown.evaluate("location.hash").removeprefix("#/sessions/")
+        session = shown.evaluate("location.hash").removeprefix("#/sessions/").partition("?")[0]
     record = server.client.get(
         f"/sessions/{session}/runs/{run}", headers=server.bearer("me", *READS)
     ).json()
@@ -111,6 +112,29 @@ def test_a_call_is_approved_in_place_on_a_phone(server: ThreadedServer, browser:
         expect(shown.page.locator(".threads")).to_be_hidden()
         check_layout(shown)
     wait_for_status(server, f"/sessions/chat-refund/runs/{run['run_id']}", "COMPLETED")
+
+
+def test_chat_of_another_database_is_opened_and_listed(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    with open_chat(browser, server, token(server)) as shown:
+        page = shown.page
+        threads = page.locator(".threads [data-row]")
+        page.get_by_label("Who answers").select_option(label="Apart")
+        page.fill("[data-message]", "A chat apart")
+        page.keyboard.press("Enter")
+        expect(page.locator(".turn .status")).to_have_text("✓ completed")
+        expect(threads).to_have_text([re.compile("A chat apart")])
+        page.reload()
+        expect(page.locator(".bubble")).to_have_text("A chat apart")
+        page.click("text=New chat")
+        threads.click()
+        expect(page.locator(".bubble")).to_have_text("A chat apart")
+    with open_console(browser, server.url, "#/agents/agents/apart", token=token(server)) as shown:
+        shown.page.fill("[data-message]", "A run apart")
+        shown.page.click("button:text-is('Start')")
+        expect(shown.page.locator(".bubble")).to_have_text("A run apart")
+        expect(shown.page.locator(".turn .status")).to_have_text("✓ completed")
 
 
 @pytest.mark.parametrize("scopes", [(ADMIN,), ("sessions:read", "agents:read", "agents:run")])

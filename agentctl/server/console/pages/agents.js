@@ -115,7 +115,7 @@ function One({ parts }) {
       ${readable
         ? html`<${Loaded} resource=${resource} place=${place} rows=${4}>${(found) => html`<${About} kind=${kind} record=${found} />`}<//>`
         : html`<div class="panel"><h2>About</h2><p>Reading this needs <code>${printable(plural)}:${printable(id)}:read</code>.</p></div>`}
-      <${Start} kind=${kind} plural=${plural} id=${id} onStarted=${runs.reload} />
+      <${Start} kind=${kind} plural=${plural} id=${id} db=${record?.db_id} onStarted=${runs.reload} />
     </div>
     ${readable
       ? html`<section><h2 class="group">Last runs</h2>
@@ -183,7 +183,7 @@ function Tool({ tool }) {
     </div></details>`;
 }
 
-function Start({ kind, plural, id, onStarted }) {
+function Start({ kind, plural, id, db, onStarted }) {
   const names = useNames();
   const [text, setText] = useState("");
   const [session, setSession] = useState("");
@@ -197,7 +197,7 @@ function Start({ kind, plural, id, onStarted }) {
     const body = { message: text, files: files.ids, session_id: own && session.trim() ? session.trim() : undefined };
     const started = await postOnce(path`/${kind}s/${id}/runs`, body);
     if (!apart && can("sessions", "read", started.session_id)) {
-      location.hash = toHash(["sessions", started.session_id]);
+      location.hash = toHash(["sessions", started.session_id], { db });
     } else {
       setRun({ ...started, apart });
       setText("");
@@ -233,7 +233,7 @@ function Start({ kind, plural, id, onStarted }) {
     <details><summary>As curl</summary>
       <${Command} text=${`curl -N ${new URL(`${plural}/${id}/runs`, document.baseURI)} -H "Authorization: Bearer $AGENTCTL_TOKEN" -H 'Content-Type: application/json' -d ${quote(JSON.stringify({ message }))}`} /></details>
     ${run?.apart ? html`<p role="status">Started run ${can("sessions", "read", run.session_id)
-      ? html`<a href=${toHash(["sessions", run.session_id], { run: run.run_id })}>${shortId(run.run_id)}</a>` : html`<${Copy} text=${run.run_id} />`}</p>`
+      ? html`<a href=${toHash(["sessions", run.session_id], { run: run.run_id, db })}>${shortId(run.run_id)}</a>` : html`<${Copy} text=${run.run_id} />`}</p>`
     : run ? html`<${Turn} key=${run.run_id} initial=${run} names=${names} />` : null}
   </div>`;
 }

@@ -1,7 +1,7 @@
 // The chat, for the people who use the agents: their conversations, and one of them.
 
 import { render } from "../vendor/preact.mjs";
-import { can, canList, isFinal, path, state, withQuery } from "../app/api.js";
+import { can, canList, databaseOf, isFinal, mayRun, nameOf, path, state, withQuery } from "../app/api.js";
 import { Turn } from "../app/conversation.js";
 import { Above, listen, LOGO, OpenServer, Top, useShell } from "../app/shell.js";
 import { Compose, Runs, targetOf, useThread } from "../app/thread.js";
@@ -32,15 +32,15 @@ function Chat() {
   useKeys({
     n: () => document.querySelector("[data-message]")?.focus(),
     x: () => click("[data-cancel]"),
-    c: () => (location.hash = "#/"),
+    c: () => click(".threads .new"),
   });
   return html`<div class="shell chat" inert=${shell.needsToken}>
       <${OpenServer} caller=${shell.caller} />
       <nav class=${open ? "threads open" : "threads"} id="threads" aria-label="Chats"
         onKeyDown=${(event) => event.key === "Escape" && setOpen(false)}>
         <div class="brand">${LOGO} ${printable(shell.caller.info?.name || "agentctl")}</div>
-        <a class="new" href="#/">New chat</a>
-        ${reads ? html`<${Threads} key=${shell.caller.generation} id=${id} />` : html`<span class="grow"></span>`}
+        <a class="new" href=${toHash([], { db: query.db })}>New chat</a>
+        ${reads ? html`<${Threads} key=${shell.caller.generation} id=${id} db=${query.db} />` : html`<span class="grow"></span>`}
         <button type="button" class="quiet" onClick=${() => shell.setHelp(true)}>Keys <kbd>?</kbd></button>
         <a href="console">Console</a>
       </nav>
@@ -56,12 +56,12 @@ function Chat() {
     <${Above} shell=${shell} keys=${KEYS} />`;
 }
 
-/** The sessions of the caller, the last used one first. */
-function Threads({ id }) {
+/** The sessions of the caller in the database of the shown chat, the last used one first. */
+function Threads({ id, db }) {
   const now = useNow(10_000);
   // Administrators read the sessions of everybody; a caller without a name has those without one.
   const user = state.me.admin && state.me.principal !== "anonymous" ? state.me.principal : undefined;
-  const { resource, rows, more } = usePages("/sessions", { user_id: user, sort_by: "updated_at" }, { every: EVERY, key: "session_id" });
+  const { resource, rows, more } = usePages("/sessions", { user_id: user, db_id: db, sort_by: "updated_at" }, { every: EVERY, key: "session_id" });
   // One that has just begun is not in the list yet.
   useEffect(() => void (id && resource.data && rows.every((row) => row.session_id !== id) && resource.reload()), [id]);
   return html`<div class="list grow"><${Loaded} resource=${resource} place="/sessions" rows=${4}>${() => html`
@@ -70,7 +70,7 @@ function Threads({ id }) {
       const phase = row.last_run && phaseOf(row.last_run);
       const [glyph, color] = phase ? LOOKS[phase.name] : ["", ""];
       const name = cut(row.session_name, 80) || printable(row.session_id);
-      return html`<a key=${row.session_id} data-row href=${toHash(["sessions", row.session_id])} aria-current=${row.session_id === id ? "page" : null}>
+      return html`<a key=${row.session_id} data-row href=${toHash(["sessions", row.session_id], { db })} aria-current=${row.session_id === id ? "page" : null}>
         <span class="name" dir="auto">${name}</span>
         <span class="about">${phase ? html`<span class=${color} aria-hidden="true">${glyph}</span><span class="hidden">${phase.words}</span>` : null}
           ${formatAge(row.updated_at, now)}</span></a>`;
@@ -83,7 +83,7 @@ function Thread({ id, query }) {
   const session = useResource(place);
   const names = useNames();
   const to = session.data && targetOf(session.data);
-  const name = to && (names.get(`${to.kind}:${to.id}`) || to.id);
+  const name = to && nameOf(session.data, names);
   return html`<${Page} title=${session.data?.session_name || "Chat"} aside=${to ? html`<span>with ${printable(name)}</span>` : null}>
     <${Loaded} resource=${session} place=${place} rows=${4}>
       ${(data) => html`<${Guard}><${Talk} id=${id} to=${to} user=${data.user_id} query=${query} names=${names} /><//>`}
@@ -109,7 +109,7 @@ function Box({ last, children, ...compose }) {
     // On a touch screen the focus opens the keyboard.
     if (matchMedia("(pointer: fine)").matches) document.querySelector("[data-message]")?.focus();
   }, []);
-  const stops = last && !isFinal(last) && last.cancel_requested_at == null && can(`${compose.to.kind}s`, "run", compose.to.id);
+  const stops = last && !isFinal(last) && last.cancel_requested_at == null && mayRun(last);
   return html`<${Compose} ...${compose}>${children}
     ${stops ? html`<button type="button" class="danger" onClick=${() => click(`#run-${CSS.escape(last.run_id)} [data-cancel]`)}>
       <span aria-hidden="true">■</span> Stop</button>` : null}<//>`;
@@ -124,7 +124,7 @@ function NewChat({ query }) {
   const [kind, id] = split(wanted);
   const chosen = choices.find((each) => keyOf(each) === wanted);
   const started = (run) => {
-    if (can("sessions", "read", run.session_id)) location.hash = toHash(["sessions", run.session_id]);
+    if (can("sessions", "read", run.session_id)) location.hash = toHash(["sessions", run.session_id], { db: databaseOf(kind, id) });
     else setRuns((old) => old.concat(run));
   };
   const change = (run) => setRuns((old) => old.map((each) => (each.run_id === run.run_id ? run : each)));
@@ -135,7 +135,7 @@ function NewChat({ query }) {
           ? html`<b dir="auto">${cut(chosen.name || id, 80)}</b>${chosen.description ? html`<span dir="auto">${cut(chosen.description, 300)}</span>` : null}`
           : html`<span>${id ? `The ${kind} ${cut(id, 64)}` : canList("agents") ? "There is nobody that you may talk to." : "Your token may not list the agents: it needs agents:read."}</span>`}<//>`}
     <${Box} to=${{ kind: kind || "agent", id }} session=${runs.at(-1)?.session_id} last=${runs.at(-1)} onStarted=${started}>
-      ${choices.length && !runs.length ? html`<select aria-label="Who answers" value=${wanted} onChange=${(event) => setQuery({ with: event.target.value })}>
+      ${choices.length && !runs.length ? html`<select aria-label="Who answers" value=${wanted} onChange=${(event) => setQuery({ with: event.target.value, db: databaseOf(...split(event.target.value)) })}>
         ${chosen || !wanted ? null : html`<option value=${wanted}>${cut(id, 40)}</option>`}
         ${choices.map((each) => html`<option key=${keyOf(each)} value=${keyOf(each)}>${cut(each.name || each.id, 40)}</option>`)}
       </select>` : null}
