@@ -56,6 +56,7 @@ CONVENTIONS = {
 
 def test_every_convention_has_a_test_or_a_refusal() -> None:
     page = " ".join((ROOT / "docs/cli.md").read_text().split())
+    assert len(CONVENTIONS) == 39
     for convention, proof in CONVENTIONS.items():
         place, _, name = proof.partition(":")
         if place == "refused":

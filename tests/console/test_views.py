@@ -18,6 +18,7 @@ from tests.console.browser import ConsolePage, check_view, expect, needs_browser
 from tests.console.deployed import hold, start, token
 from tests.console.test_widths import check_layout
 from tests.deployment import ADMIN
+from tests.server.files_of_runs import build_png, upload
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
@@ -49,6 +50,8 @@ ALL = (
     View("#/sessions?search=failure", "a failure"),
     View("#/sessions/axe", "add(a=1, b=2)", click="text=add(a=1, b=2)"),
     View("#/sessions/axe", "add(a=1, b=2)", click="button:text-is('Rename')"),
+    View("#/sessions/axe", "add(a=1, b=2)", click="button:text-is('Release')"),
+    View("#/sessions", "Last used", click="button:text-is('Files')"),
     View("#/sessions/song", "Sing about tea", click="[aria-label='Show as JSON'] >> nth=0"),
     View("#/runs", "stopping ·"),
     View("#/runs?all=1", "completed"),
@@ -96,7 +99,15 @@ EMPTY = (
 )
 """The pages of a caller without a session and without the other scopes."""
 
-CHAT = (View("", "New chat"), View("#/sessions/song", "Sing about tea"), View("#/none", "New chat"))
+CHAT = (
+    View("", "New chat"),
+    View("#/sessions/song", "Sing about tea"),
+    View("#/sessions/axe", "MODEL_UNAVAILABLE", click="text=add(a=1, b=2)"),
+    View("#/sessions/refunds", "amount", click="text=Edit the arguments"),
+    View("#/sessions/unknown", "Not here, or not yours"),
+    View("#/none", "New chat", click="button:has-text('Keys')"),
+)
+"""The pages of the chat, and the states of them."""
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +118,8 @@ def records(server: ThreadedServer) -> dict[str, str]:
     run = start(server, "teams/choir", "song", "Sing about tea").json()["run_id"]
     start(server, "agents/refunds", "refunds", '{"order": "A-130", "amount": 120}')
     hold(server, "axe")
+    with server.deployment.client(server.url, "boss") as client:
+        upload(client, "picture.png", build_png())
     listed = server.client.get("/approvals", headers=server.bearer("boss", ADMIN)).json()["data"]
     (approval,) = [each for each in listed if "A-130" in str(each) and each["status"] == "pending"]
     return {"run": run, "tool": tool, "approval": approval["approval_id"]}

@@ -62,6 +62,9 @@ SEQUENCE = (
 )
 """Pages in the order in which a person reads them, in one terminal and with one demo."""
 
+STEPS = 197
+"""The commands of these pages that a person executes, at least."""
+
 KIND_PAGES = tuple(
     f"docs/guides/{kind}.md"
     for kind in ("function", "pydantic-ai", "langgraph", "agno", "openai-agents")
@@ -248,3 +251,5 @@ def test_every_page_with_commands_is_tested() -> None:
     assert with_commands == {*SEQUENCE, *KIND_PAGES, PAGE_WITH_POSTGRES}
     commands = {command.text for tested in pages() for command in tested.commands()}
     assert commands >= NOT_EXECUTED.keys()
+    steps = [each for name in SEQUENCE for each in page(name).commands()]
+    assert len([each for each in steps if each.text not in NOT_EXECUTED]) >= STEPS
