@@ -1,9 +1,15 @@
-"""A server of the library of MCP whose tools return pictures, sound and documents."""
+"""A server of the library of MCP whose tools return pictures, sound and documents.
+
+python tests/server/media_server.py PICTURE PAPER [LEDGER]
+
+LEDGER is a file that gets a line for each call of `draw`.
+"""
 
 from __future__ import annotations
 
 import base64
 import sys
+from pathlib import Path
 
 from mcp.server import MCPServer
 from mcp.types import (
@@ -30,6 +36,9 @@ def embed(uri: str, data: bytes) -> EmbeddedResource:
 
 @server.tool(structured_output=False)
 def draw() -> list[TextContent | ImageContent | EmbeddedResource]:
+    for ledger in sys.argv[3:]:
+        with Path(ledger).open("a") as lines:
+            lines.write("draw\n")
     return [
         TextContent(type="text", text="drawn"),
         ImageContent(type="image", data=encode(PICTURE), mime_type="image/png"),

@@ -32,6 +32,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import parse_rfc3339, whole_seconds
 from agentctl.runs.log.event_rows import decode_events
+from agentctl.runtime.files import build_files
 from agentctl.runtime.journal import ENDED, STEP_PREFIX
 from agentctl.runtime.pauses import WaitingCall
 from agentctl.runtime.tracing import SPAN_STATUSES
@@ -283,31 +284,29 @@ def _close_calls(transcript: Transcript, state: dict[str, Any], ended: Sequence[
     """Add the results of the calls of an answer; there is one for each if a later answer exists."""
     is_native = "conversation" not in state
     results: dict[str, str] = {} if is_native else dict(state["results"])
+    files = {} if is_native else dict(state["conversation"].get("result_files", {}))
     arguments = {} if is_native else {call["id"]: call["arguments"] for call in state["calls"]}
     for step in sorted(ended, key=lambda step: step.ended_at or 0):
         call_id, outcome = step.call_id or "", _read_result(step)
-        results[call_id] = outcome["text"]
+        results[call_id], files[call_id] = outcome["text"], outcome.get("files")
         if call_id not in transcript.open_calls:
             given = outcome.get("arguments") or arguments[call_id]
             transcript.open_call(call_id, step.name or "", given, step.started_at)
         if run_id := outcome.get("run_id"):
             transcript.spans.name_member(call_id, run_id)
-        transcript.close_call(call_id, outcome["text"], error=outcome["failed"], at=step.ended_at)
+        text, failed = outcome["text"], outcome["failed"]
+        transcript.close_call(call_id, text, error=failed, at=step.ended_at, files=files[call_id])
     if is_native:
         return
     state["messages"] = [
         *state["messages"],
         *(
-            {
-                "role": "tool",
-                "content": results[call["id"]],
-                "tool_call_id": call["id"],
-                "tool_name": call["name"],
-            }
+            {"role": "tool", "content": results[call["id"]], "tool_call_id": call["id"],
+             "tool_name": call["name"], **build_files(files.get(call["id"]))}
             for call in state["calls"]
             if call["id"] in results
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _read_result(step: StepRow) -> dict[str, Any]:
