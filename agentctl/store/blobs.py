@@ -33,6 +33,7 @@ _LISTED = 500
 _S3_PARTS_AT_ONCE = 2
 _S3_SECONDS = "30s"
 _PROBE = "probe"
+_LAST = "~"  # sorts after all keys
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -195,6 +196,7 @@ class BucketStore:
                 'files.store = "s3" needs the extra s3', hint=build_extra_command("s3")
             ) from None
         self.incoming = settings.folder / ".incoming"
+        self._bucket = settings.bucket
         config: S3Config = {}
         if settings.endpoint:
             config["endpoint"] = settings.endpoint
@@ -226,7 +228,7 @@ class BucketStore:
         try:
             await _translate(put)
         except FileNotFoundError:
-            raise _build_unavailable("there is no such bucket") from None
+            raise self._build_no_bucket() from None
 
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
         import obstore
@@ -237,6 +239,7 @@ class BucketStore:
             try:
                 piece = bytes(await _translate(got))
             except FileNotFoundError:
+                await self._check_bucket()
                 piece = b""
             if not piece:
                 raise _build_missing()
@@ -270,7 +273,26 @@ class BucketStore:
         try:
             return await _translate(obstore.head_async(self._store, key))
         except FileNotFoundError:
+            await self._check_bucket()
             return None
+
+    async def _check_bucket(self) -> None:
+        """Raise Unavailable if there is no bucket: S3 reports that as missing bytes, too."""
+        import obstore
+        from obstore.exceptions import BaseError
+
+        pages = obstore.list(self._store, offset=_LAST, chunk_size=1)
+        try:
+            await _read_page(pages)
+        except BaseError as error:
+            if "NoSuchBucket" in str(error):
+                raise self._build_no_bucket() from None
+            raise _build_unavailable(type(error).__name__) from None
+
+    def _build_no_bucket(self) -> errors.Unavailable:
+        return _build_unavailable(
+            f"there is no bucket {self._bucket}", "check bucket, endpoint and region in [files]"
+        )
 
 
 def _read_time(found: ObjectMeta) -> int:
@@ -380,7 +402,5 @@ def _build_missing() -> errors.BytesMissing:
     )
 
 
-def _build_unavailable(reason: str) -> errors.Unavailable:
-    return errors.Unavailable(
-        "The store of files does not work", cause=reason, hint="check the table [files]"
-    )
+def _build_unavailable(reason: str, hint: str = "check the table [files]") -> errors.Unavailable:
+    return errors.Unavailable("The store of files does not work", cause=reason, hint=hint)

@@ -153,9 +153,18 @@ def test_store_that_does_not_work_is_an_error(
     assert bucket.run("db", "backup", str(file)).code == 0
     before = (tmp_path / "agentctl.db").stat().st_ino
     bucket.configure(endpoint, bucket="absent")
-    checked = bucket.run("db", "check")
-    assert checked.code == 1
-    assert "The store of files does not work" in checked.stdout + checked.stderr
+    absent = "the store of files does not work: there is no bucket absent"
+    for code, *words in (
+        (1, "db", "check"),
+        (1, "doctor"),
+        (7, "db", "backup", f"{tmp_path}/absent.db"),
+    ):
+        failed = bucket.run(*words)
+        told = " ".join((failed.stdout + failed.stderr).lower().split())
+        assert failed.code == code, told
+        assert absent in told.replace(" cause:", ":"), told
+        assert "missing" not in told, told
+        assert "check bucket, endpoint and region in [files]" in told, told
     bucket.configure(f"http://127.0.0.1:{find_free_port()}")
     for code, *words in (
         (1, "check"), (7, "backup", str(tmp_path / "2.db")), (7, "restore", str(file), "--replace")
