@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,19 +60,33 @@ def test_copy_moves_a_database_and_names_the_new_place(
         assert "secret" not in ended.stderr
     ended = agentctl("db", "copy", *to, "--status", "-o", "json")
     assert json.loads(ended.stdout)["stage"] == "none", ended.stderr
+    digest = hashlib.sha256(b"123456789").hexdigest()
+    change(
+        file,
+        "INSERT INTO files (file_id, name, media_type, size, sha256, blob, origin, version,"
+        f" created_at) VALUES ('lost', 'a.txt', 'text/plain', 9, '{digest}', 'u/{digest}',"
+        " 'upload', 1, 1)",
+    )
+    lacking = agentctl("db", "copy", *to)
+    assert (lacking.code, "bytes of 1 files are missing" in lacking.stderr) == (1, True), lacking
+    assert "such as those of file lost" in lacking.stderr
+    stored = config.with_name("files") / "u"
+    stored.mkdir(parents=True)
+    (stored / digest).write_bytes(b"123456789")
     ended = agentctl("db", "copy", *to, "-o", "json")
+    assert f"bytes of 1 files are in the folder {stored.parent}: do not change" in ended.stderr
     status = json.loads(ended.stdout)
-    assert [status[name] for name in ("stage", "copied", "rows")] == ["copied", 2, 2]
+    assert [status[name] for name in ("stage", "copied", "rows")] == ["copied", 3, 3]
     checked = agentctl("db", "check", *where)
     assert (checked.code, checked.stdout.count("trigger")) == (0, 1), checked.stdout
     early, closed = config.with_name("early.db"), config.with_name("closed.db")
     assert agentctl("db", "backup", str(early), *where).code == 0
     ended = agentctl("db", "copy", *to, "--finish", "-o", "json")
-    assert json.loads(ended.stdout)["rows"] == 2
+    assert json.loads(ended.stdout)["rows"] == 3
     assert f"moved to {target.url} (schema {target.search_path})" in ended.stderr
     ended = agentctl("db", "copy", *to, "--status", "-o", "json")
     finished = json.loads(ended.stdout)
-    assert [finished[name] for name in ("stage", "copied", "rows")] == ["finished", 2, 2]
+    assert [finished[name] for name in ("stage", "copied", "rows")] == ["finished", 3, 3]
     assert status["started_at"] == finished["started_at"] < finished["finished_at"]
     assert status["finished_at"] is None
     for command in (["sessions", "list"], ["serve", "--port", "0"]):

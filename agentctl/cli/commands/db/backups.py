@@ -91,7 +91,12 @@ async def back_up(
         if others:
             names = ", ".join(each.id for each in others)
             note(f"it has one database; back up the others with --db: {names}")
-        _report_files(settings, copied, f"in backup-files next to {backup['file']}: keep both")
+        place = f"in backup-files next to {backup['file']}: keep both"
+        if settings.files.store == "s3":
+            place = (
+                f"in {_describe_store(settings)}: back it up separately, for example by versions"
+            )
+        _report_files(copied, place)
         return
     write_line(databases.format_dump_command(entry, file))
     note("nothing was copied: run this command where the PostgreSQL client programs are installed")
@@ -109,10 +114,8 @@ def _describe_store(settings: Settings) -> str:
     return f"the bucket {files.bucket}" if files.store == "s3" else f"the folder {files.folder}"
 
 
-def _report_files(settings: Settings, copied: CopiedFiles, place: str) -> None:
+def _report_files(copied: CopiedFiles, place: str) -> None:
     """Write where the bytes of files are; SomethingWrong if some are missing."""
-    if settings.files.store == "s3":
-        place = f"in {_describe_store(settings)}: back it up separately, for example by versions"
     if copied.files:
         note(f"the bytes of {copied.files - copied.files_missing} files are {place}")
     if copied.files_missing:
@@ -223,7 +226,7 @@ async def restore(
     if restored["moved_to"] is not None:
         note(f"the former database is {restored['moved_to']}")
     _note_held_deliveries(restored)
-    _report_files(settings, copied, f"in {_describe_store(settings)}")
+    _report_files(copied, f"in {_describe_store(settings)}")
 
 
 def _note_held_deliveries(settled: Mapping[str, object]) -> None:
@@ -273,7 +276,8 @@ async def copy(
 
     The first call copies all rows and records what changes meanwhile; if it ends early, run it
     again. Then --finish compares both databases, lets no run start, waits for the live runs, and
-    closes the source: servers of it refuse writes with DATABASE_MOVED and do not start again.
+    closes the source: servers of it refuse writes with DATABASE_MOVED and do not start again. Exit
+    code 1 if the store of [files] lacks bytes of files.
     """
     if finish + status + abandon > 1:
         raise UsageError("give one of --finish, --status and --abandon")
@@ -303,6 +307,7 @@ async def copy(
             )
         out.show_record(asdict(found), _STATUS, "stage")
         note(f"copied {found.source}; its changes are recorded; to move: add --finish")
+        await _look_for_bytes(settings, entry)
         return
     seconds = WAIT_SECONDS if wait is None else wait
     async with showing_progress(counter):
@@ -311,9 +316,19 @@ async def copy(
             indexes_texts=searched,
         )  # fmt: skip
     out.show_record(facts, _FINISHED, "to")
-    note(f"the bytes of files stay in {_describe_store(settings)}: do not change [files]")
     url = build_url(str(facts["to"]))
     note(f"moved to {url}: name it in [[databases]] url, and start the servers again")
+    await _look_for_bytes(settings, entry)
+
+
+async def _look_for_bytes(settings: Settings, source: Database) -> None:
+    """Write where the bytes of the files of a copy are; its source has the same rows."""
+    from agentctl.admin.file_checks import count_files
+
+    counter = Counter("")
+    async with showing_progress(counter):
+        found = await count_files(source, settings.files, counter.show)
+    _report_files(found, f"in {_describe_store(settings)}: do not change [files]")
 
 
 def _find_target(settings: Settings, target: str) -> Database:
