@@ -108,15 +108,17 @@ class HostedRun:
         return self.environment.spec.input if value is None else value
 
     async def load_prompt(self, text: str) -> Message:
-        """Return a message of the user with the files of the run, see `load_messages`."""
+        """Return a message of the user with all files of the run, see `load_messages`."""
         files = build_files(self.environment.spec.files)
-        (message,) = await self.load_messages([{"role": "user", "content": text, **files}])
+        (message,) = await self._load([{"role": "user", "content": text, **files}])
         return message
 
     async def load_messages(self, messages: Iterable[Message]) -> Sequence[Message]:
         """Return neutral messages with the bytes of their files, as `LoadedFile`s in `files`."""
-        listed = [*messages]
-        loaded = await load_files(leave_out_files(listed), self.environment.files)
+        return await self._load(leave_out_files([*messages]))
+
+    async def _load(self, messages: Sequence[Message]) -> Sequence[Message]:
+        loaded = await load_files(messages, self.environment.files)
         for message in loaded:
             self.hidden.add(message.get("files", ()))
         return loaded
