@@ -23,9 +23,6 @@ from agentctl.server.answers import Call
 from agentctl.server.requests import check_announced_length, parse_form
 from agentctl.store.threads import call_in_thread
 
-FILES_ALONE = "Look at the files of this message."
-"""The message of a run whose client sends files without a text."""
-
 
 class GivenFile(NamedTuple):
     """A file in a request: the id of a stored one, or its bytes as base64 text.

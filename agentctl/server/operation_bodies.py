@@ -88,14 +88,16 @@ class RunBody(TypedDict, total=False):
     """A run to start."""
 
     __pydantic_config__ = {  # type: ignore[misc]  # noqa: RUF012  # declared so for pydantic
-        # Not `anyOf`: generators of clients would take it for several types of body.
+        # Not `anyOf` itself: generators of clients would take it for several types of body.
         "json_schema_extra": {
-            "if": {"not": {"required": ["message"]}},
+            "if": {"not": {"anyOf": [{"required": ["message"]}, {"required": ["files"]}]}},
             "then": {"required": ["input"]},
         }
     }
 
-    message: Annotated[str, Field("Message to send; required without `input`", min_length=1)]
+    message: Annotated[
+        str, Field("Message to send; required without `input` and `files`", min_length=1)
+    ]
     input: Annotated[Object, Field(f"Input of an agent in code, stored with the run; {_AS_TEXT}")]
     stream: Annotated[bool, Field(_STREAM)]
     background: Annotated[bool, Field(_BACKGROUND)]

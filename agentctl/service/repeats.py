@@ -244,8 +244,9 @@ class RepeatOperations(RunOperations):
         if not await find_repeated(database, identity):
             _check_confirmed(build_plan(stored, origin, runs_code=repeat.runs_code), request)
         submission = await self.build_submission(
-            component.kind, component.id, start, (), stream=stream, identity=identity
-        )
+            component.kind, component.id, start, (), stream=stream, identity=identity,
+            has_files=bool(repeat.files),
+        )  # fmt: skip
         check_files(self.hosting.catalog, component, map(get_reference, repeat.files))
         files, copies = repeat.files, dict[str, str]()
         if repeat.is_new_session:

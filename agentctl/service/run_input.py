@@ -41,12 +41,16 @@ class RunInput(NamedTuple):
 
 
 async def read_run_input(
-    catalog: Catalog, component: Component, request: RunRequest, limits: Limits
+    catalog: Catalog, component: Component, request: RunRequest, limits: Limits, *, has_files: bool
 ) -> RunInput:
     """Return the checked message and object of a request.
 
     If the agent needs an object and the request has a message alone, the object is that of the
     JSON text of the message.
+
+    Args:
+        has_files: True if the message has files that the request does not name. With files the text
+            of a message may be empty.
 
     Raises:
         ValidationFailed: both are missing, one of them has a problem, or the component takes no
@@ -54,16 +58,18 @@ async def read_run_input(
         TooLarge: one is larger than its limit.
     """
     message, value = request.message, request.input
+    has_files = has_files or bool(request.files)
     if component.durable and request.dependencies is not None:
         raise ValidationFailed(
             f"dependencies are not stored, so a durable {component.kind} cannot have them",
             hint="send what the run needs as metadata or in its input",
         )
 
-    if message is None and value is None:
+    if message is None and value is None and not has_files:
         raise ValidationFailed("message is required")
+    message = "" if message is None and value is None else message
     if message is not None:
-        _check_message(message, limits.message_bytes)
+        _check_message(message, limits.message_bytes, has_files=has_files)
 
     text = dump_checked_json("input", value, limits.state_bytes)
     agent = catalog.find_input_agent(component)
@@ -201,8 +207,8 @@ async def dump_request_tools(
     return text
 
 
-def _check_message(message: str, limit: int) -> None:
-    if not message.strip():  # Providers refuse a message without a letter.
+def _check_message(message: str, limit: int, *, has_files: bool) -> None:
+    if not (has_files or message.strip()):  # Providers refuse a message without a letter.
         raise ValidationFailed("message must not be empty")
     check_text("message", message)
     if len(message.encode()) > limit:

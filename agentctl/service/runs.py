@@ -263,11 +263,13 @@ class RunOperations(OperationFamily):
         *,
         stream: bool,
         identity: Idempotency | None = None,
+        has_files: bool = False,
     ) -> Submission:
         """Check a request as far as possible without the database.
 
         Args:
             identity: its identity, if it is not that of a start with the same fields.
+            has_files: True if its message has files that the request does not name.
         """
         component = self.lookups.component(kind, component_id)
         session_id = request.session_id
@@ -276,7 +278,9 @@ class RunOperations(OperationFamily):
         session_id = check_session_id(session_id)
         component = self.hosting.catalog.choose_side(component, session_id)
         hosting = self.hosting
-        given = await read_run_input(hosting.catalog, component, request, hosting.settings.limits)
+        given = await read_run_input(
+            hosting.catalog, component, request, hosting.settings.limits, has_files=has_files
+        )
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
         user_id = self.lookups.resolve_owner(request.user_id)

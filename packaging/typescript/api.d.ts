@@ -3164,7 +3164,7 @@ export interface components {
             input?: {
                 [key: string]: unknown;
             } | null;
-            /** @description Message to send; required without `input` */
+            /** @description Message to send; required without `input` and `files` */
             message?: string;
             /** @description Stored with the run and given to the code of tools and agents; in a form a JSON object as text */
             metadata?: {
@@ -3253,7 +3253,7 @@ export interface components {
             input?: {
                 [key: string]: unknown;
             } | null;
-            /** @description Message to send; required without `input` */
+            /** @description Message to send; required without `input` and `files` */
             message?: string;
             /** @description Stored with the run and given to the code of tools and agents; in a form a JSON object as text */
             metadata?: {

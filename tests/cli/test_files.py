@@ -78,10 +78,17 @@ def test_message_has_files(through: Agentctl, tmp_path: Path) -> None:
     transcript = through("sessions", "get", record["session_id"], "-o", "text")
     assert transcript.stdout.count("file: note.txt (text/plain)") == 2, transcript.stdout
 
+    alone = through("runs", "start", "--agent", "echo", "--file", str(note), "-o", "json")
+    assert json.loads(alone.raw)["content"] == "File note.txt:\n\nfrom the file", alone.stderr
+    assert json.loads(alone.raw)["input"] == ""
+    nothing = through("runs", "start", "--agent", "echo")
+    assert (nothing.code, "no message given" in nothing.stderr) == (2, True)
+
     before = through("files", "list", "-o", "name").lines
     refused = through(*start, "--file", str(note), "--file", str(picture))
     assert through("files", "list", "-o", "name").lines == before
     assert refused.code == 2
+    assert refused.stderr.count('add "image" to takes of the model') == 1, refused.stderr
     assert "does not take dot.png, a file of the kind image" in refused.stderr
     keyed = through(*start, "--file", str(note), "--idempotency-key", "k")
     assert (keyed.code, "--file-id" in keyed.stderr) == (2, True)

@@ -385,3 +385,21 @@ def test_an_administrator_attaches_for_the_user_of_the_session(
         wait_for_picture(shown, ".asked")
     files = site.client.get("/files?session_id=of-june", headers=june).json()["data"]
     assert {each["user_id"] for each in files} == {"june"}
+
+
+def test_a_picture_is_sent_without_text(
+    site: ThreadedServer, browser: Browser, model_endpoint: ModelEndpoint
+) -> None:
+    with open_page(browser, site, "#/?with=agent:seeing", "alone", "chat") as shown:
+        page = shown.page
+        send = page.get_by_role("button", name="Send")
+        page.wait_for_selector("button.attach")
+        expect(send).to_be_disabled()
+        choose(shown, dot_png=build_png(27))
+        expect(send).to_be_enabled()
+        send.click()
+        expect(page.locator(".turn .status")).to_have_text("✓ completed")
+        wait_for_picture(shown, ".asked")
+        check_accessibility(shown)
+    (part,) = model_endpoint.requests("history")[-1]["messages"][-1]["content"]
+    assert part["image_url"]["url"].endswith(base64.b64encode(build_png(27)).decode())

@@ -19,6 +19,9 @@ OWN = ("langgraph", "pydantic_ai", "agno", "openai_agents")
 KNOWN = tuple(f"known_{name}" for name in OWN)
 
 CONFIG = """
+[files]
+run_bytes = 120_000_000
+
 [[models]]
 id = "seeing"
 provider = "openai"
@@ -83,6 +86,34 @@ def test_agent_of_a_library_looks_at_the_bytes(site: Site, agent: str) -> None:
     assert base64.urlsafe_b64encode(picture) not in stored
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", [*OWN, *KNOWN])
+def test_agent_of_a_library_gets_a_picture_without_text(site: Site, agent: str) -> None:
+    picture, model = build_png(60), "history" if agent in KNOWN else "echo"
+    form = {"stream": False, "files": [site.put("dot.png", picture)]}
+    record = site.client.post(f"/agents/{agent}/runs", json=form).json()
+    (prompt,) = [each for each in site.sent(model) if each["role"] == "user"]
+    pictures = [part for part in prompt["content"] if part["type"] == "image_url"]
+    assert base64.b64encode(picture).decode() in json.dumps(pictures)
+    # agno sends an empty text. The endpoint of `echo` answers with none, an error for pydantic-ai.
+    assert len(pictures) == len(prompt["content"]) or agent == "agno"
+    assert record["status"] == "COMPLETED" or agent == "pydantic_ai", record
+    site.run(agent, "again", session_id=record["session_id"])
+
+
+@pytest.mark.slow
+def test_message_has_all_files_that_a_run_may_have(site: Site) -> None:
+    """The bound of a model call is for the files of earlier messages."""
+    ids = [site.put(f"{at}.png", build_png(at) + bytes(21_500_000)) for at in range(5)]
+    first = site.run("langgraph", "look", *ids)
+    assert str(site.sent("echo")[-1])[:9_999].count("is left out") == 0
+    assert len(site.sent("echo")[-1]["content"]) == 6
+    site.run("langgraph", "again", session_id=first["session_id"])
+    earlier = site.sent("echo")[-3]["content"]
+    assert str(earlier).count("is left out.]") == 5
+    site.endpoint.forget()
+
+
 def test_library_with_a_window_leaves_files_out_first(site: Site) -> None:
     first = site.run("fitted", "first " + "x" * 500, site.put("one.png", build_png(50)))
     second = site.put("two.png", build_png(51))
@@ -100,7 +131,7 @@ def test_code_reads_the_files_of_its_message(site: Site) -> None:
     output = record["output"]
     assert output["found"] == {"dot.png": picture.hex(), "paper.pdf": PDF.hex()}
     assert (output["path"], output["suffix"]) == (picture.hex(), ".png")
-    later = site.run("reader", "look", site.put("b.png", picture), session_id=record["session_id"])
+    later = site.run("reader", "", site.put("b.png", picture), session_id=record["session_id"])
     assert later["output"]["shown"] == ["dot.png", "paper.pdf"]
 
 

@@ -229,6 +229,37 @@ def test_chat_of_the_ai_sdk_sends_a_picture(
     assert list_sent(model_endpoint) == [[image(build_png(17))]]
 
 
+def test_pictures_need_no_text(served: ThreadedServer, model_endpoint: ModelEndpoint) -> None:
+    headers, data = served.bearer("ada", *SCOPES), build_png(19)
+    source = {"type": "data", "value": base64.b64encode(data).decode(), "mimeType": "image/png"}
+    agui = {
+        "threadId": "textless-agui", "runId": "r1", "state": {}, "tools": [], "context": [],
+        "messages": [{"id": "m", "role": "user", "content": [{"type": "image", "source": source}]}],
+        "forwardedProps": {},
+    }  # fmt: skip
+    file = {"type": "file", "mediaType": "image/png", "url": as_url(data, "image/png")}
+    ai_sdk = {
+        "id": "textless-ai", "trigger": "submit-message",
+        "messages": [{"id": "m1", "role": "user", "parts": [file]}],
+    }  # fmt: skip
+    chat = {"model": "seeing", "messages": [{"role": "user", "content": [image(data)]}]}
+    for path, body in (
+        ("/agui/agents/seeing", agui), ("/ai/agents/seeing", ai_sdk), ("/v1/chat/completions", chat)
+    ):  # fmt: skip
+        response = served.client.post(path, headers=headers, json=body)
+        assert response.status_code == 200, response.text
+        assert model_endpoint.requests("history")[-1]["messages"][-1]["content"] == [image(data)]
+    for fields in ({}, {"message": ""}):
+        response = served.client.post(
+            "/agents/seeing/runs",
+            headers=headers,
+            data={"stream": "false", **fields},
+            files=[("images", ("dot.png", io.BytesIO(data), "image/png"))],
+        )
+        assert response.json().get("status") == "COMPLETED", response.text
+        assert list_sent(model_endpoint) == [[image(data)]]
+
+
 def test_form_of_agentos_has_files_and_its_record_links_to_them(
     served: ThreadedServer, model_endpoint: ModelEndpoint
 ) -> None:

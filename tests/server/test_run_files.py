@@ -198,7 +198,10 @@ def test_files_that_cannot_be_given_are_refused_before_the_run(site: Site) -> No
 
     status, text = refuse(site, path.format("blind"), [picture])
     assert status == 422
-    assert "the model blind of the agent blind does not take dot.png, a file of the kind" in text
+    assert json.loads(text)["detail"] == (
+        "files: the model blind of the agent blind does not take dot.png, a file of the kind image."
+        ' If its provider does, add "image" to takes of the model in the configuration'
+    )
     for file_id in ("unknown", of_other, bound["file_id"]):
         status, text = refuse(site, path.format("seeing"), [file_id])
         assert (status, json.loads(text)["detail"]) == (404, "File not found")
@@ -207,6 +210,36 @@ def test_files_that_cannot_be_given_are_refused_before_the_run(site: Site) -> No
     assert refuse(site, path.format("seeing"), [1])[0] == 422
     assert refuse(site, "/teams/world-team/runs", [picture])[0] in (404, 422)
     assert site.client.get("/runs").json()["meta"]["total_count"] == before
+
+
+def test_message_with_files_needs_no_text(site: Site, vendor_endpoint: ModelEndpoint) -> None:
+    picture = build_png(21)
+    shown = {"type": "image_url", "image_url": {"url": as_url(picture, "image/png")}}
+    for path in ("/agents/seeing", "/teams/mixed"):
+        form: dict[str, Any] = {"stream": False, "files": [site.put("dot.png", picture)]}
+        record = site.client.post(f"{path}/runs", json=form).json()
+        assert (record.get("status"), record.get("input")) == ("COMPLETED", ""), (path, record)
+        assert shown in site.sent()[-1]["content"], path
+    first = site.run("seeing", "", site.put("dot.png", picture))
+    assert site.sent()[-1]["content"] == [shown]
+    assert first["messages"][0]["content"] == ""
+    again = f"/agents/seeing/runs/{first['run_id']}"
+    for verb, body in (("retry", {}), ("fork", {"at": 1})):
+        repeated = site.client.post(f"{again}/{verb}", json={"stream": False, **body}).json()
+        assert repeated.get("status") == "COMPLETED", repeated
+        assert site.sent()[-1]["content"] == [shown]
+    site.run("seeing", "and now?", session_id=first["session_id"])
+    assert site.sent()[0]["content"] == [shown]
+    for body in ({"files": []}, {"files": None}, {}, {"message": " ", "files": []}):
+        refused = site.client.post("/agents/seeing/runs", json={"stream": False, **body})
+        assert (refused.status_code, "message" in refused.text) == (422, True), body
+    # The endpoint answers with the text, and Google's with none is refused.
+    for vendor in ("anthropic", "google"):
+        vendor_endpoint.forget()
+        form = {"stream": False, "files": [site.put("paper.pdf", PDF)]}
+        assert site.client.post(f"/agents/{vendor}/runs", json=form).status_code == 200
+        sent = json.dumps(vendor_endpoint.requests()[-1])
+        assert ("application/pdf" in sent, '"text": ""' in sent) == (True, False), sent
 
 
 def test_key_covers_the_files(site: Site) -> None:

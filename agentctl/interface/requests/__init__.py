@@ -358,10 +358,10 @@ class BulkDeletion:
 class RunRequest:
     """A run to start (docs/contract.md "Runs").
 
-    `message` may be absent if there is an `input`: an object for an agent in code, which is stored
-    with the run. A repeat with the same `idempotency_key` (1 to 255 visible ASCII characters)
-    returns the run of the first request, for 24 hours. `metadata` is stored with the run and given
-    to its code. `session_state` replaces top-level keys of the state of the session.
+    `message` may be absent if there are `files`, or an `input`: an object for an agent in code,
+    which is stored with the run. A repeat with the same `idempotency_key` (1 to 255 visible ASCII
+    characters) returns the run of the first request, for 24 hours. `metadata` is stored with the
+    run and given to its code. `session_state` replaces top-level keys of the state of the session.
     `output_schema` is the JSON Schema of a structured result. `dependencies` is given to the code
     of the run and not stored. `client_tools` are tools that the caller executes, each with `name`,
     `description` and `parameters`. `tool_choice` is `required`, or the name of one of them. A run

@@ -48,7 +48,7 @@ from agentctl.records.routes import RouteTable, operation_ids
 from agentctl.records.runs import FoundTurn
 from agentctl.records.text import is_component_id, is_session_id
 from agentctl.server.answers import BytesResponse, Call, json_response
-from agentctl.server.given_files import FILES_ALONE, store_files
+from agentctl.server.given_files import store_files
 from agentctl.server.requests import read_json_body
 from agentctl.server.routing import Face, match_route
 
@@ -159,7 +159,7 @@ async def _run(
     newest = given.get(len(turn.messages.earlier), ())
 
     request = RunRequest(
-        message=turn.messages.message or (FILES_ALONE if newest else ""),
+        message=turn.messages.message,
         files=await store_files(call.operations, newest),
         session_id=session_id,
         background=turn.background,

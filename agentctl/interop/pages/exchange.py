@@ -25,7 +25,7 @@ from agentctl.records.logs import add_log_context
 from agentctl.records.routes import RouteTable, operation_ids
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import Call, EventStreamResponse, wait_for_first_events
-from agentctl.server.given_files import FILES_ALONE, store_files
+from agentctl.server.given_files import store_files
 from agentctl.server.requests import read_json_body
 from agentctl.server.routing import Face, match_route
 from agentctl.work.event_loop import read_after_change
@@ -140,7 +140,7 @@ class PageExchange(Generic[GivenT]):
     async def start(self, given: GivenT, key: str | None) -> Portions:
         """Return the events of a new run, which starts with the first one."""
         request = requests.RunRequest(
-            message=given.message or (FILES_ALONE if given.files else given.message),
+            message=given.message,
             files=await store_files(self.operations, given.files),
             session_id=given.thread_id,
             idempotency_key=key,

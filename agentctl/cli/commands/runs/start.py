@@ -109,7 +109,7 @@ async def start_run(
     component = choice.resolve()
     if component is None:
         raise UsageError("no component given", hint="give --agent, --team or --workflow ID")
-    if message is None and input is None:
+    if message is None and input is None and not (file or file_id):
         raise UsageError("no message given", hint="give --message TEXT, or --input for an object")
     if message == "-" and input == "-":
         raise UsageError("only one of --message and --input can read stdin")

@@ -211,9 +211,9 @@ export function Compose({ to, session, user, onStarted, children }) {
   const { kind, id } = to || {};
   const allowed = Boolean(id) && can(`${kind}s`, "run", id);
   const files = useFiles(to, user);
-  const ready = allowed && files.ready;
+  const ready = allowed && files.ready && (text.trim() || files.ids);
   const [submit, failure, busy] = useAction(async () => {
-    if (!ready || !text.trim()) return;
+    if (!ready) return;
     const started = await postOnce(path`/${kind}s/${id}/runs`, { message: text, session_id: session, files: files.ids });
     setText("");
     files.clear();
@@ -227,7 +227,7 @@ export function Compose({ to, session, user, onStarted, children }) {
         placeholder=${allowed ? `Message ${id}…  (Enter sends, Shift+Enter for a new line)` : `Sending needs ${kind || "agent"}s:${id || "…"}:run`}
         onInput=${(event) => setText(event.target.value)} onKeyDown=${key}></textarea>
       ${allowed ? files.attach : null} ${children}
-      <button type="submit" class="primary" disabled=${!ready || busy || !text.trim()}>Send</button>
+      <button type="submit" class="primary" disabled=${!ready || busy}>Send</button>
     </div>
   </form>`;
 }
