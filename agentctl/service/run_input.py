@@ -153,8 +153,8 @@ def check_files(catalog: Catalog, component: Component, given: Iterable[FileRefe
             refusing = next(each.id for each in models[0] if kind not in each.takes)
             raise ValidationFailed(
                 f"files: the model {refusing} of the {component.label} does not take {name}, a file"
-                f" of the kind {kind}",
-                hint=f'set takes = ["{kind}"] of the model if its provider takes such files',
+                f' of the kind {kind}. If its provider does, add "{kind}" to takes of the model in'
+                " the configuration"
             )
 
 
