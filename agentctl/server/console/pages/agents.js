@@ -192,8 +192,9 @@ function Start({ kind, plural, id, db, onStarted }) {
   const [run, setRun] = useState(null);
   const allowed = can(plural, "run", id);
   const files = useFiles({ kind, id });
+  const ready = allowed && files.ready && (text.trim() || files.ids);
   const [submit, failure, busy] = useAction(async () => {
-    if (!files.ready || !text.trim()) return;
+    if (!ready) return;
     const body = { message: text, files: files.ids, session_id: own && session.trim() ? session.trim() : undefined };
     const started = await postOnce(path`/${kind}s/${id}/runs`, body);
     if (!apart && can("sessions", "read", started.session_id)) {
@@ -225,7 +226,7 @@ function Start({ kind, plural, id, db, onStarted }) {
       <div class="row">
         <label><input type="checkbox" checked=${apart} onChange=${() => setApart(!apart)} /> in the background</label>
         <span class="dim grow">${apart ? "Stays on this page." : "Opens the transcript."}</span>
-        <button type="submit" class="primary" disabled=${!allowed || !files.ready || busy || !text.trim()}>Start</button>
+        <button type="submit" class="primary" disabled=${!ready || busy}>Start</button>
       </div>
     </form>
     <details><summary>As agentctl</summary>
