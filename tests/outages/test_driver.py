@@ -81,13 +81,16 @@ class Faulty:
 
 @asynccontextmanager
 async def faulty(
-    server: PostgresServer, pool_size: int = 4, statement_seconds: float = STATEMENT
+    server: PostgresServer,
+    pool_size: int = 4,
+    statement_seconds: float = STATEMENT,
+    wait_seconds: float = WAIT,
 ) -> AsyncIterator[Faulty]:
     """Yield a driver on a new schema behind a proxy."""
     async with proxied(server.socket) as way:
-        entry = settings.Database(
-            "main", way.url, pool_size, WAIT, statement_seconds, search_path=f"test_{uuid4().hex}"
-        )
+        limits = pool_size, wait_seconds, statement_seconds
+        schema = f"test_{uuid4().hex}"
+        entry = settings.Database("main", way.url, *limits, search_path=schema)
         made = PostgresDatabase(replace(entry, url=server.url, statement_seconds=30), create=True)
         await made.check()
         await made.close()
@@ -170,7 +173,8 @@ async def test_a_commit_with_a_lost_response_is_made_once(
 
 async def test_after_a_crash_a_reused_transaction_id_is_not_trusted(server: PostgresServer) -> None:
     """After a crash another transaction can have the id of a lost one."""
-    async with faulty(server) as there:
+    # The driver waits for the end of the crash, however long that takes on a busy machine.
+    async with faulty(server, statement_seconds=60, wait_seconds=60) as there:
 
         async def crash() -> str:
             found = await there.direct("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
