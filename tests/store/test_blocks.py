@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,12 @@ BLOCKS_OF_RUN = 12
 """Blocks of a run and of its session, with their indexes."""
 
 
-async def check_reads(counter: blocks.Counter, *, is_sqlite: bool) -> None:
+async def check_reads(
+    counter: blocks.Counter, *, is_sqlite: bool, groups: Container[str] | None = None
+) -> None:
     reads = build_reads(is_sqlite=is_sqlite, every=False)
+    if groups is not None:
+        reads = (read for read in reads if read.group in groups)
     found = [(await counter.count(read.build()), str(read)) for read in reads]
     beyond = [f"{count:,}: {text}" for count, text in found if count > MAXIMUM_BLOCKS]
     assert not beyond, "\n".join(beyond)
@@ -98,6 +103,17 @@ def test_pages_of_sqlite_read_a_bounded_number_of_blocks(tmp_path: Path) -> None
     check(asyncio.run(blocks.count_all(counter, every=False)))
     asyncio.run(check_doctor(counter))
     asyncio.run(check_reads(counter, is_sqlite=True))
+    counter.close()
+
+
+def test_each_search_of_sqlite_looks_up_its_words_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_pages, "MAXIMUM_READ", 40)
+    path = tmp_path / "agentctl.db"
+    asyncio.run(fill_database(f"sqlite:///{path}", Population(SESSIONS, 0), related=True))
+    counter = blocks.SqliteCounter(path)
+    asyncio.run(check_reads(counter, is_sqlite=True, groups={"search"}))
     counter.close()
 
 

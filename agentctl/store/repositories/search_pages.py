@@ -126,7 +126,9 @@ class _Reader:
         self.newest_first = page.order == "desc"
         self._from, self._order = ("<=", "DESC") if self.newest_first else (">=", "ASC")
         self.page, self.last = page, page.offset + page.limit
-        self.maximum = MAXIMUM_READ + self.last
+        # The words of a beginning are looked up by each statement: it should be the only one.
+        self.limit = self.last + 2 if terms else max(CHUNK, 2 * self.last)
+        self.maximum = self.last + (1 if terms else MAXIMUM_READ)
         self.owner = None if visibility.everyone else build_owner_key(visibility.user_id)
         self.listed, table, self._id = listed, listed.listing.table, listed.listing.id
         where = " AND ".join((f"{table}.{self._id} = t.{self._id}", *conditions.texts))
@@ -378,8 +380,7 @@ def _read_in_order(
         read: builds the statement for texts in order, from a place on, and up to a number.
         end: the first place that the statement does not read.
     """
-    found, start = [*part.found], part.end
-    limit = max(CHUNK, 2 * reader.last)
+    found, start, limit = [*part.found], part.end, reader.limit
     while start is not None:
         rows = [Found(*row) for row in (yield read(start, limit))]
         if len(rows) < limit:
@@ -390,7 +391,8 @@ def _read_in_order(
         found += passed
         if reader.has_enough(found) or (found and len(found) >= reader.maximum):
             break
-        limit = min(2 * limit, reader.maximum - len(found)) if passed else 2 * limit
+        # One more: the last text of these begins a group that is not passed.
+        limit = min(2 * limit, reader.maximum - len(found) + 1) if passed else 2 * limit
     return _Part(found, start)
 
 
