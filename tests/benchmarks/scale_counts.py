@@ -24,7 +24,7 @@ from tests.benchmarks.postgres_meter import Counters, Meter
 from tests.benchmarks.servers import serve_endpoint
 from tests.benchmarks.streams import AGENT
 from tests.chaos.cluster import Server
-from tests.deployment import ADMIN, SQLITE_DATABASES, Deployment, create_deployment
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.postgres_server import PostgresServer, execute, run_postgres_server
 from tests.server.concurrent_callers import read_events
 
@@ -98,6 +98,16 @@ class Cluster:
             limits=httpx2.Limits(max_connections=None),
         ) as client:
             yield client  # fmt: skip
+
+    async def stop(self, number: int) -> None:
+        """Stop a server."""
+        await asyncio.to_thread(self._servers[number].stop)
+        await asyncio.sleep(SETTLE_SECONDS)
+
+    async def start(self, number: int) -> None:
+        """Start a server again."""
+        await asyncio.to_thread(self._servers[number].start)
+        await asyncio.sleep(SETTLE_SECONDS)
 
     async def connections(self, role: str) -> int:
         """Return the number of connections of a server."""
@@ -238,15 +248,22 @@ async def _read_servers(cluster: Cluster, idle: Cost, seconds: float) -> Rows:
     async def wait() -> None:
         await asyncio.sleep(seconds)
 
+    await cluster.stop(1)
+    cost = await cluster.measure(ROLES[0], wait)
+    yield "lone", Row("a lone idle server", "minute", cost, cost.seconds / 60)
+    await cluster.start(1)
     half = _divide(idle, 2)._replace(statements=idle.statements)
-    yield "idle", Row("an idle server", "minute", half, seconds / 60)
+    yield "idle", Row("one of several idle servers", "minute", half, idle.seconds / 60)
+    cost = await cluster.measure(ROLES[0], wait)
+    sweeping = _subtract(cost, half)._replace(statements=cost.statements)
+    yield "sweeping", Row("the one of them that sweeps", "minute", sweeping, cost.seconds / 60)
     async with cluster.client(1) as client:
         silent = json.dumps({"words": 1, "size": 6, "seconds": 0, "hold": True})
         run_id = await _start(client, "silent", silent, background=True)
         await asyncio.sleep(SETTLE_SECONDS)
         cost = await cluster.measure(ROLES[1], wait)
         live = _subtract(cost, half)._replace(statements=cost.statements)
-        yield "busy", Row("a server with a live run", "minute", live, seconds / 60)
+        yield "busy", Row("a server with a live run", "minute", live, cost.seconds / 60)
         await client.post(f"/agents/paced/runs/{run_id}/cancel?session_id=silent")
     await asyncio.sleep(SETTLE_SECONDS)
 
@@ -286,8 +303,10 @@ def running_servers(
             url = postgres.url.replace("postgres@", f"{role}@")
             main = f'url = "{url}"\nsearch_path = "{SCHEMA}"\n{settings}'
             if name == "a":
-                databases = {"main": main, "second": SQLITE_DATABASES["second"]}
-                create_deployment(first, endpoint, extra=extra, databases=databases)
+                path = create_deployment(
+                    first, endpoint, extra=extra, databases={"main": main}
+                ).path
+                path.write_text(path.read_text().replace('database = "second"\n', ""))
             else:
                 shutil.copytree(first, folder / name, ignore=shutil.ignore_patterns("*.db*"))
                 path = folder / name / "agentctl.toml"
@@ -339,6 +358,8 @@ async def measure(seconds: float) -> AsyncIterator[str]:
             yield f"\nConnections of a server: {idle_connections} idle, {most} at most.\n\n"
             for line in format_example(rows, idle_connections, most):
                 yield line
+            for line in format_sizes(rows, idle_connections, most):
+                yield line
             await meter.close()
 
 
@@ -386,6 +407,35 @@ def format_example(rows: dict[str, Row], idle: int, most: int) -> Iterator[str]:
         f"\nConnections: {load.servers} x {idle} = {load.servers * idle} idle, "
         f"{load.servers} x {most} = {load.servers * most} at most.\n"
     )
+
+
+WALLS = {
+    1: "its core",
+    10: "cores of PostgreSQL",
+    100: "`max_connections`",
+    1_000: "connections, then wake-ups",
+}
+"""The first wall of a cluster by its number of servers (`docs/scale.md`)."""
+
+
+def format_sizes(rows: dict[str, Row], idle: int, most: int) -> Iterator[str]:
+    """Compute the load of clusters of several sizes on PostgreSQL, from the rows of the table."""
+    each = {key: _divide(row.cost, row.cost.seconds) for key, row in rows.items()}
+    yield (
+        "\n| servers | statements/s idle | each with a live run | each with followers |"
+        " log KB/s idle | connections | first wall |\n"
+        "| ---: | ---: | ---: | ---: | ---: | ---: | --- |\n"
+    )
+    for number, wall in WALLS.items():
+        sweep = each["sweeping" if number > 1 else "lone"]
+        besides = sweep.statements - each["idle"].statements
+        statements = [
+            number * each[key].statements + max(besides, 0)
+            for key in ("idle", "busy", f"follow {FOLLOWERS}")
+        ]
+        log = (sweep.wal + (number - 1) * each["idle"].wal) / 1_000
+        shown = " | ".join(f"{count:,.1f}" for count in (*statements, log))
+        yield f"| {number:,} | {shown} | {number * idle:,} to {number * most:,} | {wall} |\n"
 
 
 def _format_figures(name: str, figures: list[float]) -> str:
