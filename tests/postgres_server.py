@@ -111,6 +111,12 @@ class PostgresServer:
                     os.kill(pid, signal.SIGKILL)
                     return
 
+    def read_log(self, start: str, end: str) -> list[str]:
+        """Return the records of the write-ahead log between two positions, as pg_waldump does."""
+        options = ("-p", str(self._data / "pg_wal"), "-s", start, "-e", end)
+        lines: str = self._run("pg_waldump", options, **self._as)
+        return lines.splitlines()
+
     def _read_pid(self) -> int:
         return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
 

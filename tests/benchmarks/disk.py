@@ -2,19 +2,25 @@
 
 `python -m tests.benchmarks.disk` starts a PostgreSQL server and writes plain runs with the
 statements of the program, in sessions of 20 agents and 997 users. Vacuum runs by itself, as in a
-deployment. The WAL has no images of pages.
+deployment. The WAL has no images of pages; its share of a table or an index is that of the records
+whose first block is in it, with those of vacuum.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import re
+from collections import Counter
 
 import asyncpg
 
 from tests.benchmarks.postgres_meter import Meter
 from tests.benchmarks.reasons.hot_updates import Variant
 from tests.postgres_server import run_postgres_server
+
+LOGGED_RUNS = 2_000
+"""Further runs, whose records of the WAL are counted by table and index."""
 
 _TABLES = """
 SELECT relname AS table, n_tup_upd AS updates, n_tup_hot_upd AS hot,
@@ -30,10 +36,31 @@ SELECT indexrelid::regclass::text AS name, pg_relation_size(indexrelid) AS bytes
 FROM pg_index WHERE indrelid = $1 ORDER BY bytes DESC
 """
 
+_RECORD = re.compile(r"rmgr: (\w+) .*len \(rec/tot\): +(\d+)/")
+
+_FILE = re.compile(r"blkref #0: rel \d+/\d+/(\d+) ")
+
+_FILES = """
+SELECT pg_relation_filenode(oid), relname FROM pg_class WHERE relnamespace = $1::regnamespace
+"""
+
+_POSITION = "SELECT pg_current_wal_insert_lsn()::text"
+
+
+def count_log(records: list[str], names: dict[int, str]) -> Counter[str]:
+    """Return the bytes of records of the log by table or index; of others by their kind."""
+    counted = Counter[str]()
+    for record in records:
+        if found := _RECORD.match(record):
+            kind, size = found.groups()
+            file = _FILE.search(record)
+            counted[names.get(int(file[1]), "other tables") if file else kind] += int(size)
+    return counted
+
 
 async def measure(runs: int, runs_of_session: int) -> None:
     """Write runs, and print what they take on the disk."""
-    with run_postgres_server(settings=["autovacuum_naptime=5s"]) as server:
+    with run_postgres_server(settings=["autovacuum_naptime=5s", "wal_keep_size=1GB"]) as server:
         meter = Meter(server, "variant_0")
         await meter.open()
         variant = Variant("unchanged", 0, server, runs_of_session)
@@ -42,6 +69,9 @@ async def measure(runs: int, runs_of_session: int) -> None:
         before = await meter.read()
         await variant.write(runs)
         used = (await meter.read()).since(before)
+        start = await meter.fetchval(_POSITION)
+        await variant.write(LOGGED_RUNS)
+        end = await meter.fetchval(_POSITION)
         await meter.execute("ANALYZE")
         connection = await asyncpg.connect(server.url)
         print(f"{runs:,} runs, {runs_of_session} of a session: {used.wal / runs / 1e3:.2f} KB WAL")
@@ -55,6 +85,9 @@ async def measure(runs: int, runs_of_session: int) -> None:
             )
             for index in await connection.fetch(_INDEXES, table["relid"]):
                 print(f"    {index['bytes'] / rows:6.1f}  {index['name'].partition('.')[2]}")
+        names = dict(await connection.fetch(_FILES, variant.schema))
+        for name, size in count_log(server.read_log(start, end), names).most_common():
+            print(f"    {size / LOGGED_RUNS:6.0f} bytes of WAL a run: {name}")
         await connection.close()
         await variant.close()
         await meter.close()
