@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -160,12 +161,12 @@ def check_view(shown: ConsolePage, scheme: str, width: int, **choice: Any) -> No
 
 
 @contextlib.contextmanager
-def open_browser() -> Iterator[Browser]:
+def open_browser(program: str | Path | None = CHROMIUM, *arguments: str) -> Iterator[Browser]:
     """Start Chromium, without a display."""
     expect.set_options(timeout=SECONDS * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=_ARGUMENTS, timeout=3 * SECONDS * 1000
+            executable_path=program, args=[*_ARGUMENTS, *arguments], timeout=3 * SECONDS * 1000
         )
         try:
             yield browser

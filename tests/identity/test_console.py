@@ -10,9 +10,9 @@ from tests.identity.provider import Office, needs_provider
 pytestmark = [*needs_browser, needs_provider]
 
 
-def log_in(page: Page, user: str) -> None:
+def log_in(page: Page, user: str, provider: str = "127.0.0.1") -> None:
     """Start at the sign-in of the console; send the forms of the provider."""
-    page.click("button:has-text('Sign in with 127.0.0.1')")
+    page.click(f"button:has-text('Sign in with {provider}')")
     page.fill("input[name=login]", user)
     page.fill("input[name=password]", "any")
     page.click("button:has-text('Sign-in')")

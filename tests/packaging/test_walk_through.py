@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -11,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.certificates import create_certificate
+from tests.console.browser import CHROMIUM, expect, open_browser
 from tests.docs.pages import page
 from tests.identity.provider import needs_provider, run_identity_provider
+from tests.identity.test_console import log_in
 from tests.packaging.machine import Machine
 from tests.packaging.programs import needs_packaging_mode
 from tests.packaging.test_release import build
@@ -35,6 +39,11 @@ CLIENTS = (
         "grant_types": ["client_credentials"],
         "redirect_uris": [],
         "response_types": [],
+    },
+    {
+        "client_id": "agentctl-console",
+        "token_endpoint_auth_method": "none",
+        "redirect_uris": [f"https://{NAME}/{page}" for page in ("console", "chat")],
     },
 )
 DEADLINE = 60.0
@@ -167,6 +176,35 @@ def test_token_of_an_identity_provider_starts_a_run(machine: Machine) -> None:
     assert "reports, message 1: hello" in machine.run(command, variables=variables)
     refused = f"{AGENTCTL} sessions delete x --yes --url https://{NAME}"
     assert "sessions:delete" in machine.run(refused, variables=variables, check=False)
+
+
+@pytest.fixture(scope="module")
+def browser(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser of this machine in the network of the new one."""
+    if CHROMIUM is None:
+        pytest.skip("needs chromium: apt install chromium")
+    program = tmp_path_factory.mktemp("browser") / "chromium"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([*machine.enter_network(), CHROMIUM])} "$@"\n')
+    program.chmod(0o755)
+    hosts = ", ".join(f"MAP {name} 127.0.0.1" for name in (NAME, "id.example.org"))
+    options = (f"--host-resolver-rules={hosts}", "--no-proxy-server", "--ignore-certificate-errors")
+    with open_browser(program, *options) as opened:
+        yield opened
+
+
+@needs_provider
+@pytest.mark.usefixtures("provider")
+@pytest.mark.parametrize(
+    ("place", "button"), [("console#/agents/agents/assistant", "Start"), ("chat", "Send")]
+)
+def test_person_signs_in_at_the_provider(browser: Browser, place: str, button: str) -> None:
+    shown = browser.new_page()
+    shown.goto(f"https://{NAME}/{place}")
+    log_in(shown, "grace", "id.example.org")
+    shown.fill("[data-message]", "hello again")
+    shown.click(f"button:text-is('{button}')")
+    expect(shown.locator(".answer")).to_contain_text("grace, message 1: hello again")
+    shown.context.close()
 
 
 @needs_provider
