@@ -26,7 +26,7 @@ FORM = "form[aria-label='Sign in']"
 TOKEN = "**/console/sign-in/token"
 
 RENEWED = 0.75 * SECONDS + 1
-"""Seconds after which the server renews a token that it is asked for, with one for rounding."""
+"""Seconds after which the server renews a token on request, with one for rounding."""
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_sign_out_of_one_tab_ends_the_other(office: Office, browser: Browser) ->
         other = open_same_tab(shown)
         with shown.page.expect_response(lambda answer: answer.request.method == "DELETE"):
             shown.page.click("text=Sign out")
-        # The other tab notices it when its token is due, which its clock says it is.
+        # By this clock the token of the other tab is due, so the tab requests another one.
         other.clock.set_fixed_time(time.time() + SECONDS)
         other.bring_to_front()
         expect(other.locator(FORM)).to_have_count(1, timeout=60_000)
