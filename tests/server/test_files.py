@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import apsw
 import httpx2
 import pytest
 
@@ -51,9 +52,13 @@ class Host:
         return [path for path in (self.place.folder / "files").rglob("*") if path.is_file()]
 
     def database_bytes(self) -> int:
-        return sum(
-            path.stat().st_size for path in self.place.folder.glob("*.db*") if path.is_file()
-        )
+        """Return the bytes of the pages of the databases; their logs of writes are used again."""
+        size = 0
+        for path in self.place.folder.glob("*.db"):
+            connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+            size += connection.pragma("page_count") * connection.pragma("page_size")
+            connection.close()
+        return size
 
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self.server.process.pid}/status").read_text()

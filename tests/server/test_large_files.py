@@ -13,7 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import apsw
 import httpx2
 import pytest
 
@@ -105,16 +104,6 @@ def forget_peak(host: Host) -> int:
     return host.resident_bytes()
 
 
-def measure_database(host: Host) -> int:
-    """Return the bytes of the pages of the databases; a log of writes is used again."""
-    size = 0
-    for path in host.place.folder.glob("*.db"):
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        size += connection.pragma("page_count") * connection.pragma("page_size")
-        connection.close()
-    return size
-
-
 def test_sixteen_large_pictures_of_a_run_are_small_in_database_and_memory(
     deploy: Deploy, endpoint: str
 ) -> None:
@@ -123,11 +112,11 @@ def test_sixteen_large_pictures_of_a_run_are_small_in_database_and_memory(
         host = Host(place, server)
         with host.as_user("boss", ADMIN) as client:
             look(client, store(client, 1_000_000))  # Libraries are loaded, and pages written.
-            database, memory = measure_database(host), forget_peak(host)
+            database, memory = host.database_bytes(), forget_peak(host)
             stored = store(client, ITEM)
-            assert measure_database(host) - database < 65_536
+            assert host.database_bytes() - database < 65_536
             assert read_peak(host) - memory < ITEM
-            database, memory = measure_database(host), forget_peak(host)
+            database, memory = host.database_bytes(), forget_peak(host)
             look(client, stored)
-            assert measure_database(host) - database < 65_536
+            assert host.database_bytes() - database < 65_536
             assert read_peak(host) - memory < ITEM
