@@ -532,7 +532,7 @@ def test_pictures_of_the_documentation(server: ThreadedServer, browser: Browser)
         for name, (place, text) in pictures.items():
             shown.go(place)
             shown.see(text)
-            height = {"transcript": 880, "overview": 720}.get(name, 600)
+            height = {"transcript": 940, "overview": 720}.get(name, 600)
             shown.page.set_viewport_size({"width": 1280, "height": height})
             if name == "overview":
                 for key in ("End", *["ArrowLeft"] * 12, *["Shift+ArrowLeft"] * 3):
