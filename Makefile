@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
 BENCH_PEERS := agentos-2 agentos-3 langgraph litellm
 PEERS := 2.7.2 2.9.0 3.1.10
-OTHERS := claude-agent-sdk crewai google-adk haystack llama-index smolagents
+OTHERS := claude-agent-sdk crewai haystack llama-index smolagents
 MCP_VERSIONS := 1.24.0 1.30.0
 OPENAI_PROGRAMS := adk ag2 agent-framework agno aider aisuite any-llm autogen crewai dspy gptme \
 	griptape haystack instructor langchain litellm llama-index llm magentic mirascope openai \
@@ -37,7 +37,7 @@ check: $(VENV)/.compiled
 
 # All tests: required before a change is merged.
 test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer .peers/oidc/.installed \
-		.peers/ai-sdk/.installed .peers/generators/.installed
+		.peers/ai-sdk/.installed .peers/generators/.installed .peers/adk/.installed
 	$(PYTEST) --durations=30
 
 # PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
@@ -153,7 +153,8 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		$(OPENAI_NODE:%=.peers/openai/%/.installed) \
 		.peers/agui/.installed .peers/webhooks/.installed \
 		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
-		.peers/agents/.installed .peers/mcp-clients/.installed .peers/s3/.installed
+		.peers/agents/.installed .peers/mcp-clients/.installed .peers/s3/.installed \
+		.peers/adk/.installed
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers \
 		tests/runs/test_blobs.py
 
@@ -211,6 +212,16 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		.peers/generators/python/bin/python -m pip --disable-pip-version-check --quiet install \
 		-r tests/server/generated_clients/requirements.txt; then touch $@; \
 		else echo 'npm or pip cannot install generators: the tests of clients are skipped'; fi
+
+# Google ADK excludes the release of OpenTelemetry of the other tests. Without a package index, the
+# tests with its agents are skipped.
+.peers/adk/.installed: tests/peers/requirements-adk.txt pyproject.toml
+	@echo 'Creating an environment with Google ADK in .peers'
+	@$(PYTHON) -m venv .peers/adk
+	@if .peers/adk/bin/python -m pip --disable-pip-version-check --quiet install 'setuptools>=80' && \
+		.peers/adk/bin/python -m pip --disable-pip-version-check --quiet install \
+		--no-build-isolation -r $< -e .; then touch $@; \
+		else echo 'pip cannot install Google ADK: its tests are skipped'; fi
 
 .peers/s3/.installed:
 	@echo 'Creating an environment with a server of the interface of S3 in .peers'

@@ -16,11 +16,16 @@ from agentctl.config.extras import build_extra_command, build_install_command
 _EXTRAS = {
     "agents": "openai-agents",
     "agno": "agno",
+    "google": "adk",
+    "google.adk": "adk",
     "langchain_core": "langgraph",
     "langgraph": "langgraph",
     "pydantic_ai": "pydantic-ai",
 }
-"""The extras of agentctl by the libraries of agents that they install."""
+"""The extras of agentctl by the libraries of agents that they install.
+
+An import of `google.adk` where there is no package of Google at all lacks `google`.
+"""
 
 _PACKAGES = {
     "PIL": "pillow",
@@ -159,8 +164,9 @@ def _build_import_hint(name: str, error: ImportError, where: str) -> str | None:
     if not isinstance(error, ModuleNotFoundError):
         is_installed = _INSTALLED in Path(error.path or "").parts
         return f"install a version of {top} that has this name" if is_installed else None
-    if top in _EXTRAS and top != own:
-        return f"install the library: {build_extra_command(_EXTRAS[top])}"
+    library = missing if top == "google" else top
+    if library in _EXTRAS and top != own:
+        return f"install the library: {build_extra_command(_EXTRAS[library])}"
     if f"{name}.".startswith(f"{missing}."):
         place = f"{name}.py" if name == own else f"the package {own}"
         return f"put {place} {where}, or install it"

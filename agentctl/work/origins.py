@@ -48,6 +48,7 @@ _MAXIMUM_NAME = 100
 """Characters of a name in a record."""
 
 _POOL_WORKER = concurrent.futures.thread._worker.__code__
+_QUEUES = ("queue", "threading")
 _PROCESS_POOLS = ("concurrent.futures.process", "multiprocessing.pool")
 
 
@@ -117,10 +118,18 @@ def is_working(thread: threading.Thread) -> bool:
         return False
     if (pending := _find_pending_calls(thread)) is not None:
         return bool(pending)
-    if _find_code(thread) is not _POOL_WORKER:
+    code = _find_code(thread)
+    if code is None or not _is_library(code.co_filename):
         return True
     frame = sys._current_frames().get(thread.ident or 0)
-    return frame is not None and frame.f_code is not _POOL_WORKER
+    if code is _POOL_WORKER:
+        return frame is not None and frame.f_code is not code
+    # A worker of AnyIO waits for its next call in a queue.
+    modules = set()
+    while frame is not None and (name := frame.f_globals.get("__name__")) in _QUEUES:
+        modules.add(name)
+        frame = frame.f_back
+    return "queue" not in modules or frame is None or frame.f_code is not code
 
 
 def find_name(coroutine: Any) -> str | None:

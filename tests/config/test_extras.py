@@ -92,7 +92,7 @@ def test_container_is_built_again(
 
 def test_every_extra_that_a_hint_names_exists() -> None:
     named = {traits.extra for traits in PROVIDERS.values() if traits.extra}
-    named |= {"agno", "keyring", "langgraph", "mcp", "metrics", "openai-agents"}
+    named |= {"adk", "agno", "keyring", "langgraph", "mcp", "metrics", "openai-agents"}
     named |= {"otel", "prices", "pydantic-ai", "reload", "s3", "top"}
     provided = metadata.metadata("agentctl").get_all("Provides-Extra") or []
     assert named == set(provided) - {"test"}

@@ -7,12 +7,9 @@ endpoint at `MODEL_URL` (tests/endpoint_server.py).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import agents
@@ -23,6 +20,7 @@ from agno.team import Team as AgnoTeam
 from agno.tools import tool as agno_tool
 from agno.workflow import Step as AgnoStep
 from agno.workflow import Workflow as AgnoWorkflow
+from hosted_tools import Total, add, block, describe, pay, start_task, stubborn, wait
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.runnables import RunnableConfig
@@ -33,7 +31,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from openai import AsyncOpenAI
-from pydantic import BaseModel
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext as PydanticContext
 from pydantic_ai import Tool as PydanticTool
@@ -43,86 +40,6 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from agentctl import Output, RunContext, ToolCompleted, ToolStarted, Usage
 
 URL = os.environ["MODEL_URL"]
-STUBBORN_SECONDS = 120.0
-"""Time after which a tool that ignores a cancel ends although its file exists."""
-
-
-_tasks: list[asyncio.Task[None]] = []
-
-
-class Total(BaseModel):
-    """A structured result."""
-
-    total: int
-
-
-def describe(context: RunContext) -> str:
-    """Return the context as JSON."""
-    names = ("user_id", "session_id", "run_id", "component_id")
-    described = {name: getattr(context, name) for name in names}
-    claims, metadata = dict(context.claims), dict(context.metadata)
-    return json.dumps(described | {"claims": claims, "metadata": metadata})
-
-
-def hold(path: str) -> Iterator[None]:
-    """Create a file, and continue until it is removed."""
-    deadline, file = time.monotonic() + STUBBORN_SECONDS, Path(path)
-    file.touch()
-    while file.exists() and time.monotonic() < deadline:
-        yield
-
-
-# Tools of an agent that is described in the configuration
-
-
-def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
-
-
-async def stubborn(path: str) -> str:
-    """Create a file and work until it is removed. Ignore every cancellation."""
-    for _ in hold(path):
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0.02)
-    return "late"
-
-
-def block(path: str) -> str:
-    """Create a file and block a thread until it is removed."""
-    for _ in hold(path):
-        time.sleep(0.02)
-    return "late"
-
-
-async def wait() -> str:
-    """Wait, and stop when cancelled."""
-    await asyncio.sleep(600)
-    return "late"
-
-
-async def start_task(path: str) -> str:
-    """Start a task that adds to a file, and wait."""
-
-    async def write() -> None:
-        while True:
-            with Path(path).open("a") as file:
-                file.write("x")
-            await asyncio.sleep(0.02)
-
-    _tasks.append(asyncio.create_task(write()))
-    return await wait()
-
-
-def show(context: RunContext) -> str:
-    """Show the context."""
-    return describe(context)
-
-
-def pay(amount: int, to: str) -> str:
-    """Pay an amount."""
-    return f"paid {amount} to {to}"
-
 
 # Functions
 

@@ -23,6 +23,11 @@ __all__ = ["ConformanceServer", "create_conformance_deployment"]
 
 MODULE = "hosted_agents"
 
+ADK, ADK_MODULE = "adk", "hosted_adk_agents"
+"""The kind whose server has another environment, and the module of its agents."""
+
+TOOLS = "hosted_tools"
+
 PLAIN_MODULE = "plain_agents"
 
 FUNCTIONS = ("call_httpx", "call_openai", "call_anthropic", "use_thread", "leave_generators")
@@ -122,9 +127,18 @@ async def find_unstopped(operations: Operations, agent: str) -> list[dict[str, A
     ]
 
 
+def create_adk_deployment(folder: Path, model_url: str) -> Deployment:
+    """Create a deployment with the agents of Google ADK, for a server in their environment."""
+    for module in (ADK_MODULE, TOOLS):
+        source = Path(__file__).parent / f"{module}.py"
+        (folder / source.name).write_text(source.read_text())
+    tables = _list_tables(ADK, ADK_MODULE)
+    return create_deployment(folder, model_url, extra="\n\n".join(tables))
+
+
 def create_conformance_deployment(folder: Path, model_url: str) -> Deployment:
-    """Create a deployment with the agents of every kind, and a team and a workflow for each."""
-    for module in (MODULE, PLAIN_MODULE):
+    """Create a deployment with the agents of the other kinds, and a team and a workflow of each."""
+    for module in (MODULE, PLAIN_MODULE, TOOLS):
         source = Path(__file__).parent / f"{module}.py"
         (folder / source.name).write_text(source.read_text())
     tables = [f'[[agents]]\nid = "{name}"\nobject = "{PLAIN_MODULE}:{name}"' for name in FUNCTIONS]
@@ -135,24 +149,30 @@ def create_conformance_deployment(folder: Path, model_url: str) -> Deployment:
             f'[[agents]]\nid = "configured-{name}"\nmodel = "configured-{name}"',
         ]
         if tool:
-            tables[-1] += f'\ntools = ["{MODULE}:{tool}"]'
+            tables[-1] += f'\ntools = ["{TOOLS}:{tool}"]'
         if name == "output":
-            tables[-1] += f'\noutput = "{MODULE}:Total"'
+            tables[-1] += f'\noutput = "{TOOLS}:Total"'
         if name == "pay":
             tables[-1] += '\napprove = { "pay" = "user" }'
     for kind in KINDS:
-        if kind != "configured":
-            prefix = f"{MODULE}:{kind.replace('-', '_')}"
-            tables += [
-                f'[[agents]]\nid = "{kind}-{name}"\nobject = "{prefix}_{name}"'
-                for name in _CONFIGURED
-            ]
-        tables += [
-            f'[[teams]]\nid = "{kind}-team"\nmode = "coordinate"\nmodel = "delegate"\n'
-            f'members = ["{kind}-context"]',
-            f'[[teams]]\nid = "{kind}-crew"\nmode = "coordinate"\nmodel = "delegate"\n'
-            f'members = ["{kind}-started"]',
-            f'[[workflows]]\nid = "{kind}-line"\nsteps = [{{ name = "first", agent = '
-            f'"{kind}-echo" }}, {{ name = "second", agent = "{kind}-tool" }}]',
-        ]
+        if kind != ADK:
+            tables += _list_tables(kind, MODULE)
     return create_deployment(folder, model_url, extra="\n\n".join(tables))
+
+
+def _list_tables(kind: str, module: str) -> list[str]:
+    """Return the tables of the agents of a kind, and of its teams and its workflow."""
+    prefix = f"{module}:{kind.replace('-', '_')}"
+    agents = [
+        f'[[agents]]\nid = "{kind}-{name}"\nobject = "{prefix}_{name}"'
+        for name in (_CONFIGURED if kind != "configured" else ())
+    ]
+    return [
+        *agents,
+        f'[[teams]]\nid = "{kind}-team"\nmode = "coordinate"\nmodel = "delegate"\n'
+        f'members = ["{kind}-context"]',
+        f'[[teams]]\nid = "{kind}-crew"\nmode = "coordinate"\nmodel = "delegate"\n'
+        f'members = ["{kind}-started"]',
+        f'[[workflows]]\nid = "{kind}-line"\nsteps = [{{ name = "first", agent = '
+        f'"{kind}-echo" }}, {{ name = "second", agent = "{kind}-tool" }}]',
+    ]

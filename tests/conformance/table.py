@@ -25,6 +25,7 @@ KINDS = {
     "agno-team": "agno `Team`",
     "agno-workflow": "agno `Workflow`",
     "openai-agents": "openai-agents `Agent`",
+    "adk": "Google ADK `Agent`",
 }
 """The kinds with their names in the table."""
 

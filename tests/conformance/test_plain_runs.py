@@ -23,6 +23,7 @@ IS_LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 async def test_first_runs_name_no_work(
     deployment: Deployment, model_endpoint: ModelEndpoint, agent: str, number: int
 ) -> None:
-    with serve(deployment, model_endpoint, f"plain-{number}.log") as process:
+    kind = agent.partition("-")[0]
+    with serve(deployment, model_endpoint, f"plain-{number}.log", kind) as process:
         async with ConformanceServer(process.url, deployment).connect() as operations:
             assert await find_unstopped(operations, agent) == []

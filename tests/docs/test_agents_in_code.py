@@ -9,6 +9,7 @@ import pytest
 
 from tests.deployment import create_deployment
 from tests.docs.pages import page
+from tests.environments import find_adk
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import Answer, Script, ScriptedModels, serve_models
 from tests.process import serve_config
@@ -37,12 +38,16 @@ sys.modules["langgraph.checkpoint.postgres.aio"].AsyncPostgresSaver = AsyncPostg
 """
 """The checkpointer of the example of factories, without a database."""
 
+ADK = "Google ADK"
+"""The section whose server has another environment."""
+
 CALL: list[Answer] = [[("list_orders", {})], "You have one order."]
 
 SCRIPTS: dict[str, Script] = {
     "pydantic-ai": {"gpt-5.2": CALL},
     "agno": {"gpt-5.2": CALL},
     "openai-agents": {"gpt-5.2": [[("transfer_to_orders", {})]], "*": CALL},
+    ADK: {"gemini-3-flash": CALL},
 }
 """The answers of the models of an agent that lists orders, by its heading in the page."""
 
@@ -60,7 +65,7 @@ def list_titles() -> list[str]:
     return [part.partition("\n")[0] for part in PAGE.text.split("\n## ")[1:]]
 
 
-LISTING = [title for title in SCRIPTS if title in list_titles()]
+LISTING = [title for title in SCRIPTS if title in list_titles() and title != ADK]
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +105,22 @@ def test_agent_of_the_page_lists_the_orders_of_its_user(
     assert "order of ann" in str(models.calls[-1].body)
 
 
+def test_agent_of_google_adk_lists_the_orders_of_its_user(
+    tmp_path: Path, models: ScriptedModels
+) -> None:
+    program, variables = find_adk()
+    (tmp_path / "page_adk.py").write_text(read_blocks(ADK)[0])
+    table = '[[agents]]\nid = "adk"\nobject = "page_adk:support"'
+    inner = create_deployment(tmp_path, models.url, extra=table)
+    variables |= {"GOOGLE_GEMINI_BASE_URL": models.url, "GOOGLE_API_KEY": "none"}
+    deployment = WaitingDeployment(inner, models.url, tuple(program), variables)
+    models.begin(SCRIPTS[ADK])
+    with deployment.serve() as server:
+        run = server.start("adk", "What have I ordered?")
+    assert (run["status"], run["content"]) == ("COMPLETED", "You have one order."), run["error"]
+    assert "order of ann" in str(models.calls[-1].body)
+
+
 @pytest.mark.parametrize("agent", ["langgraph", "factories"])
 def test_graph_of_the_page_greets_its_user(server: WaitingServer, agent: str) -> None:
     run = server.start(agent, "hi")
@@ -109,4 +130,4 @@ def test_graph_of_the_page_greets_its_user(server: WaitingServer, agent: str) ->
 def test_every_section_with_code_is_run() -> None:
     """A new section with Python needs a test in this module."""
     with_code = [title for title in list_titles() if read_blocks(title)]
-    assert sorted(with_code) == sorted([*LISTING, "LangGraph", "Factories"])
+    assert sorted(with_code) == sorted([*LISTING, ADK, "LangGraph", "Factories"])

@@ -67,7 +67,7 @@ STEPS = 197
 
 KIND_PAGES = tuple(
     f"docs/guides/{kind}.md"
-    for kind in ("function", "pydantic-ai", "langgraph", "agno", "openai-agents")
+    for kind in ("function", "pydantic-ai", "langgraph", "agno", "openai-agents", "adk")
 )
 """Tested by `test_kind_pages`."""
 

@@ -19,6 +19,7 @@ from tests.conditions import wait_for
 from tests.docs.pages import ROOT, page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import KIND_PAGES, URL, find_mistake
+from tests.environments import find_adk
 from tests.peers.agents.model_server import Answer, ScriptedModels, serve_models
 from tests.ports import find_free_port
 
@@ -50,10 +51,12 @@ def test_agent_of_the_page_answers_as_printed(
     name: str, tmp_path: Path, models: ScriptedModels, function: str
 ) -> None:
     tested = page(name)
-    models.begin({"gpt-5.2": ANSWERS})
+    models.begin({"*": ANSWERS})
     url = f"http://127.0.0.1:{find_free_port()}"
+    python = find_adk()[0][0] if name == "docs/guides/adk.md" else sys.executable
     variables = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{Path(python).parent}:{os.environ['PATH']}",
+        "GOOGLE_GEMINI_BASE_URL": models.url,
         "AGENTCTL_SERVER__PORT": url.rpartition(":")[2],
         "AGENTCTL_CONFIG": "/another/agentctl.toml",
         "OPENAI_BASE_URL": f"{models.url}/v1",

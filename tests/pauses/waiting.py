@@ -6,8 +6,8 @@ import contextlib
 import re
 import signal
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +123,17 @@ class WaitingServer:
 
 @dataclass(frozen=True)
 class WaitingDeployment:
-    """The deployment, and the ledger of everything that its tools did."""
+    """The deployment, and the ledger of everything that its tools did.
+
+    Attributes:
+        program: the command of a server in another environment; None for this one.
+        variables: further variables of the server.
+    """
 
     inner: Deployment
     model_url: str
+    program: tuple[str, ...] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def ledger(self, run: dict[str, Any]) -> list[str]:
         """Return the lines that the agents and tools have written for the session of a run."""
@@ -136,8 +143,9 @@ class WaitingDeployment:
     @contextlib.contextmanager
     def serve(self, log: str = "server.log") -> Iterator[WaitingServer]:
         """Run a server process; a process that was killed may end as it did."""
-        variables = {"MODEL_URL": self.model_url}
-        with serve_config(self.inner.path, log=log, variables=variables) as process:
+        variables = {"MODEL_URL": self.model_url, **self.variables}
+        place, program = self.inner.path, self.program
+        with serve_config(place, log=log, variables=variables, program=program) as process:
             yield WaitingServer(self, process)
 
 

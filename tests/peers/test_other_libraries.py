@@ -58,12 +58,6 @@ OPENAI = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "x"}
 LIBRARIES = {
     "crewai": Library("crewAI", "list_orders", OPENAI, has_threads=True),
     "smolagents": Library("smolagents", "list_orders", OPENAI, has_threads=True),
-    "google-adk": Library(
-        "Google ADK",
-        "list_orders",
-        {"GOOGLE_GEMINI_BASE_URL": "{url}", "GOOGLE_API_KEY": "x"},
-        is_vendor=True,
-    ),
     "llama-index": Library(
         "LlamaIndex", "list_orders", {"OPENAI_API_BASE": "{url}/v1", "OPENAI_API_KEY": "x"}
     ),

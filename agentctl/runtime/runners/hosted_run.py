@@ -89,7 +89,7 @@ class HostedRun:
         self.silent_calls: Collection[str] = ()
         self._kept_bytes = 0
         self.counted: dict[str, int] = {}
-        self.hidden = HiddenFiles(is_url_safe=kind == "pydantic-ai")
+        self.hidden = HiddenFiles(is_url_safe=kind in ("google-adk", "pydantic-ai"))
         self._needs_separator = False
         self._output = b"null"
         self._turns = Turns()

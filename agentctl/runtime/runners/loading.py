@@ -48,11 +48,11 @@ def has_base(target: object, module: str, *names: str) -> bool:
     """Return True if the type of an object, or a base of it, comes from a library.
 
     Args:
-        module: the top-level package of the library.
+        module: the package of the library.
         names: names of the classes.
     """
     return any(
-        base.__name__ in names and base.__module__.partition(".")[0] == module
+        base.__name__ in names and f"{base.__module__}.".startswith(f"{module}.")
         for base in type(target).__mro__
     )
 
@@ -207,6 +207,11 @@ KINDS: tuple[RunnerKind, ...] = (
         _is_openai_agent,
         _import_runner("openai_agents:OpenAIAgentsRunner"),
         takes=("deps",),
+    ),
+    RunnerKind(
+        "an agent, a Workflow or an App of Google ADK",
+        lambda target: has_base(target, "google.adk", "BaseNode", "App"),
+        _import_runner("adk:AdkRunner"),
     ),
     RunnerKind(
         "a function without parameters that returns one of these",

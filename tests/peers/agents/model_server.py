@@ -5,14 +5,15 @@ of its answers in the order of its calls; a script by text chooses the list whos
 last message. Models without a script use that of the role `*`. An answer is a text, a list
 of calls `(tool, arguments)`, or the HTTP status of a failure.
 
-The stub serves OpenAI's chat completions and responses (streamed and plain) and Anthropic's
-messages (streamed).
+The stub serves OpenAI's chat completions and responses (streamed and plain), Anthropic's messages
+and the interface of Gemini (streamed).
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +23,13 @@ from typing import Any
 
 from tests.endpoint_server import Body, _count_usage, _Disconnected, _Handler, _Server
 from tests.peers.agents.responses import build_response, count_words, encode_event, list_events
-from tests.vendor_server import _Answer, _Anthropic
+from tests.vendor_server import _Answer, _Anthropic, _Gemini, _Vendor
 
 Answer = int | str | Sequence[tuple[str, Mapping[str, Any]]]
 Answers = Sequence[Answer]
 Script = Mapping[str, Answers | Mapping[str, Answers]]
+
+_GEMINI = re.compile(r"/v1beta/models/([^:]+):")
 
 
 @dataclass
@@ -132,6 +135,8 @@ class _ScriptedHandler(_Handler):
 
     def do_POST(self) -> None:  # noqa: N802
         body: Body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if found := _GEMINI.match(self.path):
+            body |= {"model": found[1], "messages": body["contents"]}
         call = self.server.choose(body)
         refuse = self.server.refuse
         state = "answered"
@@ -145,7 +150,9 @@ class _ScriptedHandler(_Handler):
                 state = "refused"
                 self._refuse(call.answer)
             elif self.path.startswith("/v1/messages"):
-                self._stream_messages(call)
+                self._stream(call, _Anthropic())
+            elif _GEMINI.match(self.path):
+                self._stream(call, _Gemini())
             elif self.path.startswith("/v1/responses"):
                 self._respond(call)
             else:
@@ -183,12 +190,12 @@ class _ScriptedHandler(_Handler):
             self._chunk(encode_event(event))
         self._chunk(b"")
 
-    def _stream_messages(self, call: ModelCall) -> None:
+    def _stream(self, call: ModelCall, vendor: _Vendor) -> None:
         made = [(name, json.dumps(arguments)) for name, arguments in call.calls]
         answer = _Answer(call.text, call=made[0] if made else None)
         call.input_tokens, call.output_tokens = 7, answer.output_tokens
         self._start_stream()
-        for event in _Anthropic().events(call.role, answer):
+        for event in vendor.events(call.role, answer):
             self._chunk(event)
         self._chunk(b"")
 

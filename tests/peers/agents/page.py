@@ -24,6 +24,7 @@ TITLES = {
     "pydantic_ai": "pydantic-ai",
     "agno": "agno",
     "openai_agents": "openai-agents",
+    "adk": "Google ADK",
     "functions": "Functions with the SDKs of providers",
     "packages": "Agents of packages, unchanged",
 }

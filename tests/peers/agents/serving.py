@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 
 from tests.deployment import ADMIN, create_deployment
+from tests.environments import find_adk
 from tests.pauses.waiting import SECONDS, WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import ModelCall, ScriptedModels
 from tests.peers.agents.table import AGENTS, PublicAgent
@@ -47,6 +48,7 @@ class Library:
     agents: dict[str, PublicAgent]
     folder: Path
     models: ScriptedModels
+    names: Sequence[str]
     deployment: WaitingDeployment
 
     @property
@@ -56,13 +58,11 @@ class Library:
     @contextlib.contextmanager
     def serve(self, packages: str) -> Iterator[AgentServer]:
         """Run a server process; `packages` is a folder of packages that it may import."""
-        variables = {
-            "MODEL_URL": self.models.url,
-            "OPENAI_API_KEY": "none",
-            "LEDGER": str(self.ledger),
-            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages])),
-        }
-        with serve_config(self.deployment.inner.path, variables=variables) as process:
+        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages]))
+        program, own = find_adk() if "adk" in self.names else (None, {"PYTHONPATH": path})
+        given = {"MODEL_URL": self.models.url, "OPENAI_API_KEY": "none", "LEDGER": str(self.ledger)}
+        config, variables = self.deployment.inner.path, {**given, **own}
+        with serve_config(config, variables=variables, program=program) as process:
             yield AgentServer(self.deployment, process, self)
 
 
@@ -201,7 +201,7 @@ def create_library(
             for agent in listed
         ]
     inner = create_deployment(folder, models.url, extra="\n\n".join(tables))
-    return Library(agents, folder, models, WaitingDeployment(inner, models.url))
+    return Library(agents, folder, models, [*chosen], WaitingDeployment(inner, models.url))
 
 
 def wait_until(condition: Callable[[], Any]) -> None:

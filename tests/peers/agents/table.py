@@ -7,6 +7,7 @@ the answers of its models by role (tests/peers/agents/model_server.py).
 from __future__ import annotations
 
 from tests.peers.agents.public_agent import PublicAgent
+from tests.peers.agents.tables.adk import ADK
 from tests.peers.agents.tables.agno import AGNO
 from tests.peers.agents.tables.functions import FUNCTIONS
 from tests.peers.agents.tables.langchain import LANGCHAIN
@@ -25,6 +26,7 @@ AGENTS: dict[str, dict[str, PublicAgent]] = {
     "pydantic_ai": PYDANTIC_AI,
     "agno": AGNO,
     "openai_agents": OPENAI_AGENTS,
+    "adk": ADK,
     "functions": FUNCTIONS,
     "packages": PACKAGES,
 }

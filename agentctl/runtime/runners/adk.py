@@ -1,0 +1,270 @@
+"""Agents of Google ADK, the Agent Development Kit (docs/agents.md "Google ADK")."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.apps.app import App
+from google.adk.events.event import Event
+from google.adk.runners import InMemoryRunner
+from google.adk.utils._sync_runner import _use_sync_callable_runner
+from google.genai.types import Content, FunctionCall, FunctionResponse, Part
+
+from agentctl.records.approvals import ApprovalKind
+from agentctl.records.document import parse_records
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import ENDED
+from agentctl.runtime.json_values import clean_json_value
+from agentctl.runtime.pauses import Ask, Decided, Leg, Paused, to_text
+from agentctl.runtime.runners.adk_report import CONFIRMATION, CREDENTIAL, AdkReport
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.library_runner import (
+    DecidedCalls,
+    LibraryRunner,
+    OwnerTask,
+    RunnerOptions,
+    keep_state,
+)
+from agentctl.runtime.transcript.history import complete_history
+
+_NAME = "agentctl"
+
+_OWN_HINT = "ToolConfirmation"
+"""Part of the library's own question, which explains its interface to programs."""
+
+
+class HostedConfig(RunConfig):  # type: ignore[misc]
+    """The configuration of a run; tools read its context: `tool_context.run_config.run_context`."""
+
+    run_context: Any = None
+
+
+class AdkRunner(LibraryRunner):
+    """The runner of an agent, a workflow or an app of Google ADK.
+
+    Each run has its own session, artifacts and memory of the library, in memory: the events of
+    earlier runs and the state come from the session of agentctl.
+    """
+
+    kind = "google-adk"
+
+    def __init__(self, target: Any, _: RunnerOptions) -> None:
+        self._app = target if isinstance(target, App) else App(name=_NAME, root_agent=target)
+        # It closes the toolsets of the agents, and the plugins.
+        super().__init__(OwnerTask(lambda: InMemoryRunner(app=self._app)))
+
+    async def run(self, message: str, run: HostedRun) -> None:
+        """Execute a run in the task of the caller; the library has a second task for it.
+
+        A tool that ignores its cancellation keeps this call from returning; the engine limits that.
+        """
+        root, leg, decided = self._app.root_agent, run.environment.leg, DecidedCalls(run)
+        report = AdkReport(run, root.name, decided)
+        plugins = [report, *self._app.plugins]
+        runner = InMemoryRunner(app=self._app.model_copy(update={"plugins": plugins}))
+        earlier = await run.read_history(_parse_events, self._build_events)
+        kept: list[Event] = []
+        if leg is None:
+            asked = _build_content(await run.load_prompt(message))
+        else:
+            await report.restore(leg.state)
+            kept = await _restore_events(leg, run)
+            asked = await _build_answers(kept, leg, decided, report)
+        names = {"user_id": run.context.user_id or "-", "session_id": run.context.session_id}
+        place = {"app_name": runner.app_name, **names}
+        service = runner.session_service
+        session = await service.create_session(state={**run.context.state}, **place)
+        for event in (*earlier, *kept):
+            await service.append_event(session, event)
+
+        config = HostedConfig(streaming_mode=StreamingMode.SSE, run_context=run.context)
+        try:
+            with _use_sync_callable_runner(_call_in_thread):
+                running = runner.run_async(new_message=asked, run_config=config, **names)
+                async with aclosing(running) as events:
+                    async for _ in events:
+                        await run.take_turn()
+        except ExecutionError:
+            raise
+        except Exception as error:
+            raise report.classify(error) from error
+        session = await service.get_session(**place)
+        kept = session.events[len(earlier) :]
+        if waiting := list_waiting(kept):
+            stored = keep_state(run, lambda: _dump(kept))
+            asks = [_build_ask(call) for call in waiting]
+            raise Paused(asks, {"events": stored, **report.to_json()})
+        await report.end(getattr(root, "output_schema", None))
+        run.set_native_history(lambda: _dump(kept))
+
+    def _build_events(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
+        """Yield the events of neutral messages."""
+        names: dict[str, str] = {}
+        for message in complete_history(messages):
+            calls = message.get("tool_calls", ())
+            names |= {call["id"]: call["name"] for call in calls}
+            if message["role"] == "tool":
+                call_id, result = message["tool_call_id"], {"result": message["content"]}
+                response = FunctionResponse(
+                    id=call_id, name=names.get(call_id, "tool"), response=result
+                )
+                content = Content(role="user", parts=[Part(function_response=response)])
+            else:
+                content = _build_content(message)
+                made = [
+                    FunctionCall(id=call["id"], name=call["name"], args=call["arguments"])
+                    for call in calls
+                ]
+                content.parts += [Part(function_call=call) for call in made]
+            author = "user" if message["role"] == "user" else self._app.root_agent.name
+            if content.parts:
+                yield Event(invocation_id="-", author=author, content=content)
+
+
+async def _call_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call a function of a tool in a thread. The library would block the event loop."""
+
+    def call() -> Any:
+        with _use_sync_callable_runner(None):
+            return function(**arguments)
+
+    return await asyncio.to_thread(call)
+
+
+def _build_content(message: Mapping[str, Any]) -> Content:
+    """Return the text and the files of a message."""
+    parts = [Part(text=message["content"])] if message["content"] else []
+    for file in message.get("files", ()):
+        parts.append(Part.from_bytes(data=file.data, mime_type=file.reference.media_type))
+    return Content(role="user" if message["role"] == "user" else "model", parts=parts)
+
+
+def _parse_events(text: str) -> list[Event]:
+    """Parse the events of a run; raise ValueError if they are damaged."""
+    stored = parse_records(text)
+    if stored is None:
+        raise ValueError("the stored events are damaged")
+    return _load_events(stored)
+
+
+def _load_events(stored: Iterable[Any]) -> list[Event]:
+    events = [Event.model_validate(each) for each in stored]
+    for event in events:
+        # The session has these values, and may have changed since.
+        event.actions.state_delta.clear()
+    return events
+
+
+def _dump(events: Iterable[Event]) -> bytes:
+    return orjson.dumps([each.model_dump(mode="json", exclude_none=True) for each in events])
+
+
+def list_waiting(events: Sequence[Event]) -> list[FunctionCall]:
+    """Return the calls whose answers the library waits for."""
+    answered = {each.id for event in events for each in event.get_function_responses()}
+    return [
+        call
+        for event in events
+        for call in event.get_function_calls()
+        if call.id in (event.long_running_tool_ids or ()) and call.id not in answered
+    ]
+
+
+def _build_ask(call: FunctionCall) -> Ask:
+    """Return what a call asks for.
+
+    Raises:
+        ExecutionError: it asks for credentials, which agentctl cannot give.
+    """
+    arguments = clean_json_value(call.args or {})
+    if call.name == CREDENTIAL:
+        raise ExecutionError("INTERRUPTED")
+    if call.name != CONFIRMATION:
+        question, schema = arguments.get("message"), arguments.get("response_schema")
+        if isinstance(question, str) and call.name.startswith("adk_"):
+            schema = schema if isinstance(schema, Mapping) else None
+            return Ask("input", call.id, call.name, question=question, schema=schema)
+        return Ask("external", call.id, call.name, arguments)
+    made, asked = arguments["originalFunctionCall"], arguments.get("toolConfirmation", {})
+    hint = asked.get("hint") or None
+    question = None if hint is None or _OWN_HINT in hint else hint
+    kind: ApprovalKind = "approval" if asked.get("payload") is None else "input"
+    return Ask(kind, made["id"], made["name"], made.get("args") or {}, question=question)
+
+
+async def _restore_events(leg: Leg, run: HostedRun) -> list[Event]:
+    """Return the events of a paused run, with the arguments that were approved.
+
+    Raises:
+        ExecutionError: they cannot be read.
+    """
+    stored = orjson.loads(orjson.dumps(await run.restore_files(leg.state["events"])))
+    _edit_calls(stored, {each.tool_call_id: each for each in leg.decisions if each.is_edited})
+    try:
+        return _load_events(stored)
+    except ValueError as error:
+        detail = "The run cannot be read by this version of google-adk"
+        raise ExecutionError("AGENT_FAILED", detail) from error
+
+
+def _edit_calls(value: Any, edited: Mapping[str, Decided]) -> None:
+    """Replace the arguments of calls, and of the copies of calls in confirmations."""
+    if isinstance(value, dict):
+        decision = edited.get(str(value.get("id")))
+        if decision is not None and "response" not in value:
+            value["args"] = decision.arguments
+        value = [*value.values()]
+    for each in value if isinstance(value, list) else ():
+        _edit_calls(each, edited)
+
+
+async def _build_answers(
+    events: Sequence[Event], leg: Leg, calls: DecidedCalls, report: AdkReport
+) -> Content:
+    """Return the message with which a paused run goes on.
+
+    A call with a result is never made again: the report answers it in place of the tool.
+    """
+    parts = []
+    for call in list_waiting(events):
+        ask = _build_ask(call)
+        decision = leg.find(ask.tool_call_id)
+        if decision is None:
+            raise ExecutionError("INTERNAL", "A decision of the run is missing")
+        if call.name == CONFIRMATION:
+            answer = _confirm(decision, calls)
+        else:
+            answer = _read_answer(decision)
+            await report.end_open_call(call.id, answer)
+        response = FunctionResponse(id=call.id, name=call.name, response=answer)
+        parts.append(Part(function_response=response))
+    return Content(role="user", parts=parts)
+
+
+def _confirm(decision: Decided, calls: DecidedCalls) -> dict[str, Any]:
+    """Return the confirmation of a call."""
+    call_id = decision.tool_call_id
+    if decision.execution in ENDED:
+        calls.settled[call_id] = to_text(decision.result), decision.execution == "failed"
+    elif decision.status == "answered":
+        return {"confirmed": True, "payload": decision.answer}
+    elif not decision.is_approved:
+        calls.settled[call_id] = decision.refusal, True
+    else:
+        calls.approved[call_id] = decision
+    return {"confirmed": decision.is_approved}
+
+
+def _read_answer(decision: Decided) -> dict[str, Any]:
+    """Return the answer to a question, or the result of a call that was made elsewhere."""
+    if decision.execution is not None:
+        name = "error" if decision.execution == "failed" else "result"
+        return {name: decision.result}
+    if decision.status == "answered":
+        return {"result": decision.answer}
+    return {"error": decision.refusal}

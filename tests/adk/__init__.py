@@ -1,0 +1,1 @@
+"""Agents of Google ADK on a server in their environment."""

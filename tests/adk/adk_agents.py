@@ -1,0 +1,135 @@
+"""Agents of Google ADK for the tests of this folder. The server imports this module.
+
+`gemini_…` have the library's own model, whose endpoint is that of other vendors; the models of the
+others are roles of a script (tests/peers/agents/model_server.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from google.adk.agents import Agent, SequentialAgent
+from google.adk.models import Gemini
+from google.adk.models.lite_llm import LiteLlm
+from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext
+from google.adk.tools.agent_tool import AgentTool
+from google.adk.workflow import Workflow
+from pydantic import BaseModel
+
+URL = os.environ["MODEL_URL"]
+
+
+def chat(role: str) -> LiteLlm:
+    """Return the model of a role."""
+    return LiteLlm(model=f"openai/{role}", api_base=f"{URL}/v1", api_key="none", max_retries=0)
+
+
+def write(tool_context: ToolContext, line: str) -> None:
+    """Write a line into the ledger of the session."""
+    with Path(f"{tool_context.session.id}.ledger").open("a") as ledger:
+        ledger.write(f"{line}\n")
+
+
+def look(tool_context: ToolContext) -> str:
+    """Look."""
+    write(tool_context, "look")
+    return "looked"
+
+
+async def pay(amount: int, to: str, tool_context: ToolContext) -> str:
+    """Pay an amount."""
+    write(tool_context, f"pay {amount} to {to}")
+    return f"paid {amount}"
+
+
+def buy(item: str, tool_context: ToolContext) -> dict[str, Any]:
+    """Buy something that costs more than ten."""
+    if tool_context.tool_confirmation is None:
+        tool_context.request_confirmation(hint=f"May I buy {item}?", payload={"budget": 0})
+        return {"error": "waiting"}
+    if not tool_context.tool_confirmation.confirmed:
+        return {"error": "refused"}
+    payload: Any = tool_context.tool_confirmation.payload
+    return {"bought": item, "budget": payload["budget"]}
+
+
+def order(item: str) -> None:
+    """Order something; the result comes from elsewhere."""
+
+
+def fail() -> str:
+    """Fail."""
+    raise RuntimeError("secret of the tool")
+
+
+async def wait(tool_context: ToolContext) -> str:
+    """Wait, and write a line afterwards."""
+    write(tool_context, "begun")
+    await asyncio.sleep(600)
+    write(tool_context, "ended")
+    return "late"
+
+
+def count(tool_context: ToolContext) -> int:
+    """Count in the state of the session."""
+    tool_context.state["counted"] = tool_context.state.get("counted", 0) + 1
+    return int(tool_context.state["counted"])
+
+
+PAY = FunctionTool(pay, require_confirmation=True)
+
+payer = Agent(name="payer", model=chat("payer"), tools=[PAY, look])
+
+clerk = Agent(name="clerk", model=chat("clerk"), tools=[PAY, look], description="Pays.")
+front = Agent(name="front", model=chat("front"), tools=[look], sub_agents=[clerk])
+
+searcher = Agent(name="searcher", model=chat("searcher"), tools=[look])
+planner = Agent(name="planner", model=chat("planner"), tools=[AgentTool(searcher)])
+
+buyer = Agent(name="buyer", model=chat("buyer"), tools=[buy, LongRunningFunctionTool(order)])
+
+failing = Agent(name="failing", model=chat("failing"), tools=[fail])
+
+waiting = Agent(name="waiting", model=chat("waiting"), tools=[wait])
+
+counting = Agent(name="counting", model=chat("counting"), tools=[count])
+
+
+class Total(BaseModel):
+    """A structured result."""
+
+    total: int
+
+
+wrong = Agent(name="wrong", model=chat("wrong"), output_schema=Total)
+
+line = SequentialAgent(
+    name="line",
+    sub_agents=[
+        Agent(name="first", model=chat("first"), output_key="found"),
+        Agent(name="second", model=chat("second"), instruction="Use {found}."),
+    ],
+)
+
+
+def double(node_input: str) -> dict[str, str]:
+    """Repeat a text."""
+    return {"twice": node_input * 2}
+
+
+flow = Workflow(name="flow", edges=[("START", Agent(name="start", model=chat("start")), double)])
+
+
+def gemini(model: str, *tools: Any, **options: Any) -> Agent:
+    return Agent(name="assistant", model=Gemini(model=model), tools=[*tools], **options)
+
+
+gemini_echo = gemini("echo")
+gemini_thinks = gemini("thinks")
+gemini_tool = gemini("tool:look", look)
+gemini_pay = gemini("tool:pay", PAY)
+gemini_hang = gemini("hang")
+gemini_failing = gemini("http-503")

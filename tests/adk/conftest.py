@@ -1,0 +1,48 @@
+"""Fixtures: a server with agents of Google ADK, in their environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deployment import create_deployment
+from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.environments import find_adk
+from tests.loops import pytest_pyfunc_call
+from tests.pauses.waiting import WaitingDeployment, WaitingServer
+from tests.peers.agents.model_server import ScriptedModels, serve_models
+
+__all__ = ["pytest_pyfunc_call", "vendor_endpoint"]
+
+SOURCE = Path(__file__).with_name("adk_agents.py")
+
+
+@pytest.fixture(scope="session")
+def models() -> Iterator[ScriptedModels]:
+    with serve_models() as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def deployment(
+    tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, vendor_endpoint: ModelEndpoint
+) -> WaitingDeployment:
+    program, variables = find_adk()
+    folder: Path = tmp_path_factory.mktemp("adk")
+    text = SOURCE.read_text()
+    (folder / SOURCE.name).write_text(text)
+    names = re.findall(r"^(\w+) = (?:Agent|SequentialAgent|Workflow|gemini)\(", text, re.MULTILINE)
+    tables = [f'[[agents]]\nid = "{name}"\nobject = "adk_agents:{name}"' for name in names]
+    inner = create_deployment(folder, models.url, extra="\n\n".join(tables))
+    gemini = {"GOOGLE_GEMINI_BASE_URL": vendor_endpoint.root_url, "GOOGLE_API_KEY": "x"}
+    return WaitingDeployment(inner, models.url, tuple(program), variables | gemini)
+
+
+@pytest.fixture(scope="session")
+def server(deployment: WaitingDeployment) -> Iterator[WaitingServer]:
+    """A server for all tests that kill none."""
+    with deployment.serve() as running:
+        yield running
