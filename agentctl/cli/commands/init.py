@@ -15,7 +15,7 @@ from agentctl.cli.show.terminal import note
 
 EXAMPLE = "agentctl init my-server"
 
-AgentKind = Literal["function", "pydantic-ai", "langgraph", "openai-agents", "agno", "mcp"]
+AgentKind = Literal["function", "pydantic-ai", "langgraph", "openai-agents", "agno", "adk", "mcp"]
 
 _KINDS = join_alternatives(get_args(AgentKind))
 
@@ -34,6 +34,7 @@ _PACKAGES = {
     "langgraph": "langgraph",
     "openai-agents": "agents",
     "agno": "agno",
+    "adk": "google.adk",
     "mcp": "mcp",
 }
 """The package that the agents of a kind import, which an extra of the name of the kind installs."""
@@ -114,11 +115,18 @@ def _is_other_configured(directory: Path) -> bool:
 
 
 def _list_install_commands(agent: AgentKind) -> Iterator[str]:
-    from importlib.util import find_spec
-
     from agentctl.config.extras import build_extra_command, build_install_command
 
-    if agent in _PACKAGES and find_spec(_PACKAGES[agent]) is None:
+    if agent in _PACKAGES and _is_missing(_PACKAGES[agent]):
         yield build_extra_command(agent)
-    if find_spec("pytest") is None:
+    if _is_missing("pytest"):
         yield build_install_command("pytest")
+
+
+def _is_missing(package: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(package) is None
+    except ModuleNotFoundError:  # The package above it is missing.
+        return True
