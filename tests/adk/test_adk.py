@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.endpoint import ModelEndpoint
+from tests.environments import find_adk
 from tests.pauses.waiting import SECONDS, WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import ScriptedModels
+from tests.process import base_environment
 
 PAYMENT = [("pay", {"amount": 10, "to": "bob"})]
 
@@ -280,6 +284,16 @@ def test_failure_of_gemini_has_no_text(server: WaitingServer) -> None:
     run = server.start("gemini_failing", "go")
     assert (run["status"], run["error"]["code"]) == ("ERROR", "MODEL_UNAVAILABLE")
     assert "secret" not in json.dumps(run)
+
+
+def test_agent_of_a_new_project_answers_offline(tmp_path: Path) -> None:
+    program, _ = find_adk()
+    environment = {**base_environment(), "HOME": str(tmp_path)}
+    for line in (["init", "--agent", "adk"], ["runs", "start", "--agent", "assistant", "-m", "hi"]):
+        command, options = [*program, *line], {"cwd": tmp_path, "env": environment}
+        ended = subprocess.run(command, capture_output=True, check=False, text=True, **options)
+        assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "hi\n"
 
 
 def upload(server: WaitingServer, name: str, data: bytes) -> str:

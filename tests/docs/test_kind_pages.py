@@ -53,7 +53,8 @@ def test_agent_of_the_page_answers_as_printed(
     tested = page(name)
     models.begin({"*": ANSWERS})
     url = f"http://127.0.0.1:{find_free_port()}"
-    python = find_adk()[0][0] if name == "docs/guides/adk.md" else sys.executable
+    is_adk = name == "docs/guides/adk.md"
+    python = find_adk()[0][0] if is_adk else sys.executable
     variables = {
         "PATH": f"{Path(python).parent}:{os.environ['PATH']}",
         "GOOGLE_GEMINI_BASE_URL": models.url,
@@ -61,7 +62,7 @@ def test_agent_of_the_page_answers_as_printed(
         "AGENTCTL_CONFIG": "/another/agentctl.toml",
         "OPENAI_BASE_URL": f"{models.url}/v1",
     }
-    function = "" if IS_INSTALLED else function
+    function = "" if IS_INSTALLED or is_adk else function
     with (
         Shell(tmp_path / "one", variables, function) as one,
         Shell(tmp_path / "two", variables, function) as two,
