@@ -1,8 +1,9 @@
 """CPU time of commands on a server, compared with a bare Python and with its HTTP client.
 
-    python -m tests.benchmarks.remote_commands
+    python -m tests.benchmarks.remote_commands [PYTHON]
 
-prints the median of 15 starts of each, user and system time together.
+prints the median of 15 starts of each, user and system time together, and its ratios to the first
+two. PYTHON is that of an environment with `pip install .` alone; by default the one that runs this.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ROUNDS = 15
 
 def main() -> None:
     """Serve a demo, and print a line for each command."""
+    python = sys.argv[1] if len(sys.argv) > 1 else sys.executable
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "demo") as demo:
         demo.run("s1", "hello")
         environ = command_environment(Path(folder)) | {"AGENTCTL_TOKEN": demo.token}
@@ -32,15 +34,13 @@ def main() -> None:
             "agentctl sessions list": ("-m", "agentctl", "sessions", "list", "--url", demo.url),
         }
         starts = {
-            name: lambda words=words: measure_cpu_seconds(
-                [sys.executable, *words], Path(folder), environ
-            )
+            name: lambda words=words: measure_cpu_seconds([python, *words], Path(folder), environ)
             for name, words in commands.items()
         }
         taken = {name: median(times[1:]) for name, times in run_rounds(starts, ROUNDS + 1).items()}
-    floor = taken["python -c 'import httpx2'"]
+    bare, client, *_ = taken.values()
     for name, seconds in taken.items():
-        print(f"{name:26} {seconds * 1_000:4.0f} ms  {seconds / floor:4.1f}")
+        print(f"{name:26} {seconds * 1_000:4.0f} ms {seconds / bare:5.1f} {seconds / client:5.1f}")
 
 
 if __name__ == "__main__":
