@@ -223,6 +223,8 @@ def test_message_with_files_needs_no_text(site: Site, vendor_endpoint: ModelEndp
     first = site.run("seeing", "", site.put("dot.png", picture))
     assert site.sent()[-1]["content"] == [shown]
     assert first["messages"][0]["content"] == ""
+    session = site.client.get(f"/sessions/{first['session_id']}").json()
+    assert session["session_name"] == "dot.png"
     again = f"/agents/seeing/runs/{first['run_id']}"
     for verb, body in (("retry", {}), ("fork", {"at": 1})):
         repeated = site.client.post(f"{again}/{verb}", json={"stream": False, **body}).json()

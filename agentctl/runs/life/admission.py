@@ -193,11 +193,19 @@ def _build_session(submission: Submission, catalog: Catalog, is_full: bool) -> S
         component_id=component.id,
         component_name=component.name,
         component_data=orjson.dumps(build_session_data(catalog, component)).decode(),
-        session_name=cut_text(" ".join(spec.input.split()), SESSION_NAME_LENGTH),
+        session_name=_name_session(spec),
         session_state=spec.session_state,
         # A background run waits for its claim: the response to its start shows it as PENDING.
         first_status="PENDING" if is_full else spec.first_status,
     )
+
+
+def _name_session(spec: RunSpec) -> str:
+    """Return the beginning of a message; if it has no text, the name of its first file."""
+    text = " ".join(spec.input.split())
+    if not text and spec.files is not None:
+        text = str(orjson.loads(spec.files)[0]["name"])
+    return cut_text(text, SESSION_NAME_LENGTH)
 
 
 @single_unit
