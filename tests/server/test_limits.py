@@ -95,6 +95,17 @@ NOT_LISTED = {
 """Sizes of caches and of batches, pauses, and names that are drawn: no caller meets them."""
 
 
+UNBOUNDED = (
+    # Commands draw on a terminal: their bounds are widths and numbers of lines.
+    "agentctl.cli",
+    "agentctl.top",
+    "agentctl.transcripts",
+    # Google ADK is in another environment than the tests.
+    "agentctl.runtime.runners.adk",
+)
+"""Modules without bounds of the server."""
+
+
 def find_value(name: str) -> object:
     """Return the default of a setting, or the value of a constant below `agentctl`."""
     place, _, last = name.rpartition(".")
@@ -126,8 +137,7 @@ def test_every_bound_has_one_row() -> None:
         assert bounds <= set(names)
     constants = set()
     for module in pkgutil.walk_packages(agentctl.__path__, "agentctl."):
-        # Commands draw on a terminal: their bounds are widths and numbers of lines.
-        if not module.name.startswith(("agentctl.cli", "agentctl.top", "agentctl.transcripts")):
+        if not module.name.startswith(UNBOUNDED):
             found = [name for name in vars(import_module(module.name)) if name.startswith("MAXIM")]
             constants |= {f"{module.name}.{name}" for name in found if _is_own(module.name, name)}
     listed = {f"agentctl.{name}" for name in names}
