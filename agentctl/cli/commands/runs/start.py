@@ -110,7 +110,7 @@ async def start_run(
     if component is None:
         raise UsageError("no component given", hint="give --agent, --team or --workflow ID")
     if message is None and input is None and not (file or file_id):
-        raise UsageError("no message given", hint="give --message TEXT, or --input for an object")
+        raise UsageError("no message given", hint="give --message, --file or --input")
     if message == "-" and input == "-":
         raise UsageError("only one of --message and --input can read stdin")
     request = RunRequest(
