@@ -47,7 +47,12 @@ class Model(BaseModel):  # type: ignore[misc]
 
     Args:
         model: id of the model in the configuration.
+
+    Attributes:
+        reports_calls: True: a call that no hook of the run has announced counts its tokens itself.
     """
+
+    reports_calls = True
 
     def __init__(self, model: str) -> None:
         check_model(model)

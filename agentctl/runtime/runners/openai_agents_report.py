@@ -322,16 +322,17 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
 class CountingRunner(AgentRunner):  # type: ignore[misc]
     """The runner of the library; counts runs that the code of an agent starts by itself.
 
-    With the wrapper of the outer run as its context, a run counts its tokens there by itself.
+    With the wrapper of the outer run as its context, a run counts its tokens there by itself; so do
+    the models of the configuration (`reports_calls`).
     """
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
         result = await super().run(starting_agent, input, **options)
-        # The models of the configuration report their calls by themselves.
-        reports = type(starting_agent.model).__module__.startswith("agentctl.")
-        has_wrapper = isinstance(options.get("context"), RunContextWrapper)
+        is_counted = isinstance(options.get("context"), RunContextWrapper) or getattr(
+            starting_agent.model, "reports_calls", False
+        )
         report = current_report.get()
-        if report is not None and not (reports or has_wrapper):
+        if report is not None and not is_counted:
             usage = read_usage(result.context_wrapper.usage)
             report.parts.root.run.environment.add_usage(usage)
         return result
