@@ -216,7 +216,7 @@ class BucketStore:
         import obstore
 
         await self._put(_PROBE, b"probe")
-        await _translate(obstore.delete_async(self._store, _PROBE))
+        await self._translate(obstore.delete_async(self._store, _PROBE))
 
     async def keep(self, received: Path, key: str) -> None:
         await self._put(key, received)
@@ -226,7 +226,7 @@ class BucketStore:
 
         put = obstore.put_async(self._store, key, source, max_concurrency=_S3_PARTS_AT_ONCE)
         try:
-            await _translate(put)
+            await self._translate(put)
         except FileNotFoundError:
             raise self._build_no_bucket() from None
 
@@ -237,7 +237,7 @@ class BucketStore:
             until = min(start + PIECE_BYTES, end)
             got = obstore.get_range_async(self._store, key, start=start, end=until)
             try:
-                piece = bytes(await _translate(got))
+                piece = bytes(await self._translate(got))
             except FileNotFoundError:
                 await self._check_bucket()
                 piece = b""
@@ -254,7 +254,7 @@ class BucketStore:
         import obstore
 
         pages = obstore.list(self._store, offset=after or None, chunk_size=_LISTED)
-        while page := await _translate(_read_page(pages)):
+        while page := await self._translate(_read_page(pages)):
             # S3 lists the keys in their order.
             yield [StoredBytes(each["path"], _read_time(each)) for each in page]
 
@@ -264,14 +264,14 @@ class BucketStore:
         found = await self._find(key)
         if found is None or _read_time(found) >= before:
             return found is None
-        await _translate(obstore.delete_async(self._store, key))
+        await self._translate(obstore.delete_async(self._store, key))
         return True
 
     async def _find(self, key: str) -> ObjectMeta | None:
         import obstore
 
         try:
-            return await _translate(obstore.head_async(self._store, key))
+            return await self._translate(obstore.head_async(self._store, key))
         except FileNotFoundError:
             await self._check_bucket()
             return None
@@ -279,12 +279,18 @@ class BucketStore:
     async def _check_bucket(self) -> None:
         """Raise Unavailable if there is no bucket: S3 reports that as missing bytes, too."""
         import obstore
+
+        await self._translate(_read_page(obstore.list(self._store, offset=_LAST, chunk_size=1)))
+
+    async def _translate(self, awaitable: Awaitable[T]) -> T:
+        """Wait for obstore; raise the errors of this project, and FileNotFoundError unchanged."""
         from obstore.exceptions import BaseError
 
-        pages = obstore.list(self._store, offset=_LAST, chunk_size=1)
         try:
-            await _read_page(pages)
-        except BaseError as error:
+            return await awaitable
+        except FileNotFoundError:
+            raise
+        except (BaseError, OSError, ValueError) as error:
             if "NoSuchBucket" in str(error):
                 raise self._build_no_bucket() from None
             raise _build_unavailable(type(error).__name__) from None
@@ -303,18 +309,6 @@ async def _read_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[Obj
     async for page in pages:  # anext() with a default fails for a stream of obstore
         return page
     return ()
-
-
-async def _translate(awaitable: Awaitable[T]) -> T:
-    """Wait for obstore; raise the errors of this project, and FileNotFoundError unchanged."""
-    from obstore.exceptions import BaseError
-
-    try:
-        return await awaitable
-    except FileNotFoundError:
-        raise
-    except (BaseError, OSError, ValueError) as error:
-        raise _build_unavailable(type(error).__name__) from None
 
 
 async def call_on_files(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
