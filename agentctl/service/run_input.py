@@ -57,20 +57,15 @@ async def read_run_input(
             object or another one, or no dependencies.
         TooLarge: one is larger than its limit.
     """
-    message, value = request.message, request.input
-    has_files = has_files or bool(request.files)
+    value = request.input
     if component.durable and request.dependencies is not None:
         raise ValidationFailed(
             f"dependencies are not stored, so a durable {component.kind} cannot have them",
             hint="send what the run needs as metadata or in its input",
         )
 
-    if message is None and value is None and not has_files:
-        raise ValidationFailed("message is required")
-    message = "" if message is None and value is None else message
-    if message is not None:
-        _check_message(message, limits.message_bytes, has_files=has_files)
-
+    has_files = has_files or bool(request.files)
+    message = _read_message(request, limits.message_bytes, has_files=has_files)
     text = dump_checked_json("input", value, limits.state_bytes)
     agent = catalog.find_input_agent(component)
     if agent is None:
@@ -207,12 +202,21 @@ async def dump_request_tools(
     return text
 
 
-def _check_message(message: str, limit: int, *, has_files: bool) -> None:
+def _read_message(request: RunRequest, limit: int, *, has_files: bool) -> str | None:
+    """Return the checked message of a request; None for an object alone."""
+    message = request.message
+    if message is None:
+        if request.input is not None:
+            return None
+        if not has_files:
+            raise ValidationFailed("message is required")
+        return ""
     if not (has_files or message.strip()):  # Providers refuse a message without a letter.
         raise ValidationFailed("message must not be empty")
     check_text("message", message)
     if len(message.encode()) > limit:
         raise TooLarge(f"message must be at most {limit} bytes")
+    return message
 
 
 async def _open_schema(
