@@ -48,7 +48,6 @@ _MAXIMUM_NAME = 100
 """Characters of a name in a record."""
 
 _POOL_WORKER = concurrent.futures.thread._worker.__code__
-_QUEUES = ("queue", "threading")
 _PROCESS_POOLS = ("concurrent.futures.process", "multiprocessing.pool")
 
 
@@ -122,14 +121,14 @@ def is_working(thread: threading.Thread) -> bool:
     if code is None or not _is_library(code.co_filename):
         return True
     frame = sys._current_frames().get(thread.ident or 0)
-    if code is _POOL_WORKER:
-        return frame is not None and frame.f_code is not code
-    # A worker of AnyIO waits for its next call in a queue.
-    modules = set()
-    while frame is not None and (name := frame.f_globals.get("__name__")) in _QUEUES:
-        modules.add(name)
+    called = set()
+    while frame is not None and frame.f_code is not code:
+        called.add(frame.f_globals.get("__name__"))
         frame = frame.f_back
-    return "queue" not in modules or frame is None or frame.f_code is not code
+    if code is _POOL_WORKER:
+        return bool(called)
+    # A worker of AnyIO waits for its next call in a queue.
+    return not {"queue"} <= called <= {"queue", "threading"}
 
 
 def find_name(coroutine: Any) -> str | None:
