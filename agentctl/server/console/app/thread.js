@@ -202,7 +202,8 @@ export function useFiles(to, user) {
   const attach = mayCall("upload_file")
     ? html`<${Later} load=${() => import("./files.js")} name="Attach" to=${to} user=${user} files=${files} setFiles=${setFiles} />` : null;
   const ids = files.length ? files.map((each) => each.record?.file_id) : undefined;
-  return { attach, ids, ready: files.every((each) => each.record), clear: () => setFiles([]) };
+  const canSend = (text) => files.every((each) => each.record) && Boolean(text.trim() || ids);
+  return { attach, ids, canSend, clear: () => setFiles([]) };
 }
 
 /** The box of a message to a component, which starts a run; `children` is in the box. */
@@ -211,7 +212,7 @@ export function Compose({ to, session, user, onStarted, children }) {
   const { kind, id } = to || {};
   const allowed = Boolean(id) && can(`${kind}s`, "run", id);
   const files = useFiles(to, user);
-  const ready = allowed && files.ready && (text.trim() || files.ids);
+  const ready = allowed && files.canSend(text);
   const [submit, failure, busy] = useAction(async () => {
     if (!ready) return;
     const started = await postOnce(path`/${kind}s/${id}/runs`, { message: text, session_id: session, files: files.ids });

@@ -192,7 +192,7 @@ function Start({ kind, plural, id, db, onStarted }) {
   const [run, setRun] = useState(null);
   const allowed = can(plural, "run", id);
   const files = useFiles({ kind, id });
-  const ready = allowed && files.ready && (text.trim() || files.ids);
+  const ready = allowed && files.canSend(text);
   const [submit, failure, busy] = useAction(async () => {
     if (!ready) return;
     const body = { message: text, files: files.ids, session_id: own && session.trim() ? session.trim() : undefined };
