@@ -15,10 +15,8 @@ import socket
 import ssl
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import httpcore2
 
 from agentctl import __version__
 from agentctl.config.webhooks import Webhook
@@ -28,62 +26,6 @@ from agentctl.webhooks.signing import Signer
 
 if TYPE_CHECKING:
     import httpx2
-
-
-MAXIMUM_RESPONSE = 16_384
-"""Bytes of a response that are read, with its header fields and interim responses (1xx). None of
-its body is stored."""
-
-_STEP_BYTES = 2_048
-"""Bytes that are parsed at once: a response can have one chunk, or one interim response, for a few
-bytes, and each takes the parser some 100 microseconds."""
-
-
-class BoundedBackend(httpcore2.AsyncNetworkBackend):
-    """Opens connections that fail after `MAXIMUM_RESPONSE` bytes since the last request."""
-
-    def __init__(self) -> None:
-        self._backend = httpcore2.AnyIOBackend()
-
-    async def connect_tcp(self, *args: Any, **options: Any) -> httpcore2.AsyncNetworkStream:
-        return _BoundedStream(await self._backend.connect_tcp(*args, **options))
-
-    async def connect_unix_socket(self, *args: Any, **options: Any) -> httpcore2.AsyncNetworkStream:
-        return _BoundedStream(await self._backend.connect_unix_socket(*args, **options))
-
-    async def sleep(self, seconds: float) -> None:
-        await self._backend.sleep(seconds)
-
-
-class _BoundedStream(httpcore2.AsyncNetworkStream):
-    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
-        self._stream = stream
-        self._left = MAXIMUM_RESPONSE
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        if self._left <= 0:
-            raise httpcore2.ReadError("the response is too large")
-        data = await self._stream.read(min(max_bytes, _STEP_BYTES), timeout)
-        self._left -= len(data)
-        return data
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._left = MAXIMUM_RESPONSE
-        await self._stream.write(buffer, timeout)
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        return _BoundedStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
 
 
 Address = IPv4Address | IPv6Address
@@ -298,28 +240,10 @@ class Receiver:
         return Outcome(status, text, wait)
 
     def _open_client(self) -> httpx2.AsyncClient:
-        import httpx2
+        from agentctl.webhooks.bounded_client import open_client
 
         if self._client is None:
-            # A separate client for each endpoint: connections to one address are shared, and their
-            # certificate was verified for one name. SSL_CERT_FILE counts, but no proxy, which would
-            # resolve the name again.
-            context = httpx2.create_ssl_context()
-            transport = httpx2.AsyncHTTPTransport(verify=context, trust_env=False)
-            # The only way to bound the bytes that are read: the transport has no argument for it.
-            transport._pool = httpcore2.AsyncConnectionPool(
-                ssl_context=context,
-                max_connections=None,
-                max_keepalive_connections=4,
-                keepalive_expiry=5.0,
-                network_backend=BoundedBackend(),
-            )
-            self._client = httpx2.AsyncClient(
-                transport=transport,
-                trust_env=False,
-                follow_redirects=False,
-                timeout=ATTEMPT_SECONDS,
-            )
+            self._client = open_client(ATTEMPT_SECONDS)
         return self._client
 
 

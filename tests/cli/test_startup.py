@@ -15,7 +15,10 @@ from tests.process import AGENTCTL, without_coverage
 
 pytestmark = pytest.mark.slow
 
-HEAVY = {"fastapi", "pydantic_ai", "httpx2", "asyncpg", "apsw", "jwt", "cryptography", "rich"}
+HEAVY = {
+    *("fastapi", "pydantic_ai", "httpx2", "httpcore2", "asyncpg", "apsw"),
+    *("jwt", "cryptography", "rich"),
+}
 FOR_WORK = {"asyncio", "orjson", "pydantic", "platformdirs"}
 
 PROBE = """
@@ -48,7 +51,7 @@ def test_remote_list_imports_no_unused_library(environment: dict[str, str], demo
     remote = environment | {"AGENTCTL_TOKEN": demo.token}
     loaded = _loaded(remote, "sessions", "list", "--url", demo.url)
     assert "httpx2" in loaded
-    assert not loaded & (HEAVY - {"httpx2"} | {"pydantic", "pydantic_core"})
+    assert not loaded & (HEAVY - {"httpx2", "httpcore2"} | {"pydantic", "pydantic_core"})
 
 
 def test_interrupt_of_the_imports_is_exit_code_130(

@@ -421,7 +421,9 @@ CASES: dict[str, Case] = {
     ),
     "log of an MCP server": Case(run("mcp-log"), OK, ("runtime.mcp.stdio.LOGGED_LINES",)),
     "response of a webhook receiver": Case(
-        complete_hooked, OK, ("webhooks.attempts.MAXIMUM_RESPONSE", "webhooks.facts.MAXIMUM_BODY")
+        complete_hooked,
+        OK,
+        ("webhooks.bounded_client.MAXIMUM_RESPONSE", "webhooks.facts.MAXIMUM_BODY"),
     ),
     "key set of a URL": Case(fetch_keys, b"HTTP/1.1 401", ("auth.keys.remote.MAXIMUM_BYTES",)),
 }  # fmt: skip
