@@ -181,7 +181,7 @@ class NeedsConfirmation(Conflict, code="NEEDS_CONFIRMATION"):
     """A run that may repeat effects of another one (409). The same request with `confirm` runs.
 
     Args:
-        plan: the public members of the body that describe it (`records.repeats.RepeatPlan`).
+        plan: the public members of the body that describe it (`records.run_spec.RepeatPlan`).
     """
 
     members = ("plan",)

@@ -13,9 +13,8 @@ from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, S
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind, ComponentRef
-from agentctl.records.repeats import RepeatPlan
 from agentctl.records.routes import operation_ids
-from agentctl.records.run_spec import Origin
+from agentctl.records.run_spec import Origin, RepeatPlan
 from agentctl.records.runs import RunRecord
 from agentctl.records.text import new_id
 from agentctl.runs.follow.follow import flatten

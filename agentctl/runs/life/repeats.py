@@ -19,14 +19,14 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.document import parse_records, require
 from agentctl.records.items import DELEGATIONS
-from agentctl.records.repeats import (
+from agentctl.records.run_spec import (
     MAXIMUM_SHOWN_ARGUMENTS,
     MAXIMUM_SHOWN_CALLS,
     CallState,
+    Origin,
     RepeatedCallRecord,
     RepeatPlan,
 )
-from agentctl.records.run_spec import Origin
 from agentctl.records.runs import RunRow
 from agentctl.records.text import new_id
 from agentctl.runs.workers.recovery import WORKER_LOST_REASON

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentctl.records.document import HeldBody
-from agentctl.records.repeats import ConfirmationBody
+from agentctl.records.run_spec import ConfirmationBody
 from agentctl.records.sessions import ExportFormat
 from agentctl.server.requests import JSON
 from agentctl.server.routing import Responses
