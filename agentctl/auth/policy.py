@@ -4,7 +4,7 @@ Routes, the OpenAPI document and the local backend read `POLICY`. A route withou
 start of the server, and a look-up of an unknown operation is a KeyError, never a grant.
 
 `NeedsScope("sessions", "read")` requires `sessions:read` or a scope that includes it. In the same
-form, `agents:run`, `approvals:write` and the others of `records.scopes.KNOWN_SCOPES` are required.
+form, `agents:run`, `approvals:write` and the others of `records.authorization.KNOWN_SCOPES` are required.
 Data scoping is in `store.visibility`.
 
 `find_operation`, `authorize_request` and `check_path_params` keep the order of errors 401, 403, 404
@@ -28,9 +28,9 @@ from agentctl.errors import (
 )
 from agentctl.interface.operations import ROUTES
 from agentctl.light_dataclass import dataclass
+from agentctl.records.authorization import KNOWN_SCOPES, RESOURCES_WITH_IDS, is_well_formed
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
-from agentctl.records.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS, is_well_formed
 
 AuthenticationFailure = Unauthenticated | Unavailable | None
 """Reason without a principal: no valid credential, or one that cannot be looked up now."""

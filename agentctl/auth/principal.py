@@ -13,7 +13,7 @@ from typing import Literal
 
 from agentctl.errors import BadRequest, Forbidden, ValidationFailed
 from agentctl.light_dataclass import dataclass
-from agentctl.records.scopes import (
+from agentctl.records.authorization import (
     RESOURCES_WITH_IDS,
     is_known_scope,
     is_well_formed,

@@ -87,7 +87,7 @@ def _list_values(subject: Subject, parameters: Mapping[str, Any]) -> Iterable[st
         return list(contexts.load_contexts().by_name)
     if subject == "scope":
         from agentctl.cli.commands.token import USER_SCOPES_NAME
-        from agentctl.records.scopes import KNOWN_SCOPES
+        from agentctl.records.authorization import KNOWN_SCOPES
 
         return [USER_SCOPES_NAME, *KNOWN_SCOPES, resolve_admin_scope(None)]
     import asyncio

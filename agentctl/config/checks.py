@@ -15,8 +15,8 @@ from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.tables import ENTRY_TABLES
 from agentctl.config.types import Reference
 from agentctl.extensions import load_extensions
+from agentctl.records.authorization import is_known_scope, suggest_scope
 from agentctl.records.hosts import is_loopback_host, split_address
-from agentctl.records.scopes import is_known_scope, suggest_scope
 from agentctl.records.text import quote_text
 from agentctl.records.value_types import field_types
 

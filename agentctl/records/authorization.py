@@ -2,9 +2,79 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from typing_extensions import TypedDict
+
+from agentctl.records.text import suggest_name
+
+RESOURCES_WITH_IDS = frozenset(
+    {"agents", "teams", "workflows", "approvals", "sessions", "memories"}
+)
+"""The resources whose scopes may have an id or `*`."""
+
+KNOWN_SCOPES: tuple[str, ...] = (
+    "agents:read",
+    "agents:run",
+    "approvals:read",
+    "approvals:write",
+    "audit:read",
+    "config:read",
+    "memories:delete",
+    "memories:read",
+    "memories:write",
+    "runs:debug",
+    "service_accounts:delete",
+    "service_accounts:read",
+    "service_accounts:write",
+    "sessions:delete",
+    "sessions:read",
+    "sessions:write",
+    "system:read",
+    "teams:read",
+    "teams:run",
+    "usage:read",
+    "webhooks:read",
+    "webhooks:write",
+    "workflows:read",
+    "workflows:run",
+)
+"""Every scope that an operation requires, without ids; the admin scope is configured."""
+
+_SCOPE_PATTERN = re.compile(
+    r"[A-Za-z][A-Za-z0-9_-]{0,63}(?::(?:\*|[A-Za-z0-9._~@-]{1,128}))?:[A-Za-z][A-Za-z0-9_-]{0,63}"
+)
+
+
+def is_well_formed(scope: str) -> bool:
+    """Return True if `scope` has one of the three forms; other texts grant nothing."""
+    return _SCOPE_PATTERN.fullmatch(scope) is not None
+
+
+def is_known_scope(scope: str) -> bool:
+    """Return True if an operation requires `scope`, with an id or `*` where one is allowed."""
+    resource, *rest = scope.split(":")
+    if len(rest) == 2 and resource in RESOURCES_WITH_IDS:
+        return is_well_formed(scope) and f"{resource}:{rest[1]}" in KNOWN_SCOPES
+    return scope in KNOWN_SCOPES
+
+
+def suggest_scope(scope: str, *others: str) -> str | None:
+    """Return the known scope that is most similar to `scope`, with its id; None if none is.
+
+    Args:
+        others: additional known scopes, such as the admin scope.
+    """
+    parts = scope.split(":")
+    general = f"{parts[0]}:{parts[-1]}".lower()
+    near = suggest_name(general, (*others, *KNOWN_SCOPES), cutoff=0.6)
+    if near is None or len(parts) != 3 or near in others:
+        return near
+    resource, action = near.split(":")
+    with_id = f"{resource}:{parts[1]}:{action}"
+    return with_id if is_known_scope(with_id) else near
+
 
 CheckOutcome = Literal["passed", "failed", "skipped"]
 

@@ -22,7 +22,7 @@ describes their use.
 
 _SCOPES = f"""# Scopes
 
-{made_from("agentctl/auth/policy.py and agentctl/records/scopes.py")}
+{made_from("agentctl/auth/policy.py and agentctl/records/authorization.py")}
 
 A token's `scopes` claim is an array of these. `resource:action` is for all resources of a kind,
 `resource:<id>:action` for one of them, `resource:*:action` for all again. They are compared
@@ -78,7 +78,7 @@ def operations_page() -> str:
 def scopes_page() -> str:
     """Build `scopes.md`."""
     from agentctl.auth.policy import POLICY, Admin, Authenticated, Public
-    from agentctl.records.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS
+    from agentctl.records.authorization import KNOWN_SCOPES, RESOURCES_WITH_IDS
 
     lines = [_SCOPES]
     for scope in KNOWN_SCOPES:

@@ -40,7 +40,7 @@ from agentctl.errors import (
     Unavailable,
     ValidationFailed,
 )
-from agentctl.records.scopes import KNOWN_SCOPES
+from agentctl.records.authorization import KNOWN_SCOPES
 from tests.auth.verifiers import OLD, Clock, bearer
 
 ADMIN = "agent_os:admin"

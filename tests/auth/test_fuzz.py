@@ -17,7 +17,7 @@ from agentctl.auth.tokens.mint import inspect_token
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
-from agentctl.records.scopes import is_known_scope, is_well_formed, suggest_scope
+from agentctl.records.authorization import is_known_scope, is_well_formed, suggest_scope
 from agentctl.records.strict import NotStrict, decode_base64url, encode_base64url, parse_object
 from tests.auth.forge import NOW, SECRET, hs, token
 from tests.auth.verifiers import load_texts

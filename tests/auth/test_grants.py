@@ -18,7 +18,7 @@ from agentctl.auth.tokens.grants import (
     trace_scopes,
 )
 from agentctl.config.settings import Authorization
-from agentctl.records.scopes import KNOWN_SCOPES
+from agentctl.records.authorization import KNOWN_SCOPES
 from tests.auth.forge import NOW, compact
 
 ADMIN = "agent_os:admin"

@@ -18,7 +18,7 @@ from agentctl.auth.policy import (
 )
 from agentctl.auth.principal import Principal, find_covering_scope, is_covered
 from agentctl.errors import Forbidden
-from agentctl.records.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS, suggest_scope
+from agentctl.records.authorization import KNOWN_SCOPES, RESOURCES_WITH_IDS, suggest_scope
 
 COVERED = {
     ("agents:read", "agents:read"): True,

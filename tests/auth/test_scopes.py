@@ -6,7 +6,12 @@ import pytest
 
 from agentctl.auth.policy import POLICY, NeedsScope
 from agentctl.auth.principal import ids_in_scopes, is_action_allowed, sufficient_scopes
-from agentctl.records.scopes import KNOWN_SCOPES, is_known_scope, is_well_formed, suggest_scope
+from agentctl.records.authorization import (
+    KNOWN_SCOPES,
+    is_known_scope,
+    is_well_formed,
+    suggest_scope,
+)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentctl.auth.policy import POLICY
-from agentctl.records.scopes import KNOWN_SCOPES
+from agentctl.records.authorization import KNOWN_SCOPES
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.cli.projects import make_project

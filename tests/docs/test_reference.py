@@ -18,7 +18,7 @@ from agentctl.auth.policy import POLICY
 from agentctl.cli.commands.help import EXIT_CODES
 from agentctl.cli.root import app
 from agentctl.config.tables import ENTRY_TABLES, list_sections
-from agentctl.records.scopes import KNOWN_SCOPES
+from agentctl.records.authorization import KNOWN_SCOPES
 from tests.docs.pages import ROOT, page, pages
 
 CODE = ROOT / "agentctl"

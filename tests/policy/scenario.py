@@ -10,7 +10,7 @@ from typing import Any
 
 from agentctl.auth.principal import Principal
 from agentctl.interface.requests.accounts import Grant, NewAccount
-from agentctl.records.scopes import KNOWN_SCOPES
+from agentctl.records.authorization import KNOWN_SCOPES
 from tests.deployment import ADMIN, Deployment
 from tests.policy.in_process import HttpRequest, InProcessServer, serve_in_process
 from tests.policy.tokens import signed

@@ -16,7 +16,7 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.interface.operations import ROUTES
 from agentctl.interface.requests.accounts import Grant, NewAccount
-from agentctl.records.scopes import KNOWN_SCOPES
+from agentctl.records.authorization import KNOWN_SCOPES
 from agentctl.server.app import create_app
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.auth.forge import fixed, seal

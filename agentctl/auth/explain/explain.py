@@ -39,9 +39,14 @@ from agentctl.extensions import FaceRoute, find_route
 from agentctl.interface.operations import ROUTES, route_table
 from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
 from agentctl.light_dataclass import dataclass
-from agentctl.records.authorization import CheckOutcome, ExplainRecord, ExplainStep
+from agentctl.records.authorization import (
+    CheckOutcome,
+    ExplainRecord,
+    ExplainStep,
+    is_well_formed,
+    suggest_scope,
+)
 from agentctl.records.routes import RouteMatch
-from agentctl.records.scopes import is_well_formed, suggest_scope
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier

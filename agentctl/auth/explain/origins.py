@@ -20,7 +20,7 @@ from agentctl.auth.tokens.grants import (
     read_scopes,
 )
 from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
-from agentctl.records.scopes import is_known_scope
+from agentctl.records.authorization import is_known_scope
 
 _CONFIGURABLE = re.compile(r"[!-~]{1,256}")
 _NAMESPACED = re.compile(r"[/:](?:(scopes?|permissions)|roles?|groups?)$")

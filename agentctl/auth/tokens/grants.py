@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
 from agentctl.light_dataclass import dataclass
-from agentctl.records.scopes import is_well_formed
+from agentctl.records.authorization import is_well_formed
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization

@@ -17,7 +17,7 @@ from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN, get_algorithm
 from agentctl.auth.tokens.claims import ClaimRules, check_claims, parse_claims
 from agentctl.auth.tokens.grants import SCOPES_CLAIM
 from agentctl.errors import InvalidToken, UsageError
-from agentctl.records.scopes import KNOWN_SCOPES, is_known_scope, suggest_scope
+from agentctl.records.authorization import KNOWN_SCOPES, is_known_scope, suggest_scope
 from agentctl.records.times import format_rfc3339
 
 if TYPE_CHECKING:

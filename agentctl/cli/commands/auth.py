@@ -39,10 +39,9 @@ from agentctl.errors import Forbidden, UsageError
 from agentctl.interface.operations import ROUTES, route_table
 from agentctl.interface.requests import ExplainRequest
 from agentctl.light_dataclass import dataclass
-from agentctl.records.authorization import ExplainRecord
+from agentctl.records.authorization import KNOWN_SCOPES, ExplainRecord
 from agentctl.records.document import Document
 from agentctl.records.routes import RouteMatch
-from agentctl.records.scopes import KNOWN_SCOPES
 from agentctl.records.system import MeRecord
 from agentctl.records.text import suggest_name
 

@@ -92,7 +92,7 @@ def build_view(
 
 def view_rows(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a view as rows of name, value and meaning."""
-    from agentctl.records.scopes import suggest_scope
+    from agentctl.records.authorization import suggest_scope
 
     yield _view_row("verified", view["verified"], view["reason"])
     for name, value in view["header"].items():

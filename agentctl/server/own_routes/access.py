@@ -15,7 +15,7 @@ from agentctl.auth import policy
 from agentctl.auth.principal import Principal
 from agentctl.errors import Forbidden, Unauthenticated
 from agentctl.interface.operations import Operations
-from agentctl.records.scopes import RESOURCES_WITH_IDS, is_well_formed
+from agentctl.records.authorization import RESOURCES_WITH_IDS, is_well_formed
 from agentctl.server.answers import CALLER_KEY, OWN_ROUTE_KEY, Call
 
 _PUBLIC_ATTRIBUTE = "__agentctl_public__"
