@@ -19,7 +19,7 @@ from agentctl.config.settings import Database, Settings
 from agentctl.config.upkeep import Files
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.light_dataclass import dataclass
-from agentctl.records.findings import Finding, from_failure, note, ok, wrong
+from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.text import format_bytes
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.store import migrating, schema

@@ -13,7 +13,7 @@ from pathlib import Path
 from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import InvalidConfiguration, Unavailable
-from agentctl.records.findings import Finding, note, ok, wrong
+from agentctl.records.system import Finding, note, ok, wrong
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer

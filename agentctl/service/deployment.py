@@ -9,8 +9,17 @@ from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError
 from agentctl.records.document import Document, build_document
-from agentctl.records.findings import Finding, from_failure, from_os_error, note, ok, wrong
-from agentctl.records.system import DeploymentRecord, FindingRecord, WorkerRecord
+from agentctl.records.system import (
+    DeploymentRecord,
+    Finding,
+    FindingRecord,
+    WorkerRecord,
+    from_failure,
+    from_os_error,
+    note,
+    ok,
+    wrong,
+)
 from agentctl.records.times import format_rfc3339, format_span, now
 from agentctl.runs.workers.liveness import WorkerDeath
 from agentctl.service.checks import check_backups_of, check_schema, check_space

@@ -22,8 +22,8 @@ from agentctl.config.upkeep import RateLimits
 from agentctl.errors import RateLimited
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
-from agentctl.records.findings import Finding
 from agentctl.records.kinds import ComponentKind
+from agentctl.records.system import Finding
 from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.usage import UsageSums

@@ -32,8 +32,8 @@ from agentctl.config.settings import (
 )
 from agentctl.errors import InvalidConfiguration
 from agentctl.interface.requests.files import FileContent, FileUpload
-from agentctl.records.findings import Finding
 from agentctl.records.hosts import is_loopback_host
+from agentctl.records.system import Finding
 from agentctl.records.times import now
 from agentctl.service import checks
 from agentctl.service.service import Service

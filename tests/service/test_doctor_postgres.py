@@ -22,7 +22,7 @@ from agentctl.admin.doctor.databases import (
     check_database,
 )
 from agentctl.config.settings import Database, Server, Settings
-from agentctl.records.findings import Finding
+from agentctl.records.system import Finding
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.postgres.inspect import ServerFacts
 from tests.postgres import drop_schema

@@ -22,7 +22,7 @@ from agentctl.config.settings import (
     Settings,
     Signing,
 )
-from agentctl.records.findings import Finding
+from agentctl.records.system import Finding
 from tests.auth.forge import fixed, token
 
 HOUR = 3600

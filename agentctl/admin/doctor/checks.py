@@ -13,7 +13,7 @@ from agentctl.admin.doctor.production import check_production
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
 from agentctl.light_dataclass import dataclass
-from agentctl.records.findings import Finding, from_failure, from_os_error, wrong
+from agentctl.records.system import Finding, from_failure, from_os_error, wrong
 from agentctl.store.search import Tokenizer
 
 

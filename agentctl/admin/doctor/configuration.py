@@ -25,8 +25,8 @@ from agentctl.config.mcp_table import McpServer
 from agentctl.config.providers import list_used_models, require_extra, requires_key
 from agentctl.config.settings import Agent, Authorization, Settings, Team
 from agentctl.errors import InvalidConfiguration, InvalidKey
-from agentctl.records.findings import Finding, from_failure, note, ok, wrong
 from agentctl.records.hosts import is_loopback_host, split_address
+from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.times import format_rfc3339, now
 from agentctl.store.sqlite.inspect import MINIMUM_SQLITE_VERSION, get_sqlite_version, is_at_least
 

@@ -13,8 +13,8 @@ from agentctl.admin.doctor.files import check_permissions, suggest_write_access
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
-from agentctl.records.findings import Finding, from_failure, note, ok, wrong
 from agentctl.records.hosts import is_loopback_host
+from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span, now
 from agentctl.service.checks import check_backups_of, check_schema, check_space

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError
-from agentctl.records.findings import Finding, from_failure, note, ok, wrong
+from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.store.blobs import open_blob_store
 from agentctl.store.databases import open_database
 from agentctl.store.repositories.files import list_newest

@@ -19,7 +19,7 @@ from agentctl.auth.tokens.mint import inspect_token
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidToken
-from agentctl.records.findings import Finding, note, ok, wrong
+from agentctl.records.system import Finding, note, ok, wrong
 from agentctl.records.times import format_span
 
 BACKUPS = Path("/var/lib/agentctl-backups")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.config.upkeep import Budget
 from agentctl.errors import AgentctlError
-from agentctl.records.findings import Finding, from_failure, note, ok, wrong
+from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.times import DAY, format_span, now
 from agentctl.runs.life.budgets import Prices
 from agentctl.store.repositories import webhooks

@@ -21,7 +21,7 @@ from agentctl.records.text import escape_controls
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
-    from agentctl.records.findings import Finding, Verdict
+    from agentctl.records.system import Finding, Verdict
 
 EXAMPLE = "agentctl doctor --config agentctl.toml"
 
@@ -78,7 +78,7 @@ async def doctor(
 
 
 async def _examine_server(options: TargetOptions, findings: list[Finding]) -> None:
-    from agentctl.records.findings import Finding, from_failure, ok
+    from agentctl.records.system import Finding, from_failure, ok
 
     async with open_target(options) as target:
         operations: Any = target.operations

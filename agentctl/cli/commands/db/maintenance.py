@@ -23,7 +23,7 @@ from agentctl.records.times import format_span
 if TYPE_CHECKING:
     from agentctl.admin.databases import CheckState, DatabaseStatus, MigrationPlan
     from agentctl.config.settings import Database, Settings
-    from agentctl.records.findings import Finding
+    from agentctl.records.system import Finding
     from agentctl.store.schema import Migration
 
 _STATUS = Columns(
