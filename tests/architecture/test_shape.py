@@ -23,7 +23,7 @@ SHORT = {
     "agentctl.config.known_secrets": "used by the configuration and by `runtime`",
     "agentctl.records.authorization": "one record per resource",
     "agentctl.interface.operations.partial": "the base of backends of other products",
-    "agentctl.interface.operations.components": "declarations of one part of the operations",
+    "agentctl.interface.operations.runs": "declarations of one part of the operations",
     "agentctl.interface.operations.personal_data": "declarations of one part of the operations",
     "agentctl.interface.requests.personal_data": "requests of one part of the operations",
     "agentctl.runs.jobs.usage": "work of the sweep and of the end of a command, apart from both",

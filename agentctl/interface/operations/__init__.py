@@ -16,10 +16,9 @@ from functools import cache
 from typing import Annotated, Any
 
 from agentctl.interface.declarations import Path, Query, list_declarations, operation
-from agentctl.interface.operations.components import ComponentDeclarations
 from agentctl.interface.operations.files import FileDeclarations
 from agentctl.interface.operations.personal_data import PersonalDataDeclarations
-from agentctl.interface.operations.runs import RunDeclarations, RunId
+from agentctl.interface.operations.runs import ComponentDeclarations, RunDeclarations, RunId
 from agentctl.interface.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,

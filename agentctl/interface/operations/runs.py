@@ -17,6 +17,7 @@ from agentctl.interface.requests import (
     CancelRequest,
     Cut,
     DatabaseId,
+    DiffFilter,
     ForkRequest,
     IdempotencyKey,
     Limit,
@@ -27,9 +28,11 @@ from agentctl.interface.requests import (
     RunRequest,
     RunView,
     StreamEvent,
+    VersionFilter,
 )
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord
+from agentctl.records.components import COMPONENT_LISTS, COMPONENT_RECORDS, VersionDiff, VersionPage
 from agentctl.records.document import Document
 from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
@@ -418,3 +421,39 @@ class ModelCallDetail(ModelCallRecord):
     run_id: str
     state: Literal["complete", "incomplete", "unknown"]
     messages: list[SentMessage]
+
+
+class ComponentDeclarations:
+    """The operations on components.
+
+    The docstring of a method is its text in the OpenAPI document.
+    """
+
+    @component_operation("list", "GET", records=COMPONENT_LISTS)
+    async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
+        """List components.
+
+        All configured components that the caller can read.
+        """
+
+    @component_operation("get", "GET", "/{component_id}", records=COMPONENT_RECORDS)
+    async def get_component(self, kind: ComponentKind, component_id: ComponentId) -> Document[Any]:
+        """Get a component."""
+
+    @component_operation("get_versions", "GET", "/{component_id}/versions")
+    async def get_versions(
+        self, kind: ComponentKind, component_id: ComponentId, filter: VersionFilter
+    ) -> Document[VersionPage]:
+        """List the versions of a component.
+
+        The configurations with which servers have started, newest first.
+        """
+
+    @component_operation("get_version_diff", "GET", "/{component_id}/versions/diff")
+    async def get_version_diff(
+        self, kind: ComponentKind, component_id: ComponentId, filter: DiffFilter
+    ) -> Document[VersionDiff]:
+        """Compare two versions of a component.
+
+        By default the two newest ones.
+        """
