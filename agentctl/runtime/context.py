@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from agentctl.records.store_items import ItemPut, ItemSearch, Namespace, StoreItem
     from agentctl.runtime.component import Component
     from agentctl.runtime.files import FileAccess
-    from agentctl.runtime.journal import Journal
-    from agentctl.runtime.pauses import Leg
+    from agentctl.runtime.pauses import Journal, Leg
     from agentctl.runtime.transcript.events import RunEvent
     from agentctl.runtime.transcript.history import SessionState
     from agentctl.runtime.transcript.transcript import Transcript

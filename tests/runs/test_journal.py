@@ -11,8 +11,7 @@ from agentctl.config.settings import Limits
 from agentctl.interface.requests.approvals import Ruling
 from agentctl.runs.desk.decisions import rule, write_decisions
 from agentctl.runs.log.journal import RunJournal
-from agentctl.runtime.journal import JournaledCall
-from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.pauses import CallOutcome, JournaledCall
 from agentctl.runtime.transcript.history import StateChanges
 from agentctl.store.repositories import approvals, runs
 from tests.deployment import Deployment

@@ -14,8 +14,7 @@ from agentctl.runs.desk.waiting import cancel_run, end_overdue_run, release_if_d
 from agentctl.runs.life.finish import store_pause
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import Pause
-from agentctl.runtime.journal import JournaledCall
-from agentctl.runtime.pauses import Ask, CallOutcome
+from agentctl.runtime.pauses import Ask, CallOutcome, JournaledCall
 from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.store.database import Outbox, Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs

@@ -17,8 +17,7 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import Journal
-from agentctl.runtime.pauses import Leg
+from agentctl.runtime.pauses import Journal, Leg
 from agentctl.runtime.transcript.events import Content, RunEvent
 from agentctl.runtime.transcript.history import SessionState
 from agentctl.runtime.transcript.transcript import Transcript

@@ -45,9 +45,8 @@ from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, describe
 from agentctl.runs.log.fold import StoredLog, load_log
 from agentctl.runs.log.results import to_json
-from agentctl.runtime.journal import dump_outcome
 from agentctl.runtime.json_schema import find_schema_problem
-from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.pauses import CallOutcome, dump_outcome
 from agentctl.store.database import Database, Outbox, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, steps
 from agentctl.store.repositories.approvals import DecisionChange

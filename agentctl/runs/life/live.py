@@ -28,7 +28,7 @@ from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd, Paus
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult
 from agentctl.runtime.failures import CauseReader, ExecutionError
-from agentctl.runtime.journal import MEMBER_PREFIX
+from agentctl.runtime.pauses import MEMBER_PREFIX
 from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript.answer import StopTexts
 from agentctl.runtime.transcript.events import RunEvent

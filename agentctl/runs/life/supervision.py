@@ -42,8 +42,7 @@ from agentctl.runs.states import (
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun, leave_out
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import Parked
-from agentctl.runtime.pauses import Paused
+from agentctl.runtime.pauses import Parked, Paused
 from agentctl.runtime.transcript.context_window import measure_message
 from agentctl.runtime.transcript.history import is_acceptable, parse_messages, shorten_run
 from agentctl.store.database import Steps, Work, unit

@@ -33,8 +33,7 @@ from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import parse_rfc3339, whole_seconds
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.runtime.files import build_files
-from agentctl.runtime.journal import ENDED, STEP_PREFIX
-from agentctl.runtime.pauses import WaitingCall
+from agentctl.runtime.pauses import ENDED, STEP_PREFIX, WaitingCall
 from agentctl.runtime.tracing import SPAN_STATUSES
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit

@@ -1,4 +1,4 @@
-"""The journal of a live durable run: writes its steps (`runtime.journal.Journal`)."""
+"""The journal of a live durable run: writes its steps (`runtime.pauses.Journal`)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from agentctl.records.times import now
 from agentctl.runs.log.results import to_json
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import ApprovedEnd, JournaledCall, dump_outcome
-from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.pauses import ApprovedEnd, CallOutcome, JournaledCall, dump_outcome
 from agentctl.runtime.transcript.history import SessionState
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import approvals, steps
@@ -47,7 +46,7 @@ class JournaledRun(Protocol):
 
 
 class RunJournal:
-    """The journal of one run in this process, a `runtime.journal.Journal`.
+    """The journal of one run in this process, a `runtime.pauses.Journal`.
 
     Args:
         stored: the steps of earlier attempts.

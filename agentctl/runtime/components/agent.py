@@ -19,12 +19,11 @@ from agentctl.runtime.components.fitting import ContextFitter
 from agentctl.runtime.components.leadership import collect_reports
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import build_files
-from agentctl.runtime.journal import Journal, Parked
 from agentctl.runtime.models.answering import call_model
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
 from agentctl.runtime.models.calls import UNKNOWN_REASON, ModelAnswer, build_result
 from agentctl.runtime.models.structured_output import InvalidAnswer
-from agentctl.runtime.pauses import Paused, WaitingCall
+from agentctl.runtime.pauses import Journal, Parked, Paused, WaitingCall
 from agentctl.runtime.tools.memories import add_memories
 from agentctl.runtime.transcript.conversation import Conversation
 from agentctl.runtime.transcript.transcript import TranscriptMark

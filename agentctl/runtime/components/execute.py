@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.failures import ExecutionError, FailureCode
-from agentctl.runtime.journal import JournaledCall, Parked
-from agentctl.runtime.pauses import CallOutcome, Paused
+from agentctl.runtime.pauses import CallOutcome, JournaledCall, Parked, Paused
 from agentctl.runtime.tracing import SPAN_STATUSES
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
 from agentctl.work.run_scope import CurrentCall, current_call

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Any
 from agentctl.light_dataclass import dataclass
 from agentctl.records.items import DELEGATE, ROUTE
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.journal import MEMBER_PREFIX, JournaledCall, Parked
-from agentctl.runtime.pauses import CallOutcome, CallPause, Paused
+from agentctl.runtime.pauses import (
+    MEMBER_PREFIX,
+    CallOutcome,
+    CallPause,
+    JournaledCall,
+    Parked,
+    Paused,
+)
 from agentctl.runtime.tools.memories import OwnAction, build_tool
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from google.genai.types import Content, FunctionCall, FunctionResponse, Part
 from agentctl.records.approvals import ApprovalKind
 from agentctl.records.document import parse_records
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import ENDED
 from agentctl.runtime.json_values import clean_json_value
-from agentctl.runtime.pauses import Ask, Decided, Leg, Paused, to_text
+from agentctl.runtime.pauses import ENDED, Ask, Decided, Leg, Paused, to_text
 from agentctl.runtime.runners.adk_report import CONFIRMATION, CREDENTIAL, AdkReport
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import (

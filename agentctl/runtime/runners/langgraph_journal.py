@@ -28,9 +28,19 @@ from langgraph.types import Command
 
 from agentctl.agents import get_tool_options
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import ENDED, IDEMPOTENT, ApprovedEnd, Journal, JournaledCall
 from agentctl.runtime.json_values import NotSerializable, clean_json_value, to_json_value
-from agentctl.runtime.pauses import CallOutcome, CallPause, Decided, Leg, to_text
+from agentctl.runtime.pauses import (
+    ENDED,
+    IDEMPOTENT,
+    ApprovedEnd,
+    CallOutcome,
+    CallPause,
+    Decided,
+    Journal,
+    JournaledCall,
+    Leg,
+    to_text,
+)
 from agentctl.runtime.runners.hidden_files import HiddenFiles
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_messages import read_text

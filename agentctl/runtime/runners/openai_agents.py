@@ -17,9 +17,8 @@ from agents.run import set_default_agent_runner
 from agentctl.records.document import parse_records
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import LoadedFile, find_format, find_kind
-from agentctl.runtime.journal import ENDED
 from agentctl.runtime.json_values import clean_json_value
-from agentctl.runtime.pauses import Ask, Decided, Leg, Paused, to_text
+from agentctl.runtime.pauses import ENDED, Ask, Decided, Leg, Paused, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import (
     DecidedCalls,

@@ -50,10 +50,20 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from agentctl.records.approvals import ApprovalKind, ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.journal import ENDED, IDEMPOTENT, Journal, JournaledCall
 from agentctl.runtime.json_values import clean_json_value
 from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.pauses import Ask, CallOutcome, CallPause, Decided, Paused, to_text
+from agentctl.runtime.pauses import (
+    ENDED,
+    IDEMPOTENT,
+    Ask,
+    CallOutcome,
+    CallPause,
+    Decided,
+    Journal,
+    JournaledCall,
+    Paused,
+    to_text,
+)
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import DecidedCalls, list_causes
 from agentctl.runtime.runners.pydantic_ai_fitting import RequestFitter

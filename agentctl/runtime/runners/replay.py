@@ -27,9 +27,17 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import ContextMisuse, format_call_id
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import ENDED, JournaledCall, Parked
 from agentctl.runtime.json_values import NotSerializable, to_json_value
-from agentctl.runtime.pauses import EXPIRED, Ask, CallOutcome, Decided, Paused
+from agentctl.runtime.pauses import (
+    ENDED,
+    EXPIRED,
+    Ask,
+    CallOutcome,
+    Decided,
+    JournaledCall,
+    Parked,
+    Paused,
+)
 from agentctl.runtime.tracing import enter_call
 from agentctl.work.run_scope import CurrentCall
 

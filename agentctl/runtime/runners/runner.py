@@ -11,9 +11,8 @@ from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.times import now
 from agentctl.runtime.context import ContextMisuse
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import Parked
 from agentctl.runtime.models.access import current_access
-from agentctl.runtime.pauses import Paused
+from agentctl.runtime.pauses import Parked, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
 from agentctl.runtime.runners.library_members import complete_members, fail_members, pause_members
 

@@ -19,9 +19,15 @@ from agentctl.records.approvals import ApprovalPolicy, hash_value
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import perform_decided
 from agentctl.runtime.failures import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, ExecutionError, check_parts
-from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
-from agentctl.runtime.pauses import Ask, CallOutcome, WaitingCall
+from agentctl.runtime.pauses import (
+    ApprovedEnd,
+    Ask,
+    CallOutcome,
+    JournaledCall,
+    WaitingCall,
+    load_outcome,
+)
 from agentctl.runtime.tracing import Span, enter_call
 from agentctl.runtime.transcript import events, history
 from agentctl.work.run_scope import CurrentCall, current_call
