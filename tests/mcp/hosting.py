@@ -15,7 +15,7 @@ from agentctl.config.mcp_table import McpServer
 from agentctl.config.settings import Limits
 from agentctl.records import times
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.mcp.values import NOBODY, McpUser
+from agentctl.runtime.mcp.calls import NOBODY, McpUser
 from agentctl.runtime.transcript.conversation import Conversation
 from agentctl.runtime.transcript.events import ToolCallCompleted
 from tests.endpoint import ModelEndpoint

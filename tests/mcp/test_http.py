@@ -13,7 +13,7 @@ from agentctl.config.mcp_table import McpServer
 from agentctl.config.settings import Limits
 from agentctl.runtime.components.versions import build_record
 from agentctl.runtime.mcp import server
-from agentctl.runtime.mcp.values import McpUser
+from agentctl.runtime.mcp.calls import McpUser
 from tests.loops import wait_until
 from tests.mcp.hosting import Hosted, host
 from tests.mcp.http_server import State, serve_http

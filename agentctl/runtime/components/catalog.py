@@ -442,7 +442,7 @@ class Catalog:
 
         runner, references = self.runner(component), component.worker.tools
         if any(parse_mcp_reference(reference) is not None for reference in references):
-            from agentctl.runtime.mcp.values import get_user
+            from agentctl.runtime.mcp.calls import get_user
             from agentctl.runtime.tools.call_rules import build_mcp_rules
 
             listed = await self.mcp.build_actions(references, get_user(context), runner.actions)

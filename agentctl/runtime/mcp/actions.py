@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.files import FileAccess
+    from agentctl.runtime.mcp.calls import McpUser
     from agentctl.runtime.mcp.server import HostedServer
-    from agentctl.runtime.mcp.values import McpUser
 
 GRACE_SECONDS = 0.05
 """Time in which a cancelled call notifies the server before it is abandoned."""

@@ -22,15 +22,18 @@ from pydantic import ValidationError
 from agentctl.runtime.mcp import library
 from agentctl.runtime.mcp.calls import (
     CONNECT_SECONDS,
+    NOBODY,
     McpCall,
     McpCallFailed,
     McpSessionLost,
     McpUnavailable,
+    McpUser,
+    collect_secrets,
     current_call,
+    expand_values,
 )
 from agentctl.runtime.mcp.definitions import MAXIMUM_TOOLS, clean_text, replace_unusable_tools
 from agentctl.runtime.mcp.stdio import Program, build_environment, find_command, run_program
-from agentctl.runtime.mcp.values import NOBODY, McpUser, collect_secrets, expand_values
 from agentctl.runtime.tracing import hide_trace
 
 if TYPE_CHECKING:

@@ -19,10 +19,11 @@ from agentctl.runtime.mcp.calls import (
     McpCounters,
     McpSessionLost,
     McpUnavailable,
+    McpUser,
+    expand_values,
 )
 from agentctl.runtime.mcp.connection import Endpoint, HttpEndpoint, McpConnection
 from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
-from agentctl.runtime.mcp.values import McpUser, expand_values
 from agentctl.work.event_loop import retrieve_exception
 
 if TYPE_CHECKING:

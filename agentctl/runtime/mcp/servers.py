@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.mcp.actions import McpAction
+    from agentctl.runtime.mcp.calls import McpUser
     from agentctl.runtime.mcp.connection import Endpoint
     from agentctl.runtime.mcp.definitions import McpTool
     from agentctl.runtime.mcp.server import HostedServer
-    from agentctl.runtime.mcp.values import McpUser
 
 MESSAGE_FACTOR = 4
 """A message may be this many times as large as a result of a tool: JSON escapes characters."""
@@ -163,8 +163,8 @@ def group_references(references: Iterable[str]) -> dict[str, set[str]]:
 
 def _build_server(settings: Settings, spec: McpServer) -> HostedServer:
     """Build the object of a configured server; nothing is connected yet."""
+    from agentctl.runtime.mcp.calls import NOBODY
     from agentctl.runtime.mcp.server import PerUserServer, SharedServer
-    from agentctl.runtime.mcp.values import NOBODY
 
     if spec.url and is_per_user(spec):
         return PerUserServer(spec, _count_message_bytes(settings))
@@ -204,10 +204,9 @@ async def probe_server(
         `seconds`, `tools` (tool records) and `problems` (of tools that are left out).
     """
     require_mcp_package(settings)
-    from agentctl.runtime.mcp.calls import CONNECT_SECONDS, McpUnavailable
+    from agentctl.runtime.mcp.calls import CONNECT_SECONDS, McpUnavailable, McpUser
     from agentctl.runtime.mcp.connection import McpConnection
     from agentctl.runtime.mcp.definitions import build_tool_list
-    from agentctl.runtime.mcp.values import McpUser
 
     endpoint = _build_endpoint(settings, server, McpUser(user_id, claims))
     report: dict[str, Any] = {
