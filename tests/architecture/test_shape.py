@@ -16,7 +16,7 @@ SHORT = {
     "agentctl.records.hosts": "what the settings, servers and clients use",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.runs.life.observability": "the protocol of the engine and of the export of traces",
-    "agentctl.runs.life.continuation": "a type that the start and the life of a run share",
+    "agentctl.runs.life.admission": "a type that the start and the life of a run share",
     "agentctl.interop.agui.settings": "the table of one face, which is registered",
     "agentctl.interop.ai_sdk.settings": "the table of one face, which is registered",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",

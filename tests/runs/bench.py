@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from agentctl.records.runs import NewRun, RunState
-from agentctl.runs.life.admission import AdmittedRun, admit_durable_member
-from agentctl.runs.life.continuation import Continuation
+from agentctl.runs.life.admission import AdmittedRun, Continuation, admit_durable_member
 from agentctl.runs.life.finish import store_end
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.run_files import RunFiles

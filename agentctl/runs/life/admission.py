@@ -23,6 +23,10 @@ from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import build_session_data, describe_version
+from agentctl.runtime.context import EarlierRun
+from agentctl.runtime.pauses import Leg
+from agentctl.runtime.transcript.history import StateChanges
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, single_unit, unit
 from agentctl.store.databases import Databases
 from agentctl.store.postgres import plain_runs
@@ -39,6 +43,7 @@ from agentctl.store.repositories import (
     sessions,
 )
 from agentctl.store.repositories.component_versions import VersionRow
+from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
 SESSION_NAME_LENGTH = 60
@@ -409,3 +414,30 @@ def find_admitted(spec: RunSpec) -> Steps[tuple[AdmittedRun, str | None] | None]
         may_begin=is_queued,
     )
     return admitted, state.owner
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The start of a leg that this process has claimed; the defaults are those of a first leg.
+
+    Attributes:
+        leg: the state and the decisions for the component; None if the run begins.
+        first_step: number of the first step after the checkpoint.
+        session_changes: the changes of the state of the session since the checkpoint.
+        changed_at: their time, in microseconds.
+        version_change: JSON of the change of the version of its component; None for none.
+    """
+
+    attempt: int
+    leg: Leg | None
+    transcript: Transcript
+    first_event: int = 0
+    steps: Sequence[StepRow] = ()
+    first_step: int = 0
+    session_changes: StateChanges | None = None
+    changed_at: int = 0
+    earlier_runs: Sequence[EarlierRun] = ()
+    summary: str | None = None
+    previous_instructions: str | None = None
+    is_first: bool = False
+    version_change: str | None = None

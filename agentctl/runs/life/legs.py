@@ -22,8 +22,7 @@ from agentctl.records.runs import RunPause, RunState, VersionChange
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.desk.decisions import build_row, close_question, is_version_question
 from agentctl.runs.desk.waiting import lock_queue
-from agentctl.runs.life.admission import AdmittedRun
-from agentctl.runs.life.continuation import Continuation
+from agentctl.runs.life.admission import AdmittedRun, Continuation
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import describe

@@ -14,9 +14,8 @@ from agentctl.errors import OutcomeUnknown
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
-from agentctl.runs.life.admission import AdmittedRun
+from agentctl.runs.life.admission import AdmittedRun, Continuation
 from agentctl.runs.life.budgets import Budgets
-from agentctl.runs.life.continuation import Continuation
 from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.life.run_items import RunItems, RunMemories
 from agentctl.runs.log import event_rows
