@@ -16,7 +16,7 @@ from agentctl import errors
 from agentctl.config.upkeep import Quotas
 from agentctl.records.store_items import MAXIMUM_ITEM_BYTES
 from agentctl.records.times import now
-from agentctl.runs.life.run_items import RunItems
+from agentctl.runs.life.run_files import RunItems
 from agentctl.runtime.runners.langgraph_store import RunStore
 from agentctl.store.repositories import store_items
 from tests.store.conftest import Store
@@ -192,7 +192,7 @@ def test_items_end_after_their_time(store: Store, monkeypatch: pytest.MonkeyPatc
 
     def at(minutes: float) -> None:
         moment = start + round(minutes * MINUTE)
-        monkeypatch.setattr("agentctl.runs.life.run_items.now", lambda: moment)
+        monkeypatch.setattr("agentctl.runs.life.run_files.now", lambda: moment)
 
     async def work(own: BaseStore) -> Any:
         at(0)

@@ -16,8 +16,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs.life.admission import AdmittedRun, Continuation
 from agentctl.runs.life.budgets import Budgets
-from agentctl.runs.life.run_files import RunFiles
-from agentctl.runs.life.run_items import RunItems, RunMemories
+from agentctl.runs.life.run_files import RunFiles, RunItems, RunMemories
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.log.journal import RunJournal
