@@ -35,7 +35,6 @@ from agentctl.interface.requests.files import FileContent, FileUpload
 from agentctl.records.hosts import is_loopback_host
 from agentctl.records.system import Finding
 from agentctl.records.times import now
-from agentctl.service import checks
 from agentctl.service.service import Service
 from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect
