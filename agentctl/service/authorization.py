@@ -224,7 +224,7 @@ def _locator_from_query(query: Query) -> SessionLocator:
 
 
 def _describe_owner(user_id: str | None) -> str:
-    from agentctl.auth.explain.suggestions import quote_value
+    from agentctl.auth.explain.credential import quote_value
 
     return "has no owner" if user_id is None else f"belongs to {quote_value(user_id)}"
 

@@ -43,7 +43,7 @@ USES: dict[str, tuple[str, ...]] = {
         "store.sqlite.backup_bytes",
     ),
     "parts of URLs and of query strings, and addresses, by urllib and ipaddress": (
-        "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",
+        "auth.explain.credential", "cli.commands.api", "config.checks", "config.databases",
         "config.extras", "interop.agentos.database.source", "interop.agentos.server.operation",
         "records.hosts", "remote.address", "remote.connection",
         "server.origins", "server.routes", "service.audit_log", "service.authorization",

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from agentctl.auth.explain.checks import diagnose
-from agentctl.auth.explain.credential import collect_facts
-from agentctl.auth.explain.explain import Explanation, explain_request
-from agentctl.auth.explain.suggestions import (
+from agentctl.auth.explain.credential import (
+    collect_facts,
     describe_difference,
     join_some,
     quote_value,
     suggest_path,
 )
+from agentctl.auth.explain.explain import Explanation, explain_request
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_tokens import AccountTokens, StoredAccount, generate_account_token
 from agentctl.auth.tokens.jws import KeySet

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from agentctl.admin.doctor.configuration import has_third_party_keys
 from agentctl.admin.doctor.files import check_private
+from agentctl.auth.explain.credential import quote_value
 from agentctl.auth.explain.origins import describe_claims, find_unread_claims, suggest_setting
-from agentctl.auth.explain.suggestions import quote_value
 from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, collect_scopes
 from agentctl.auth.tokens.mint import inspect_token
 from agentctl.config.databases import is_sqlite_url, sqlite_path

@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 from agentctl.auth.explain.credential import (
     CredentialFacts,
+    describe_difference,
     describe_distance,
     describe_key,
     describe_keys,
+    join_some,
+    quote_value,
 )
 from agentctl.auth.explain.origins import describe_claims
-from agentctl.auth.explain.suggestions import describe_difference, join_some, quote_value
 from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX, is_account_token
 from agentctl.auth.tokens.algorithms import ALGORITHMS, MAXIMUM_TOKEN
 from agentctl.auth.tokens.claims import is_reserved_subject

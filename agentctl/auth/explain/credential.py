@@ -2,22 +2,112 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from agentctl.auth.explain.suggestions import join_some, quote_value
 from agentctl.auth.keys.signing import key_thumbprint
 from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX
 from agentctl.auth.tokens.claims import ClaimRules, RawClaims, parse_claims
 from agentctl.auth.tokens.jws import KeySet, TokenParts, parse_token
 from agentctl.errors import InvalidToken
+from agentctl.interface.operations import ROUTES
 from agentctl.light_dataclass import dataclass
+from agentctl.records.routes import RouteTable, has_encoded_slash
+from agentctl.records.text import suggest_name
 from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
     from agentctl.auth.keys.material import VerificationKey
     from agentctl.config.settings import Settings
+
+
+_MAXIMUM_SHOWN = 100
+"""Characters of a quoted value at most."""
+
+_MAXIMUM_LISTED = 8
+"""Names in one sentence at most."""
+
+_PREFIX_PARTS = 16
+"""Parts of a path of which some may be the prefix of a proxy."""
+
+
+def quote_value(value: object) -> str:
+    """Return a value of a token or request as JSON on one line, cut at 100 characters.
+
+    Invisible characters, and those that change the direction of text, are escaped.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    if not text.isprintable():
+        text = json.dumps(value)
+    return text if len(text) <= _MAXIMUM_SHOWN else f"{text[:_MAXIMUM_SHOWN]}..."
+
+
+def join_some(texts: list[str]) -> str:
+    """Join the first texts of a list for a sentence: `a, b and 3 more`."""
+    more = len(texts) - _MAXIMUM_LISTED
+    return ", ".join(texts[:_MAXIMUM_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def describe_difference(actual: str, expected: str) -> str | None:
+    """Describe the difference of two similar texts; None if they are not similar."""
+    if actual.strip() == expected.strip():
+        return "it has white space at an end"
+    if actual.rstrip("/") == expected.rstrip("/"):
+        return "only the slash at the end differs"
+    if actual.casefold() == expected.casefold():
+        return "only upper and lower case differ"
+    if _without_scheme(actual) == _without_scheme(expected):
+        return "only the part before :// differs"
+    if expected and (actual.startswith(expected) or actual.endswith(expected)):
+        return "it has extra text"
+    if actual and (expected.startswith(actual) or expected.endswith(actual)):
+        return "it is only a part"
+    return None
+
+
+def _without_scheme(text: str) -> str:
+    return text.partition("://")[2].rstrip("/") or text
+
+
+def decode_path(target: str) -> str:
+    """Return the decoded path of a request target, without query and fragment."""
+    return unquote(target.partition("#")[0].partition("?")[0])
+
+
+def routable_path(target: str) -> str:
+    """Return the path that a server matches for a request target.
+
+    It is empty for a path with an encoded slash, which matches no route.
+    """
+    raw = target.partition("#")[0].partition("?")[0]
+    return "" if has_encoded_slash(raw.encode("utf-8", "surrogatepass")) else decode_path(target)
+
+
+def suggest_path(table: RouteTable, method: str, path: str) -> str | None:
+    """Describe the mistake in a path that matches no route; None if no route is similar."""
+
+    def is_known(candidate: str) -> bool:
+        return table.find(method, candidate) is not None or bool(table.methods(candidate))
+
+    candidates = {
+        "paths have no slash at the end": path.rstrip("/"),
+        "paths have one slash between two parts": re.sub(r"/+", "/", path),
+        "paths are in lower case": path.lower(),
+    }
+    for rule, candidate in candidates.items():
+        if candidate != path and is_known(candidate):
+            return f"{rule}: {quote_value(candidate)}"
+    parts = path.split("/")
+    for cut in range(2, min(len(parts), _PREFIX_PARTS)):
+        rest = "/" + "/".join(parts[cut:])
+        if rest != "/" and is_known(rest):
+            return f"{quote_value(rest)} is known: omit the root_path or the prefix of a proxy"
+    near = suggest_name(path, sorted({route.template for route in ROUTES.values()}))
+    return f"did you mean {near}?" if near else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,12 @@ from agentctl.auth.explain.checks import (
     Check,
     diagnose,
 )
-from agentctl.auth.explain.credential import CredentialFacts, collect_facts, describe_keys
-from agentctl.auth.explain.suggestions import (
+from agentctl.auth.explain.credential import (
+    CredentialFacts,
+    collect_facts,
     decode_path,
     describe_difference,
+    describe_keys,
     join_some,
     quote_value,
     routable_path,

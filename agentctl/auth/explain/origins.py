@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from agentctl.auth.explain.suggestions import join_some, quote_value
+from agentctl.auth.explain.credential import join_some, quote_value
 from agentctl.auth.tokens.claims import RawClaims
 from agentctl.auth.tokens.grants import (
     KNOWN_CLAIMS,

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from agentctl.auth import policy
+from agentctl.auth.explain.credential import routable_path, suggest_path
 from agentctl.auth.explain.origins import describe_origins
-from agentctl.auth.explain.suggestions import routable_path, suggest_path
 from agentctl.auth.principal import Principal, find_covering_scope
 from agentctl.auth.tokens.grants import ScopeOrigin
 from agentctl.auth.tokens.mint import check_mintable_scopes
