@@ -16,6 +16,7 @@ from agentctl.errors import NotFound, UsageError
 from agentctl.interface import requests
 from agentctl.interface.operations import Operations
 from agentctl.interface.operations.cancels import cancel_until_stopped
+from agentctl.interface.requests.administration import UsageFilter
 from agentctl.interface.requests.approvals import (
     ApprovalFilter,
     ContinueRequest,
@@ -24,7 +25,6 @@ from agentctl.interface.requests.approvals import (
 )
 from agentctl.interface.requests.files import FileContent, FileFilter, FileUpload
 from agentctl.interface.requests.memories import MemoryFilter, MemoryPatch, NewMemory
-from agentctl.interface.requests.usage import UsageFilter
 from agentctl.records.approvals import ApprovalRecord, Verb
 from agentctl.records.document import Document
 from agentctl.records.events import Event, parse_event

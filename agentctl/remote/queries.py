@@ -15,7 +15,7 @@ from agentctl.interface.declarations import (
     list_request_values,
 )
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, DELETION_WAIT, RunRequest
-from agentctl.interface.requests.accounts import Grant
+from agentctl.interface.requests.administration import Grant
 from agentctl.interface.requests.approvals import Ruling
 from agentctl.interface.requests.files import SLOWEST_UPLOAD
 from agentctl.records.kinds import KINDS

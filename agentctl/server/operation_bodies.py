@@ -18,15 +18,16 @@ from agentctl.interface.requests import (
     MAXIMUM_RUN_FILES,
     MAXIMUM_USER_ID_LENGTH,
 )
-from agentctl.interface.requests.accounts import (
+from agentctl.interface.requests.administration import (
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
+    MAXIMUM_IDLE_DAYS,
+    MAXIMUM_PRUNED,
     MAXIMUM_SCOPES,
+    Vacuum,
 )
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.interface.requests.memories import MAXIMUM_MEMORIES_DELETED
-from agentctl.interface.requests.personal_data import Vacuum
-from agentctl.interface.requests.retention import MAXIMUM_IDLE_DAYS, MAXIMUM_PRUNED
 from agentctl.light_dataclass import dataclass
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb

@@ -29,7 +29,7 @@ from agentctl.auth import policy
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.interface.declarations import Header, Query, find_declared
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest
-from agentctl.interface.requests.accounts import Grant
+from agentctl.interface.requests.administration import Grant
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.records.kinds import KINDS
 from agentctl.records.strict import MAXIMUM_VALUES, has_too_many_values, parse_json

@@ -15,7 +15,7 @@ from agentctl.auth.tokens.account_tokens import (
     generate_account_token,
     hash_token,
 )
-from agentctl.interface.requests.accounts import (
+from agentctl.interface.requests.administration import (
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
     MAXIMUM_SCOPES,

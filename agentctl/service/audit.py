@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from agentctl.auth.audit_chain import StatementKey, sign_head
 from agentctl.config.settings import Audit
-from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.interface.requests.administration import AuditFilter, AuditHeadFilter
 from agentctl.records.audit import AuditHeadPage, AuditHeadRecord, AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.logs import RateLimitedLog

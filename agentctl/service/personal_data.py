@@ -14,7 +14,7 @@ import orjson
 from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.interface.requests import DELETION_WAIT, MAXIMUM_USER_ID_LENGTH
-from agentctl.interface.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter
+from agentctl.interface.requests.administration import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document, build_document
 from agentctl.records.personal_data import (

@@ -8,7 +8,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.interface.requests import DEFAULT_LOCATOR, MAXIMUM_REASON_LENGTH, Page, SessionLocator
-from agentctl.interface.requests.retention import (
+from agentctl.interface.requests.administration import (
     MAXIMUM_IDLE_DAYS,
     MAXIMUM_PRUNED,
     IdleFilter,

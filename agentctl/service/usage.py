@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast, get_args
 
 from agentctl import errors
 from agentctl.config.upkeep import Budget
-from agentctl.interface.requests.usage import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
+from agentctl.interface.requests.administration import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.text import check_texts
 from agentctl.records.times import DAY, find_percentile, format_optional_time, format_rfc3339, now

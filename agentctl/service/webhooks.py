@@ -9,7 +9,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.webhooks import Webhook
-from agentctl.interface.requests.webhooks import DeliveryFilter
+from agentctl.interface.requests.administration import DeliveryFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.text import new_id
 from agentctl.records.times import format_rfc3339, now

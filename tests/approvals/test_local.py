@@ -12,8 +12,8 @@ from agentctl.auth.principal import Principal, local_principal
 from agentctl.errors import Conflict, FourEyes
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import RunRequest
+from agentctl.interface.requests.administration import Erasure
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from agentctl.interface.requests.personal_data import Erasure
 from agentctl.service.service import Service, ServiceOperations
 from tests.approvals.conftest import AGENTS
 from tests.conditions import wait_for_run

@@ -25,7 +25,7 @@ SHORT = {
     "agentctl.interface.operations.partial": "the base of backends of other products",
     "agentctl.interface.operations.runs": "declarations of one part of the operations",
     "agentctl.interface.operations.personal_data": "declarations of one part of the operations",
-    "agentctl.interface.requests.personal_data": "requests of one part of the operations",
+    "agentctl.interface.requests.administration": "requests of one part of the operations",
     "agentctl.runs.jobs.usage": "work of the sweep and of the end of a command, apart from both",
     "agentctl.records.system": "a type that all checks use, and imports none of them",
     "agentctl.work.run_scope": "imported by the public interface, without the runtime",

@@ -12,12 +12,14 @@ from itertools import combinations, product
 from typing import Any, NamedTuple
 
 from agentctl.interface.requests import SUMMARY_VIEW, RunFilter, SessionFilter
-from agentctl.interface.requests.accounts import AccountFilter
+from agentctl.interface.requests.administration import (
+    AccountFilter,
+    AuditFilter,
+    DeliveryFilter,
+    OverviewFilter,
+)
 from agentctl.interface.requests.approvals import ApprovalFilter
-from agentctl.interface.requests.audit import AuditFilter
 from agentctl.interface.requests.memories import MemoryFilter
-from agentctl.interface.requests.usage import OverviewFilter
-from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.times import DAY
 from agentctl.service.usage import _read_overview, _read_report
 from agentctl.store.database import Work

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from agentctl.interface.operations import Operations
-from agentctl.interface.requests.audit import AuditFilter
+from agentctl.interface.requests.administration import AuditFilter
 from tests.contract.backends import Backends, Outcome, call_operation, normalize
 from tests.contract.test_changes import (
     WRITER,

@@ -24,7 +24,13 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionPatch,
 )
-from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.interface.requests.administration import (
+    AccountFilter,
+    Grant,
+    IdleFilter,
+    NewAccount,
+    PruneRequest,
+)
 from agentctl.interface.requests.files import FileContent, FileFilter, FileUpload
 from agentctl.interface.requests.memories import (
     MemoryDeletion,
@@ -32,7 +38,6 @@ from agentctl.interface.requests.memories import (
     MemoryPatch,
     NewMemory,
 )
-from agentctl.interface.requests.retention import IdleFilter, PruneRequest
 from agentctl.records.kinds import ComponentKind
 from tests.contract.backends import (
     Backends,

@@ -18,9 +18,14 @@ from agentctl.interface.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.interface.requests.administration import (
+    AccountFilter,
+    Grant,
+    NewAccount,
+    OverviewFilter,
+    UsageFilter,
+)
 from agentctl.interface.requests.memories import MemoryFilter, NewMemory
-from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
 from agentctl.records.sessions import ExportFormat
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN

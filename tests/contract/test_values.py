@@ -19,7 +19,7 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionPatch,
 )
-from agentctl.interface.requests.audit import AuditFilter
+from agentctl.interface.requests.administration import AuditFilter
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 

@@ -200,7 +200,7 @@ CASES: dict[str, Case] = {
     "token with many scopes": Case(
         list_with_scopes,
         OK,
-        ("auth.tokens.algorithms.MAXIMUM_TOKEN", "interface.requests.accounts.MAXIMUM_SCOPES"),
+        ("auth.tokens.algorithms.MAXIMUM_TOKEN", "interface.requests.administration.MAXIMUM_SCOPES"),
     ),
     "parameters": Case(
         get("/sessions?" + "&".join(f"{'%41' * 20}{n}={'%42' * 20}" for n in range(100))),
@@ -254,7 +254,7 @@ CASES: dict[str, Case] = {
         get("/usage?limit=1000"),
         OK,
         (
-            "interface.requests.usage.MAXIMUM_GROUPS",
+            "interface.requests.administration.MAXIMUM_GROUPS",
             "store.repositories.usage_reads.MAXIMUM_GROUPS",
         ),
     ),

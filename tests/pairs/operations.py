@@ -10,9 +10,9 @@ from typing import Any
 
 from agentctl import errors
 from agentctl.interface.requests import CancelRequest, ForkRequest, RetryRequest, RunRequest
+from agentctl.interface.requests.administration import Erasure
 from agentctl.interface.requests.approvals import Ruling
 from agentctl.interface.requests.files import FileContent, FileUpload
-from agentctl.interface.requests.personal_data import Erasure
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.desk.decisions import expire_approvals, write_decisions
 from agentctl.runs.states import Ending, is_final

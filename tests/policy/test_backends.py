@@ -33,9 +33,21 @@ from agentctl.interface.requests import (
     SessionPatch,
     VersionFilter,
 )
-from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.interface.requests.administration import (
+    AccountFilter,
+    AuditFilter,
+    AuditHeadFilter,
+    DeliveryFilter,
+    Erasure,
+    Grant,
+    IdleFilter,
+    NewAccount,
+    OverviewFilter,
+    PersonalRowsFilter,
+    PruneRequest,
+    UsageFilter,
+)
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.interface.requests.files import FileContent, FileFilter, FileUpload
 from agentctl.interface.requests.memories import (
     MemoryDeletion,
@@ -43,10 +55,6 @@ from agentctl.interface.requests.memories import (
     MemoryPatch,
     NewMemory,
 )
-from agentctl.interface.requests.personal_data import Erasure, PersonalRowsFilter
-from agentctl.interface.requests.retention import IdleFilter, PruneRequest
-from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
-from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import PAGE_ROUTES, operation_ids

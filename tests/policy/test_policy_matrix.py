@@ -15,7 +15,7 @@ from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, Publi
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.interface.operations import ROUTES
-from agentctl.interface.requests.accounts import Grant, NewAccount
+from agentctl.interface.requests.administration import Grant, NewAccount
 from agentctl.records.authorization import KNOWN_SCOPES
 from agentctl.server.app import create_app
 from agentctl.store.database import Sql, Statement, Steps, unit

@@ -29,19 +29,27 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
     VersionFilter,
 )
-from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.interface.requests.administration import (
+    AccountFilter,
+    AuditFilter,
+    AuditHeadFilter,
+    DeliveryFilter,
+    Erasure,
+    Grant,
+    IdleFilter,
+    NewAccount,
+    OverviewFilter,
+    PersonalRowsFilter,
+    PruneRequest,
+    UsageFilter,
+)
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.interface.requests.memories import (
     MemoryDeletion,
     MemoryFilter,
     MemoryPatch,
     NewMemory,
 )
-from agentctl.interface.requests.personal_data import Erasure, PersonalRowsFilter
-from agentctl.interface.requests.retention import IdleFilter, PruneRequest
-from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
-from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
 from tests.remote.conftest import Serve, answer

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from agentctl.config.settings import Audit
-from agentctl.interface.requests.audit import AuditFilter
+from agentctl.interface.requests.administration import AuditFilter
 from agentctl.records.times import now
 from agentctl.runs.jobs.cleanup import ClockGuard
 from agentctl.runs.workers.liveness import WorkerLock

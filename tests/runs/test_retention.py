@@ -15,7 +15,7 @@ import pytest
 
 from agentctl.config import load_settings, settings
 from agentctl.config.upkeep import Retention
-from agentctl.interface.requests.audit import AuditFilter
+from agentctl.interface.requests.administration import AuditFilter
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.sessions import hash_ids
 from agentctl.records.times import DAY, now

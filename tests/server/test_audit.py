@@ -18,7 +18,7 @@ from agentctl.auth.explain.checks import CHECKS
 from agentctl.auth.principal import local_principal
 from agentctl.errors import InvalidToken, Unauthenticated
 from agentctl.interface.operations import ROUTES
-from agentctl.interface.requests.audit import AuditFilter
+from agentctl.interface.requests.administration import AuditFilter
 from agentctl.server import create_app, running
 from agentctl.server.routing import count_rejection
 from agentctl.service.audit_log import CHANGING_OPERATIONS, EntryCounter

@@ -539,11 +539,11 @@ PROBES: dict[str, Probe] = {
         "POST /auth/explain", {"method": "GET", "path": "/" + "x" * 8_192}
     ),
     "runs.life.admission.SESSION_NAME_LENGTH": start_with_long_message,
-    "interface.requests.accounts.MAXIMUM_SCOPES": refuse(
+    "interface.requests.administration.MAXIMUM_SCOPES": refuse(
         "POST /service-accounts",
         {**ACCOUNT, "scopes": [{"scope": f"agents:a{n}:run"} for n in range(257)]},
     ),
-    "interface.requests.accounts.MAXIMUM_ACCOUNT_DAYS": refuse(
+    "interface.requests.administration.MAXIMUM_ACCOUNT_DAYS": refuse(
         "POST /service-accounts", {**ACCOUNT, "expires_in_days": 3_651}
     ),
     "interface.requests.MAXIMUM_USER_ID_LENGTH": refuse(
@@ -562,18 +562,18 @@ PROBES: dict[str, Probe] = {
     "interface.requests.lists.MAXIMUM_KEY_LENGTH": refuse(f"GET /runs?metadata={'k' * 65}%3Db"),
     "interface.requests.lists.MAXIMUM_VALUE_LENGTH": refuse(f"GET /sessions?tag={'t' * 257}"),
     "interface.requests.lists.MAXIMUM_ERROR_LENGTH": refuse(f"GET /sessions?error={'e' * 201}"),
-    "interface.requests.usage.MAXIMUM_GROUPS": refuse("GET /usage?limit=1001"),
+    "interface.requests.administration.MAXIMUM_GROUPS": refuse("GET /usage?limit=1001"),
     "service.usage.MAXIMUM_POINTS": refuse("GET /usage/overview?since=2001-01-01T00:00:00Z"),
     "interface.requests.MAXIMUM_OFFSET": refuse("GET /sessions?limit=100&page=102"),
     "interface.requests.MAXIMUM_CUT": refuse("GET /runs?cut=1000001"),
     "interface.requests.MAXIMUM_DELETED_SESSIONS": refuse(
         "DELETE /sessions", {"session_ids": [f"s{n}" for n in range(101)]}
     ),
-    "interface.requests.retention.MAXIMUM_PRUNED": refuse(
+    "interface.requests.administration.MAXIMUM_PRUNED": refuse(
         "POST /retention/sessions/prune",
         {"idle_days": 9, "session_ids": [f"s{n}" for n in range(101)]},
     ),
-    "interface.requests.retention.MAXIMUM_IDLE_DAYS": refuse(
+    "interface.requests.administration.MAXIMUM_IDLE_DAYS": refuse(
         "GET /retention/sessions?idle_days=36501"
     ),
     "interface.requests.memories.MAXIMUM_MEMORIES_DELETED": refuse(

@@ -15,8 +15,8 @@ from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database as Entry
 from agentctl.config.upkeep import Quotas
 from agentctl.interface.requests import NewSession, RunRequest
+from agentctl.interface.requests.administration import PersonalRowsFilter
 from agentctl.interface.requests.memories import NewMemory
-from agentctl.interface.requests.personal_data import PersonalRowsFilter
 from agentctl.records.store_items import ItemPut
 from agentctl.records.times import now
 from agentctl.service.service import Service

@@ -24,8 +24,7 @@ from agentctl.interface.requests import (
     RunRequest,
     SessionFilter,
 )
-from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
-from agentctl.interface.requests.audit import AuditFilter
+from agentctl.interface.requests.administration import AccountFilter, AuditFilter, Grant, NewAccount
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.deployment import ADMIN, Deployment

@@ -27,7 +27,7 @@ from agentctl.interface.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.interface.requests.audit import AuditFilter
+from agentctl.interface.requests.administration import AuditFilter
 from agentctl.records.audit import AuditRecord
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
 from agentctl.runs.jobs.cleanup import Ages, delete_expired

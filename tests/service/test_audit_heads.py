@@ -28,7 +28,7 @@ from agentctl.auth.keys.signing import build_public_pem, generate_key
 from agentctl.config.settings import Audit, Settings
 from agentctl.config.settings import Database as Entry
 from agentctl.interface.requests import NewSession
-from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.interface.requests.administration import AuditFilter, AuditHeadFilter
 from agentctl.records.times import now
 from agentctl.runs.jobs.cleanup import Ages, delete_expired
 from agentctl.service import audit as signing

@@ -13,8 +13,8 @@ import pytest
 from agentctl import errors
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.interface.requests import RunRequest
+from agentctl.interface.requests.administration import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.interface.requests.memories import NewMemory
-from agentctl.interface.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.service import personal_data as service_module
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Steps, unit

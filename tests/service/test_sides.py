@@ -17,8 +17,8 @@ import pytest
 from agentctl.config import load_settings
 from agentctl.errors import InvalidConfiguration
 from agentctl.interface.requests import Page, RunFilter, RunRequest, VersionFilter
+from agentctl.interface.requests.administration import UsageFilter
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
-from agentctl.interface.requests.usage import UsageFilter
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.service import Service
 from tests.deployment import Deployment, create_deployment

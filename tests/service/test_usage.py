@@ -16,7 +16,7 @@ import pytest
 from agentctl.auth.principal import Principal
 from agentctl.errors import Forbidden, ValidationFailed
 from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest
-from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
+from agentctl.interface.requests.administration import OverviewFilter, UsageFilter
 from agentctl.records.times import DAY, HOUR, now, parse_rfc3339
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit

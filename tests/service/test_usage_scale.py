@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from agentctl.interface.requests import RunFilter
-from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
+from agentctl.interface.requests.administration import OverviewFilter, UsageFilter
 from agentctl.records.times import HOUR, now
 from agentctl.service.service import Service
 from agentctl.store.repositories import usage

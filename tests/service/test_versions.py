@@ -11,7 +11,7 @@ import pytest
 from agentctl.auth.principal import Principal
 from agentctl.errors import Forbidden, NotFound, ValidationFailed
 from agentctl.interface.requests import DiffFilter, RunFilter, RunRequest, VersionFilter
-from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
+from agentctl.interface.requests.administration import OverviewFilter, UsageFilter
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import Service
 from tests.deployment import Deployment, create_deployment

@@ -13,7 +13,7 @@ from typing import Any
 import agentctl.store
 import agentctl.store.repositories
 from agentctl.interface.requests import RunView
-from agentctl.interface.requests.accounts import AccountFilter
+from agentctl.interface.requests.administration import AccountFilter
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.store.database import Sql, Statement, Steps, Work
 from agentctl.store.listing import Order, Slice

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.interface.requests.accounts import AccountFilter
+from agentctl.interface.requests.administration import AccountFilter
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import accounts
 from agentctl.store.repositories.accounts import AccountRow

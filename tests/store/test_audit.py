@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.interface.requests.audit import AuditFilter
+from agentctl.interface.requests.administration import AuditFilter
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import FIRST_WINDOW, MAXIMUM_READ, AuditRow, AuditRowPage

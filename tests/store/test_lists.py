@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.interface.requests.accounts import AccountFilter
+from agentctl.interface.requests.administration import AccountFilter
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.store.compared import MAXIMUM_READ
 from agentctl.store.database import Sql, Steps, Work, unit

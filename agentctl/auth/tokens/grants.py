@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
+from agentctl.interface.requests.administration import MAXIMUM_SCOPES
 from agentctl.light_dataclass import dataclass
 from agentctl.records.authorization import is_well_formed
 

@@ -18,7 +18,7 @@ from agentctl.cli.show.table import Column, Columns, format_time, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError
-from agentctl.interface.requests import MAXIMUM_LIMIT, Page, accounts
+from agentctl.interface.requests import MAXIMUM_LIMIT, Page, administration
 from agentctl.interface.requests.lists import read_rows
 from agentctl.records.kinds import Record
 from agentctl.records.times import format_span
@@ -81,9 +81,9 @@ async def create_account(
 
     The token is shown once; only its hash is stored.
     """
-    account = accounts.NewAccount(
+    account = administration.NewAccount(
         name=name,
-        scopes=tuple(map(accounts.Grant, scope)),
+        scopes=tuple(map(administration.Grant, scope)),
         expires_in_days=None if expires_in is None else _parse_days(expires_in),
         never_expires=never_expires,
         allow_privileged_scopes=allow_privileged_scopes,
@@ -116,7 +116,7 @@ def _parse_days(text: str) -> int:
     if span % day:
         raise UsageError(
             f"{text!r} is not a whole number of days",
-            hint=f"the lifetime of an account is 1d to {accounts.MAXIMUM_ACCOUNT_DAYS}d",
+            hint=f"the lifetime of an account is 1d to {administration.MAXIMUM_ACCOUNT_DAYS}d",
         )
     return span // day
 
@@ -134,7 +134,9 @@ def _format_expiry(account: Record) -> str:
 
 @app.command("list", epilog="Example: agentctl accounts list --name ci")
 @with_target(without=("sort_by",))
-async def list_accounts(target: Target, out: ListOutput, filter: accounts.AccountFilter) -> None:
+async def list_accounts(
+    target: Target, out: ListOutput, filter: administration.AccountFilter
+) -> None:
     """List accounts, newest first; includes revoked ones."""
     await out.show(target, target.operations.list_service_accounts, filter, _LIST_COLUMNS, "id")
 
@@ -192,5 +194,5 @@ async def _resolve_account_id(target: Target, name: str) -> str:
 
 
 def _find_accounts(target: Target, name: str | None) -> AsyncIterator[Record]:
-    wanted = accounts.AccountFilter(name, Page(limit=MAXIMUM_LIMIT))
+    wanted = administration.AccountFilter(name, Page(limit=MAXIMUM_LIMIT))
     return read_rows(target.operations.list_service_accounts, wanted)

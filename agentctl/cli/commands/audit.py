@@ -31,7 +31,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT
-from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.interface.requests.administration import AuditFilter, AuditHeadFilter
 from agentctl.interface.requests.lists import Row, read_pages, read_rows
 
 if TYPE_CHECKING:

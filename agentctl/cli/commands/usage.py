@@ -22,7 +22,7 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
-from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
+from agentctl.interface.requests.administration import OverviewFilter, UsageFilter
 from agentctl.records.times import format_elapsed
 from agentctl.records.usage import Step, UsageKey
 

@@ -22,16 +22,16 @@ from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Conflict, Held, InvalidResponse, NotFound, PartFailed, UsageError
 from agentctl.interface.requests import SessionFilter, SessionLocator
-from agentctl.interface.requests.approvals import ApprovalFilter
-from agentctl.interface.requests.files import FileFilter
-from agentctl.interface.requests.lists import Read, read_rows
-from agentctl.interface.requests.memories import MemoryFilter
-from agentctl.interface.requests.personal_data import (
+from agentctl.interface.requests.administration import (
     Erasure,
     PersonalPart,
     PersonalRowsFilter,
     Vacuum,
 )
+from agentctl.interface.requests.approvals import ApprovalFilter
+from agentctl.interface.requests.files import FileFilter
+from agentctl.interface.requests.lists import Read, read_rows
+from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.records.times import DAY, format_rfc3339, now
 
 if TYPE_CHECKING:

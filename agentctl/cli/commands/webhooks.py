@@ -14,8 +14,8 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Unavailable, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page
+from agentctl.interface.requests.administration import DeliveryFilter
 from agentctl.interface.requests.lists import read_rows
-from agentctl.interface.requests.webhooks import DeliveryFilter
 
 app = CommandApp(
     help="List and test webhooks, and deliver their events again.",

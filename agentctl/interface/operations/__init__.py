@@ -34,17 +34,24 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
     UserId,
 )
-from agentctl.interface.requests.accounts import AccountFilter, NewAccount
-from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.interface.requests.administration import (
+    PRUNE_WAIT,
+    AccountFilter,
+    AuditFilter,
+    AuditHeadFilter,
+    DeliveryFilter,
+    IdleFilter,
+    NewAccount,
+    OverviewFilter,
+    PruneRequest,
+    UsageFilter,
+)
 from agentctl.interface.requests.memories import (
     MemoryDeletion,
     MemoryFilter,
     MemoryPatch,
     NewMemory,
 )
-from agentctl.interface.requests.retention import PRUNE_WAIT, IdleFilter, PruneRequest
-from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
-from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditHeadPage, AuditPage
 from agentctl.records.authorization import ExplainRecord

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from agentctl.interface.declarations import operation
-from agentctl.interface.requests.personal_data import (
+from agentctl.interface.requests.administration import (
     ERASE_WAIT,
     Erasure,
     OwnerOfData,

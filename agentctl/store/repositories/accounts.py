@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields, replace
 
-from agentctl.interface.requests.accounts import AccountFilter
+from agentctl.interface.requests.administration import AccountFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from agentctl.interface.requests.audit import AuditFilter
+from agentctl.interface.requests.administration import AuditFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import AuditOutcome
 from agentctl.store.database import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import NamedTuple
 
-from agentctl.interface.requests.webhooks import DeliveryFilter
+from agentctl.interface.requests.administration import DeliveryFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.webhooks import DeliveryState
 from agentctl.store.compared import Filtered, build_lead, find_by_prefix

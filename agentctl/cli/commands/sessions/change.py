@@ -45,9 +45,9 @@ from agentctl.interface.requests import (
     Page,
     SessionLocator,
 )
+from agentctl.interface.requests.administration import IdleFilter, PruneRequest
 from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import read_pages
-from agentctl.interface.requests.retention import IdleFilter, PruneRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.records.text import format_bytes

@@ -26,7 +26,7 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
     memories,
 )
-from agentctl.interface.requests.accounts import AccountFilter
+from agentctl.interface.requests.administration import AccountFilter
 from agentctl.interop.agentos import backend, mapping
 from agentctl.interop.agentos.remote.server import AgentOS
 from agentctl.interop.agentos.values import read_count

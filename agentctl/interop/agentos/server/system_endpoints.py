@@ -16,7 +16,7 @@ from agentctl.errors import NotFound
 from agentctl.interface.declarations import Query
 from agentctl.interface.operations import MemoryId
 from agentctl.interface.requests import DEFAULT_LIMIT, Limit, Page, PageNumber, SortOrder
-from agentctl.interface.requests.accounts import AccountFilter, NewAccount
+from agentctl.interface.requests.administration import AccountFilter, NewAccount
 from agentctl.interop.agentos.mapping import write_account, write_session
 from agentctl.interop.agentos.server.directory import Directory, build_config
 from agentctl.interop.mcp import is_enabled
