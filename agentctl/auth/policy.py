@@ -4,8 +4,8 @@ Routes, the OpenAPI document and the local backend read `POLICY`. A route withou
 start of the server, and a look-up of an unknown operation is a KeyError, never a grant.
 
 `NeedsScope("sessions", "read")` requires `sessions:read` or a scope that includes it. In the same
-form, `agents:run`, `approvals:write` and the others of `records.authorization.KNOWN_SCOPES` are required.
-Data scoping is in `store.visibility`.
+form, `agents:run`, `approvals:write` and the others of `records.authorization.KNOWN_SCOPES` are
+required. Data scoping is in `store.visibility`.
 
 `find_operation`, `authorize_request` and `check_path_params` keep the order of errors 401, 403, 404
 (docs/contract.md "Errors"): an unidentified caller cannot find out which paths exist or which

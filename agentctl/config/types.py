@@ -1,4 +1,4 @@
-"""Rules of configuration values, and the conversion of values from TOML and variables.
+"""Types and rules of configuration values, and the conversion of values from TOML and variables.
 
 The descriptions of rules are part of error messages and of the reference page.
 """

@@ -1,4 +1,8 @@
-"""Records of `auth explain`: the decision on a request, check by check."""
+"""The forms of scopes `resource:action`, `resource:<id>:action`, `resource:*:action`, by name, and
+the records of `auth explain`: the decision on a request, check by check.
+
+The rules are in docs/contract.md "Scopes"; `auth.principal` has what scopes allow.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The specification of a run: its work and its limits."""
+"""The specification of a run: its work and its limits; and the plan of a run that repeats another
+one (docs/contract.md "Retry and fork").
+"""
 
 from __future__ import annotations
 

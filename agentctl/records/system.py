@@ -1,4 +1,4 @@
-"""Records of the instance: health, readiness, configuration, caller."""
+"""Records of the instance: health, readiness, configuration, caller, and findings of checks."""
 
 from __future__ import annotations
 

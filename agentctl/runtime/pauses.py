@@ -9,6 +9,11 @@ person repeats it after its server died.
 The object `input` of a request to an agent in code is checked before anything is stored
 (docs/contract.md "Runs"). Members and later steps get a task, which is text: an agent that needs an
 object reads it from the JSON text of its task.
+
+The journal of a durable run has what another process needs to go on with it (docs/decisions/0099).
+It only grows: an answer of the model with its calls is one step, each call another one. The state
+of a component at the last step is built from its checkpoint and the steps after it, so a step costs
+as much as it adds, however long the conversation is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The operation on the deployment: its workers, and findings about databases and disks."""
+"""The operation on the deployment: its workers, and findings about databases and disks.
+
+`agentctl doctor` makes the same checks of a database: schema, free space, backups. They read files
+and may block: a server calls them in a thread.
+"""
 
 from __future__ import annotations
 

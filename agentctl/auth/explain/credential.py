@@ -1,4 +1,8 @@
-"""A parsed credential, with the rules and keys that apply to it, for the checks to describe."""
+"""A parsed credential, with the rules and keys that apply to it, for the checks to describe, and
+suggestions for credentials and requests that are almost right.
+
+The texts are for operators and explain decisions that are made elsewhere; nothing here decides.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The operations on runs and on the approvals that runs wait for: a part of `Operations`."""
+"""The operations on components, their versions, their runs, and the approvals that runs wait for: a
+part of `Operations`.
+"""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"

@@ -1,4 +1,8 @@
-"""Requests of the operations on service accounts; see `agentctl.interface.requests`."""
+"""Requests of the operations for administrators; see `agentctl.interface.requests`.
+
+These are on service accounts, the audit log, usage, webhooks, the retention of sessions and the
+data of a person.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Admission of runs: the session and the run's row are written in one transaction, before any
-work starts.
+work starts; and the start of a leg.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The files of a run: their bytes for its models and its code, and those that it saves.
+"""What a component and the code of its run keep: files, the store and the memories of the user.
 
-The record of the run names both, and its stream has an event for each file that it saves.
+The record of the run names the files that it has and those that it saves, and its stream has an
+event for each file that it saves.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 A workflow executes its steps in order, each with the output of the previous one. The first step has
 the message and the object `input` of the workflow.
+
+Background work for a session are summaries, and facts about the user that are worth keeping. It is
+done by an agent without tools, on the model of the component or on a configured one. Its input
+contains text of users and models, so it is marked as material, not as instructions.
 """
 
 from __future__ import annotations

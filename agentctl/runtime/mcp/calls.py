@@ -1,4 +1,5 @@
-"""Calls of MCP tools: their requests, failures and counts.
+"""Calls of MCP tools: their requests, failures and counts, and the values of header fields and of
+environment variables, with their placeholders replaced.
 
 The texts of failures are for models and operators: no secret, one line. This module is imported for
 metrics, without the package for MCP.
