@@ -192,8 +192,7 @@ class Conversation:
     def begin_answer(self, model: str) -> Span | None:
         """Start a new answer, before each call of a model; return the span of the call."""
         span = self._transcript.begin_answer(model, self.about_call)
-        self.input_tokens = 0
-        self.has_answer_begun = False
+        self.input_tokens, self.has_answer_begun = 0, False
         self._needs_separator = bool(self._transcript.content)
         self._separates_thinking = bool(self._transcript.reasoning_content)
         self._held_text.clear()
@@ -226,8 +225,7 @@ class Conversation:
     def add_text(self, text: str) -> None:
         """Add text of the model to the answer, and publish it."""
         self._check_room(text)
-        text = replace_unstorable(text)
-        if not text:
+        if not (text := replace_unstorable(text)):
             return
         self._reserve(len(text.encode()))
         self.has_answer_begun = True
@@ -243,8 +241,7 @@ class Conversation:
     def add_thinking(self, text: str) -> None:
         """Add text to the thinking of the run, which is not part of its content, and publish it."""
         self._check_room(text)
-        text = replace_unstorable(text)
-        if not text:
+        if not (text := replace_unstorable(text)):
             return
         delta = _SEPARATOR + text if self._separates_thinking else text
         self._separates_thinking = False
