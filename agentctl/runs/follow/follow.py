@@ -141,9 +141,8 @@ class _Follower:
         self._run_id = run_id
         self._position = after
         self._followed: FollowedRun | None = None
-        self._part: StoredPart | None = None
+        self._read: tuple[StoredPart, deque[EventRow]] | None = None
         self._is_fresh = False
-        self._batches = deque[EventRow]()
         self._stream: Stream | None = None
         self._has_yielded = False
         self._done = False
@@ -159,8 +158,7 @@ class _Follower:
             self._leave()
 
     def _leave(self) -> None:
-        self._part = None
-        self._batches.clear()
+        self._read = None
         if self._followed is not None:
             self._followed.close()
             self._followed = None
@@ -221,13 +219,12 @@ class _Follower:
         return news.events
 
     async def _read_database(self) -> list[StreamEvent]:
-        part = self._part
-        if part is None:
+        if self._read is None:
             read, position = self._changes.stored.read, self._position
             answer = await self._retry(partial(read, self._database, self._run_id, position))
             part, self._is_fresh = answer
-            self._part = part
-            self._batches.extend(row for row in part.batches if row.last_seq > position)
+            self._read = part, deque(row for row in part.batches if row.last_seq > position)
+        part, batches = self._read
         if part.status is None:
             self._done = True
             if not self._has_yielded:
@@ -241,16 +238,16 @@ class _Follower:
             return [event for event in built if event.seq > self._position]
 
         found, size = list[StreamEvent](), 0
-        while self._batches and size < PORTION_BYTES:
-            batch = self._batches.popleft()
+        while batches and size < PORTION_BYTES:
+            batch = batches.popleft()
             decoded = self._changes.stored.decode(batch)
             events = [event for event in decoded if event.seq > self._position]
             size += sum(len(event.data) for event in events)
             found += events
             # Of a damaged batch not all events can be decoded: do not read it again.
             self._position = batch.last_seq
-        if not self._batches:
-            self._part = None
+        if not batches:
+            self._read = None
             if self._position >= part.newest:
                 self._done = is_settled_now
                 if not self._done:

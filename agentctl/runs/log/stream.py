@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from collections import deque
 from collections.abc import Callable
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -108,7 +108,7 @@ class Stream:
         self._bytes = 0
         self._stored = first
         self._waiting: set[asyncio.Future[None]] = set()
-        self._places: deque[EventPlace] = deque()
+        self._places: list[EventPlace] = []
 
     def publish(
         self,
@@ -152,8 +152,9 @@ class Stream:
         self._publish_places()
 
     def _publish_places(self) -> None:
-        while self._places and not self._places[0].is_open:
-            place = self._places.popleft()
+        ready = list(itertools.takewhile(lambda place: not place.is_open, self._places))
+        del self._places[: len(ready)]
+        for place in ready:
             has_start = place.start is None or place.start.event is not None
             if place.event is not None and has_start:
                 self._publish(*place.event)

@@ -68,7 +68,7 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
             await _add_knowledge(runner, conversation)
         else:
             conversation.restore(state["conversation"])
-        prompt = conversation.message
+        prompt = context.spec.input
         if component.kind == "team" and component.team.mode == "broadcast":
             prompt = await collect_reports(catalog.members(component), conversation, state)
         if conversation.has_prompt:

@@ -183,14 +183,14 @@ async def collect_reports(
         kept = {"conversation": conversation.keep(), "reports": reports, "waiting": waiting}
         raise Paused([], kept)
     ordered = [reports[member_id] for member_id in members if member_id in reports]
-    return "\n\n".join([conversation.message, "What the members report:", *ordered])
+    return "\n\n".join([conversation.context.spec.input, "What the members report:", *ordered])
 
 
 async def _run_member(
     member: Component, conversation: Conversation, run_id: str | None
 ) -> MemberResult:
     context = conversation.context
-    task = share_context(conversation.message, context)
+    task = share_context(context.spec.input, context)
     result = await context.run_member(member, task, run_id=run_id)
     outcome = build_member_outcome(member, result)
     if context.journal is not None and outcome.pause is None:
@@ -262,7 +262,7 @@ class _Route(_MemberAction):
             return CallOutcome("The message was passed to another member already", failed=True)
         conversation.is_routing = True
         run_id = conversation.take_state()
-        task = share_context(conversation.message, conversation.context)
+        task = share_context(conversation.context.spec.input, conversation.context)
         result = await conversation.context.run_member(member, task, run_id=run_id)
         outcome = build_member_outcome(member, result)
         if outcome.failed:

@@ -180,7 +180,7 @@ async def add_memories(conversation: Conversation) -> None:
     if memories is None:
         return
     try:
-        recalled = await memories.recall(conversation.message, limit=RECALLED)
+        recalled = await memories.recall(conversation.context.spec.input, limit=RECALLED)
     except AgentctlError as error:
         run_id = conversation.context.spec.run_id
         _log.warning("run %s: its memories could not be read: %s", run_id, error.detail)

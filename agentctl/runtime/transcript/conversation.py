@@ -123,7 +123,6 @@ class Conversation:
         publishes: bool = True,
     ) -> None:
         self.context = context
-        self.message = context.spec.input
         self.actions = actions
         self.instructions = ""
         self.routed_answer: str | None = None
@@ -142,7 +141,6 @@ class Conversation:
         self._asked_tools: dict[str, str] = {}
         self._publishes = publishes
         self._transcript = context.transcript
-        self._run_bytes = context.limits.run_bytes
         self._needs_separator = self._separates_thinking = False
         self._held_text: list[str] = []
         self._kept_bytes = 0
@@ -163,7 +161,7 @@ class Conversation:
             self._reserve(sum(len(message["content"].encode()) for message in origin.messages))
             self._transcript.add_kept(origin.messages)
         if self.has_prompt:
-            self._transcript.add_user(self.message, self.context.spec.files)
+            self._transcript.add_user(self.context.spec.input, self.context.spec.files)
 
     @property
     def has_prompt(self) -> bool:
@@ -490,11 +488,11 @@ class Conversation:
 
     def _check_room(self, text: str) -> None:
         """Refuse a text that cannot fit before any work on it."""
-        if self._kept_bytes + len(text) > self._run_bytes:
+        if self._kept_bytes + len(text) > self.context.limits.run_bytes:
             self._reserve(len(text))
 
     def _reserve(self, size: int) -> None:
         self._kept_bytes += size
         self._transcript.size = self._kept_bytes
-        if self._kept_bytes + self._arriving_bytes > self._run_bytes:
+        if self._kept_bytes + self._arriving_bytes > self.context.limits.run_bytes:
             raise ExecutionError("MODEL_REJECTED", "The run exceeded its maximum size")
