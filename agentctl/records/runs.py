@@ -457,7 +457,7 @@ class RunEnd:
         model_metrics: of a run of several models, JSON object of the token counters of each one.
         model_calls: number of its model calls.
         first_token_at: time of the first part of an answer of a model; None for none.
-        requests: JSON object with what its models were shown (`runs.log.results`); None
+        requests: JSON object with what its models were shown (`runtime.transcript.requests`); None
             for none.
     """
 

@@ -20,7 +20,6 @@ from agentctl.runs.life.run_files import RunFiles, RunItems, RunMemories
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.log.journal import RunJournal
-from agentctl.runs.log.results import RequestRecorder
 from agentctl.runs.log.stream import EventPlace, Recorder, Stream
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd, Pause
 from agentctl.runtime.component import Component
@@ -163,8 +162,6 @@ class LiveRun:
         self.stop_requested: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[LegEnd] = loop.create_future()
         self.transcript = start.transcript
-        recorded = self.transcript.requests
-        self.transcript.requests = RequestRecorder(recorded.since() if recorded else None)
         self.transcript.stop = StopTexts(spec.stop, self.complete)
         self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
         self._start = start

@@ -1,16 +1,8 @@
-"""The results of a run in its row: its final columns, and the record of its requests to models.
-
-A request is the list of messages that a model was sent. A message that the database has already is
-a reference: to the history, which are the messages of earlier runs of the session, or to a message
-of the run itself. Every other message is one of the words of the record, which are stored once
-(docs/decisions/0144).
-"""
+"""The results of a run in its row: its final columns."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -19,26 +11,16 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.document import parse_stored
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunEnd, RunRow
-from agentctl.records.text import read_name, replace_unstorable
+from agentctl.records.text import replace_unstorable
 from agentctl.runs.log.fold import begin_transcript
 from agentctl.runs.states import Ending
-from agentctl.runtime.files import get_reference, list_references
-from agentctl.runtime.tracing import CALL_PREFIX
-from agentctl.runtime.transcript.answer import Requests
-from agentctl.runtime.transcript.history import (
-    CANCELLED_RESULT,
-    build_chat_history,
-    complete_history,
-)
-from agentctl.runtime.transcript.transcript import Transcript, is_kept
+from agentctl.runtime.transcript.history import build_chat_history
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs
 
 if TYPE_CHECKING:
-    from agentctl.runtime.context import EarlierRun
-    from agentctl.runtime.models.attempts import Attempts, PreparedModel
-    from agentctl.runtime.models.calls import Message, ModelAnswer, ModelCall
-    from agentctl.runtime.tracing import Span
+    pass
 
 
 def build_run_end(
@@ -151,214 +133,3 @@ def parse_summary(stored: str | None) -> StoredSummary:
         return StoredSummary()
     covered = value.get("covered_runs")
     return StoredSummary(value["summary"], covered if isinstance(covered, int) else 0)
-
-
-MAXIMUM_REQUESTS = 1_000
-"""Maximum number of recorded requests of a run; further ones are not recorded."""
-
-MAXIMUM_WORDS = 262_144
-"""Maximum characters of the words of a run; of further ones only the length is stored."""
-
-HISTORY, OWN, WORDS, NATIVE = range(4)
-"""The sources of messages. A native message is one of the run that was sent in the form of its
-provider, which may have data that the neutral form lacks, such as signed thinking."""
-
-_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "tool_name")
-
-
-class RequestRecorder(Requests):
-    """The record of the requests of one run, with what their models have reported.
-
-    `sent` of a request begins with the number of messages that it has in common with the request
-    before. For each range of further messages follow its source, its begin and its end. `system` is
-    the place of the instructions, if these are not those of the run. A request has `tools`
-    and `omitted` only if they differ from the request before.
-    """
-
-    def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
-        super().__init__(stored)
-        self._has_begun = False
-        self._room = MAXIMUM_WORDS
-        # Of the request before, in this leg.
-        self._sent: list[Message] = []
-        self._size = 0
-        # After a restart the tools are stated again.
-        self._tools: tuple[Sequence[Mapping[str, Any]], str | None] = (), "" if stored else None
-        # Those of the calls of the component, and those that the last record states.
-        self._omitted: Sequence[Mapping[str, Any]] = []
-        self._stated: Sequence[Mapping[str, Any]] = []
-        # Messages are found by their identity, or by their content.
-        self._history: list[Message] = []
-        self._places: dict[int, int] = {}
-        self._keys: dict[object, tuple[int, int]] = {}
-        self._indexed = 0
-        if stored:
-            self._take_over()
-
-    def _take_over(self) -> None:
-        """Go on with the room and the omissions of the stored requests."""
-        self._room -= sum(len(word.get("content") or "") for word in self._words)
-        stated = [call["omitted"] for call in self._calls.values() if "omitted" in call]
-        self._omitted = next(filter(None, reversed(stated)), [])
-        self._stated = stated[-1] if stated else []
-
-    def begin(self, runs: Sequence[EarlierRun], completed: Sequence[Message] | None = None) -> None:
-        if self._has_begun and completed is None:
-            return
-        numbers = [run.seq for run in runs if run.seq is not None]
-        self._runs, self._has_begun = numbers, True
-        if completed is not None and len(numbers) == len(runs):
-            # The usual case: they are found all at once, without an index.
-            self._history = [*completed]
-            return
-        stored = (run.messages for run in runs if run.seq is not None)
-        self._history = [each for messages in stored for each in complete_history(messages)]
-        self._index_history(converts=completed is None)
-
-    def _index_history(self, *, converts: bool) -> None:
-        for at, message in enumerate(self._history):
-            self._places[id(message)] = at
-            # Each completion of a history has its own results for open calls.
-            if converts or message["content"] == CANCELLED_RESULT:
-                self._keys[_find_key(message)] = HISTORY, at
-
-    def add(self, attempts: Attempts, call: ModelCall, span: Span | None) -> dict[str, Any]:
-        transcript, model = attempts.transcript, attempts.model
-        assert transcript is not None
-        own, answer = transcript.messages, transcript.open_answer
-        is_own = answer is not None and span is not None and answer.span is span
-        span = span or transcript.spans.find_open_call(model.id)
-        if span is None:
-            return {}
-        if not is_own:
-            # A library may replace its answers at the end.
-            own = [*takewhile(is_kept, own)]
-        record = {**self._describe(call, model, own), **attempts.about}
-        if is_own and answer is not None and "compacted" in answer.about_call:
-            self._omitted = answer.about_call["compacted"]["omissions"]
-        if (omitted := self._omitted if is_own else []) != self._stated:
-            record["omitted"] = self._stated = omitted
-        if (named := self._name_tools(call.tools)) != self._tools[1]:
-            record["tools"] = named
-        self._tools = call.tools, named
-        self._models.setdefault(model.id, (model.source.provider, model.source.model))
-        self._keep_call(span, record)
-        return record
-
-    def end(self, record: dict[str, Any], answer: ModelAnswer, span: Span | None) -> None:
-        names = {"model": answer.response_model, "id": answer.response_id}
-        values = {"end": answer.finish_reason, **names}
-        record |= {name: value for name, value in values.items() if value is not None}
-        if span is not None:
-            span.response_model, span.response_id = answer.response_model, answer.response_id
-
-    def report(self, span: Span, model: object, answer_id: object, reason: object) -> None:
-        if span.id.removeprefix(CALL_PREFIX) in self._calls:
-            return
-        span.response_model, span.response_id = read_name(model), read_name(answer_id)
-        names = {"model": span.response_model, "id": span.response_id, "end": read_name(reason)}
-        self._keep_call(span, {name: value for name, value in names.items() if value is not None})
-
-    def _keep_call(self, span: Span, record: dict[str, Any]) -> None:
-        if len(self._calls) < MAXIMUM_REQUESTS:
-            self._calls[span.id.removeprefix(CALL_PREFIX)] = record
-
-    def _describe(
-        self, call: ModelCall, model: PreparedModel, own: Sequence[Message]
-    ) -> dict[str, Any]:
-        """Return the messages of a request by reference, and their characters."""
-        shown = [*call.messages]
-        first = kept = _count_common(self._sent, shown)
-        sent = [kept]
-        if not kept and (history := self._history) and shown[: len(history)] == history:
-            first = len(history)
-            sent += [HISTORY, 0, first]
-        rest = shown[first:]
-        if rest and rest == own[-len(rest) :] and not any("native" in each for each in rest):
-            # The usual case again.
-            sent += [OWN, len(own) - len(rest), len(own)]
-        else:
-            self._index_own(own)
-            for message in rest:
-                source, at = self._find(message)
-                native = message.get("native") if source == OWN else None
-                is_native = native is not None and native.connection is model.connection
-                self._append(sent, (NATIVE if is_native else source, at))
-
-        is_longer = kept and kept == len(self._sent)
-        size = sum(len(message["content"]) for message in shown[kept if is_longer else 0 :])
-        self._size = self._size + size if is_longer else size
-        self._sent = shown
-        record = {"sent": sent, "size": self._size + len(call.instructions)}
-        system = own[0]["content"] if own and own[0]["role"] == "system" else ""
-        if call.instructions != system:
-            record["system"] = self._find_system(call.instructions, system)
-        return record
-
-    def _index_own(self, own: Sequence[Message]) -> None:
-        for at in range(self._indexed, len(own)):
-            self._keys[_find_key(own[at])] = OWN, at
-        self._indexed = len(own)
-
-    @staticmethod
-    def _append(sent: list[int], place: tuple[int, int]) -> None:
-        source, at = place
-        if len(sent) > 1 and sent[-3] == source and sent[-1] == at:
-            sent[-1] += 1
-        else:
-            sent += [source, at, at + 1]
-
-    def _find(self, message: Message) -> tuple[int, int]:
-        key = _find_key(message)
-        if (place := self._keys.get(key)) is not None:
-            return place
-        if self._history and not self._places:
-            self._index_history(converts=False)
-        if (at := self._places.get(id(message))) is not None:
-            return HISTORY, at
-        word = {name: message[name] for name in _FIELDS if name in message}
-        if files := message.get("files"):
-            word["files"] = list_references(files)
-        self._keys[key] = self._keep(word)
-        return self._keys[key]
-
-    def _find_system(self, instructions: str, beginning: str) -> tuple[int, int] | None:
-        """Return the place of instructions that are not those of the run; None for none."""
-        if not instructions:
-            return None
-        word: dict[str, Any] = {"role": "system", "content": instructions}
-        if beginning and instructions.startswith(beginning):
-            word = {**word, "content": instructions[len(beginning) :], "after": 0}
-        key = "system", instructions
-        self._keys[key] = self._keys.get(key) or self._keep(word)
-        return self._keys[key]
-
-    def _keep(self, word: dict[str, Any]) -> tuple[int, int]:
-        size = len(word["content"])
-        if size > self._room:
-            word = {**word, "content": None, "size": size}
-        else:
-            self._room -= size
-        self._words.append(word)
-        return WORDS, len(self._words) - 1
-
-    def _name_tools(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
-        if tools is self._tools[0]:
-            return self._tools[1]
-        return hashlib.sha256(orjson.dumps([*tools])).hexdigest()[:16] if tools else None
-
-
-def _find_key(message: Message) -> object:
-    calls = message.get("tool_calls")
-    made = orjson.dumps(calls, option=orjson.OPT_SORT_KEYS) if calls else None
-    files = tuple(get_reference(file).sha256 for file in message.get("files", ()))
-    return message["role"], message["content"], message.get("tool_call_id"), made, files
-
-
-def _count_common(before: list[Message], messages: list[Message]) -> int:
-    """Return the number of equal messages with which two requests begin."""
-    if messages[: len(before)] == before:
-        return len(before)
-    pairs = enumerate(zip(before, messages, strict=False))
-    different = (at for at, (one, other) in pairs if one is not other and one != other)
-    return next(different, min(len(before), len(messages)))

@@ -97,7 +97,7 @@ async def call_model(
     while True:
         model = attempts.model
         try:
-            answer = await _attempt_call(attempts, build_call(model), sink)
+            answer = await _attempt_call(attempts, model, build_call(model), sink)
             fitter.accept(model)
             return answer
         except ModelFailure as error:
@@ -111,17 +111,18 @@ async def call_model(
                 raise failure from error
 
 
-async def _attempt_call(attempts: Attempts, call: ModelCall, sink: AttemptSink) -> ModelAnswer:
+async def _attempt_call(
+    attempts: Attempts, model: PreparedModel, call: ModelCall, sink: AttemptSink
+) -> ModelAnswer:
     """Call a model once.
 
     Raises:
         ModelFailure: the call failed, the answer is not complete, or it is empty because the
             provider cut or filtered it.
     """
-    model = attempts.model
     span = sink.begin_answer(model.id)
     transcript = attempts.transcript
-    record = {} if transcript is None else transcript.requests.add(attempts, call, span)
+    record = {} if transcript is None else transcript.requests.add(attempts, model, call, span)
     try:
         with enter_span(span):
             answer = await model.connection.answer(call, sink)

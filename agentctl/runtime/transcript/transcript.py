@@ -24,8 +24,9 @@ from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.failures import Causes
 from agentctl.runtime.files import build_files
 from agentctl.runtime.tracing import Span, Spans
-from agentctl.runtime.transcript.answer import AnswerInProgress, Requests, StopTexts
+from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
+from agentctl.runtime.transcript.requests import Requests, is_kept
 from agentctl.work.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
@@ -484,11 +485,6 @@ class Transcript:
                 entry.update(tool_call_error=True, result=CANCELLED_RESULT)
         for call_id in [*self._unanswered]:
             self.add_result(call_id, CANCELLED_RESULT, times.whole_seconds(now))
-
-
-def is_kept(message: Mapping[str, Any]) -> bool:
-    """Return True for a message that no library replaces: it is no answer of the run."""
-    return message["role"] in ("system", "user") or "origin_run_id" in message
 
 
 def _add(total: int | None, count: int | None) -> int | None:
