@@ -31,6 +31,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.authorization import KNOWN_SCOPES, RESOURCES_WITH_IDS, is_well_formed
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
+from agentctl.records.text import check_texts
 
 AuthenticationFailure = Unauthenticated | Unavailable | None
 """Reason without a principal: no valid credential, or one that cannot be looked up now."""
@@ -377,6 +378,19 @@ def authorize_request(
         authorize(principal, operation, path_params)
     except Unauthenticated as refusal:
         raise failure or refusal from None
+
+
+def authorize_call(
+    principal: Principal | None, operation: str, path_params: Mapping[str, str]
+) -> None:
+    """Raise unless the policy allows an operation, and every database can store its ids.
+
+    Raises:
+        Unauthenticated, Forbidden: as `authorize`.
+        ValidationFailed: an id contains NUL or a lone surrogate.
+    """
+    authorize(principal, operation, path_params)
+    check_texts(**path_params)
 
 
 def check_path_params(path_params: Mapping[str, str]) -> None:

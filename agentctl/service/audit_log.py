@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from agentctl import errors
-from agentctl.auth.policy import POLICY, Public
+from agentctl.auth.policy import POLICY, Public, authorize_call
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unavailable
 from agentctl.interface.operations import ROUTES
@@ -241,19 +241,15 @@ class ResourceBatch(NamedTuple):
 class AuditedCall:
     """One call of an operation: an async context manager that writes its audit entries.
 
-    On entry `decide` allows or denies the call. Inside, a change is made with `write`, or within
+    On entry the policy allows or denies the call. Inside, a change is made with `write`, or within
     `change` by code that appends the entry of `prepare_entry`. An exception becomes the entry of a
     denial or failure. On exit an operation that is recorded and changed nothing gets its entry
     before the caller gets the response.
-
-    Args:
-        decide: raises Forbidden or ValidationFailed if the call is not allowed.
     """
 
     _audit: AuditLog
     _principal: Principal
     _request_id: str
-    _decide: Callable[[], None]
     _operation: str
     _path_params: Mapping[str, str]
     _resources: list[str] = field(default_factory=list)
@@ -266,7 +262,7 @@ class AuditedCall:
 
     async def __aenter__(self) -> AuditedCall:
         try:
-            self._decide()
+            authorize_call(self._principal, self._operation, self._path_params)
         except errors.AgentctlError as error:
             await self.record_failure(error)
             raise

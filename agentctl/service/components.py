@@ -10,7 +10,7 @@ import orjson
 import agentctl
 from agentctl import errors
 from agentctl.auth import policy
-from agentctl.auth.policy import list_open_operations
+from agentctl.auth.policy import authorize_call, list_open_operations
 from agentctl.auth.tokens.grants import ScopeRules, trace_scopes
 from agentctl.interface.requests import DiffFilter, VersionFilter
 from agentctl.records.components import VersionDiff, VersionPage, VersionRecord
@@ -72,18 +72,18 @@ class ComponentOperations(OperationFamily):
             return build_document({**record, "input_schema": schema and schema.schema})
 
     async def get_api(self) -> Document[ApiRecord]:
-        self.require("get_api")
+        authorize_call(self.principal, "get_api", {})
         server = self.hosting.settings.server
         return build_document(
             ApiRecord(name=server.name, id=server.id, version=agentctl.__version__)
         )
 
     async def get_health(self) -> Document[HealthRecord]:
-        self.require("get_health")
+        authorize_call(self.principal, "get_health", {})
         return build_document(HealthRecord(status="ok"))
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
-        self.require("get_readiness")
+        authorize_call(self.principal, "get_readiness", {})
         checks: dict[str, Literal["ok", "failed", "stale", "degraded"]] = {
             "database": "ok" if await self.hosting.readiness.get_result() else "failed",
             "runs": "failed" if self.hosting.engine.draining else "ok",
@@ -96,7 +96,7 @@ class ComponentOperations(OperationFamily):
         return build_document(ReadinessRecord(status=status, checks=checks))
 
     async def get_info(self) -> Document[InfoRecord]:
-        self.require("get_info")
+        authorize_call(self.principal, "get_info", {})
         settings = self.hosting.settings
         record = InfoRecord(
             os_id=settings.server.id,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentctl import errors
+from agentctl.auth.policy import authorize_call
 from agentctl.records.approvals import ApprovalRecord, ApprovalRow
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
@@ -90,7 +91,7 @@ class ConversationOperations(OperationFamily):
     ) -> dict[str, Any] | None:
         """Return the state of a session; None if the caller may not read it."""
         try:
-            self.require("get_session_by_id", session_id=session_id)
+            authorize_call(self.principal, "get_session_by_id", {"session_id": session_id})
         except errors.Forbidden:
             return None
         database = self.lookups.component_database(kind, component_id)

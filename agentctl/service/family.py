@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import orjson
 
 from agentctl import errors
-from agentctl.auth import policy
 from agentctl.auth.principal import Principal
 from agentctl.interface.requests import (
     FULL_VIEW,
@@ -294,22 +292,11 @@ class OperationFamily:
     def audit(self, operation: str, **path_params: str) -> AuditedCall:
         """Return the context manager in which an operation executes.
 
-        On entry it raises the errors of `require`. It raises Unavailable if an audit entry is
-        required and cannot be written.
+        On entry it raises the errors of `policy.authorize_call`, and Unavailable if an audit entry
+        is required and cannot be written.
         """
         self._called = True
         return self._audited_call(operation, path_params)
-
-    def require(self, operation: str, **path_params: str) -> None:
-        """Require that the policy allows the operation (docs/contract.md "Routes").
-
-        Raises:
-            Forbidden: the principal lacks the scopes.
-            ValidationFailed: an id contains NUL or a lone surrogate.
-        """
-        policy.authorize(self.principal, operation, path_params)
-        for name, text in path_params.items():
-            check_text(name, text)
 
     def require_component(self, kind: ComponentKind, component_id: str) -> None:
         """Raise NotFound unless the component is configured."""
@@ -337,12 +324,7 @@ class OperationFamily:
 
     def _audited_call(self, operation: str, path_params: Mapping[str, str]) -> AuditedCall:
         return AuditedCall(
-            self.hosting.audit_log,
-            self.principal,
-            self._request_id,
-            partial(self.require, operation, **path_params),
-            operation,
-            path_params,
+            self.hosting.audit_log, self.principal, self._request_id, operation, path_params
         )
 
     def build_idempotency(self, key: str | None, request: Sequence[Any]) -> Idempotency | None:

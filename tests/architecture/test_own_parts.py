@@ -38,7 +38,7 @@ USES: dict[str, tuple[str, ...]] = {
         "records.sessions", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.components.catalog", "runtime.components.versions",
         "runtime.runners.replay", "runtime.components.versions",
-        "runs.log.results", "service.family", "service.session_documents",
+        "runtime.transcript.requests", "service.family", "service.session_documents",
         "store.blobs", "store.copying.tables", "store.sqlite.backup",
         "store.sqlite.backup_bytes",
     ),

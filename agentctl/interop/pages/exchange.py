@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from agentctl.auth.policy import authorize_call
 from agentctl.errors import AgentctlError, BadRequest
 from agentctl.interface import requests
 from agentctl.interface.requests.approvals import ContinueRequest
@@ -88,7 +89,7 @@ class PageExchange(Generic[GivenT]):
         """Respond to the request, and record it if it is refused."""
         path = {KINDS[self.kind].id_field: self.component_id}
         try:
-            self.operations.require(self.operation, **path)
+            authorize_call(self.operations.principal, self.operation, path)
             self.operations.require_component(self.kind, self.component_id)
             return await self.handle()
         except ClientDisconnect:
