@@ -44,9 +44,9 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FailurePage, RunCauses, RunRow, ToolCallRecord
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.runs.follow.follow import flatten
-from agentctl.runs.log.results import NATIVE, OWN, WORDS
 from agentctl.runtime.tracing import CALL_PREFIX
 from agentctl.runtime.transcript.history import complete_history, parse_messages
+from agentctl.runtime.transcript.requests import NATIVE, OWN, WORDS
 from agentctl.service import documents, paging
 from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.service.family import OperationFamily

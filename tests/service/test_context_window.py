@@ -15,7 +15,7 @@ import pytest
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, ForkRequest, RunRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs.log.results import MAXIMUM_WORDS
+from agentctl.runtime.transcript.requests import MAXIMUM_WORDS
 from tests.conditions import wait_for_run
 from tests.deployment import Deploy, Deployment
 from tests.endpoint import ModelEndpoint

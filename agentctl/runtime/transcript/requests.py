@@ -11,20 +11,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from agentctl.records.text import read_name
 from agentctl.runtime.files import get_reference, list_references
-from agentctl.runtime.tracing import CALL_PREFIX
+from agentctl.runtime.tracing import CALL_PREFIX, Span
+from agentctl.runtime.transcript.context_window import Message
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, complete_history
-
-if TYPE_CHECKING:
-    from agentctl.runtime.context import EarlierRun
-    from agentctl.runtime.models.attempts import Attempts, PreparedModel
-    from agentctl.runtime.models.calls import Message, ModelAnswer, ModelCall
-    from agentctl.runtime.tracing import Span
 
 MAXIMUM_REQUESTS = 1_000
 """Maximum number of recorded requests of a run; further ones are not recorded."""
@@ -104,8 +99,9 @@ class Requests:
         self._omitted = next(filter(None, reversed(stated)), [])
         self._stated = stated[-1] if stated else []
 
-    def begin(self, runs: Sequence[EarlierRun], completed: Sequence[Message] | None = None) -> None:
-        """Set the earlier runs, with their messages as the component sends them, not a library."""
+    def begin(self, runs: Sequence[Any], completed: Sequence[Message] | None = None) -> None:
+        """Set the earlier runs (`runtime.context.EarlierRun`), with their messages as the component
+        sends them, not a library."""
         if self._has_begun and completed is None:
             return
         numbers = [run.seq for run in runs if run.seq is not None]
@@ -125,13 +121,12 @@ class Requests:
             if converts or message["content"] == CANCELLED_RESULT:
                 self._keys[_find_key(message)] = HISTORY, at
 
-    def add(
-        self, attempts: Attempts, model: PreparedModel, call: ModelCall, span: Span | None
-    ) -> dict[str, Any]:
+    def add(self, attempts: Any, model: Any, call: Any, span: Span | None) -> dict[str, Any]:
         """Add a request before it is sent.
 
         Args:
-            attempts: those of the run.
+            attempts, model: the `Attempts` of the run and its `PreparedModel` (`runtime.models`).
+            call: the `ModelCall`.
             span: the span of the call; None if the runner of a library has started one.
 
         Returns:
@@ -159,8 +154,8 @@ class Requests:
         self._keep_call(span, record)
         return record
 
-    def end(self, record: dict[str, Any], answer: ModelAnswer, span: Span | None) -> None:
-        """Add the answer to a call to its record and to its span."""
+    def end(self, record: dict[str, Any], answer: Any, span: Span | None) -> None:
+        """Add the `ModelAnswer` of a call to its record and to its span."""
         names = {"model": answer.response_model, "id": answer.response_id}
         values = {"end": answer.finish_reason, **names}
         record |= {name: value for name, value in values.items() if value is not None}
@@ -179,9 +174,7 @@ class Requests:
         if len(self._calls) < MAXIMUM_REQUESTS:
             self._calls[span.id.removeprefix(CALL_PREFIX)] = record
 
-    def _describe(
-        self, call: ModelCall, model: PreparedModel, own: Sequence[Message]
-    ) -> dict[str, Any]:
+    def _describe(self, call: Any, model: Any, own: Sequence[Message]) -> dict[str, Any]:
         """Return the messages of a request by reference, and their characters."""
         shown = [*call.messages]
         first = kept = _count_common(self._sent, shown)
