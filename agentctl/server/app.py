@@ -38,6 +38,7 @@ from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.records.text import new_id
 from agentctl.server.answers import (
     CALLER_KEY,
+    ERROR_RESPONSE_KEY,
     OWN_ROUTE_KEY,
     AppState,
     BytesResponse,
@@ -55,6 +56,8 @@ from agentctl.server.routing import (
     Face,
     Operation,
     check_routes,
+    find_face,
+    path_below_root,
     send_error_response,
 )
 
@@ -108,9 +111,10 @@ class _SentResponse:
 class AuthenticationMiddleware:
     """Identifies the caller and adds the common header fields to the response."""
 
-    def __init__(self, app: ASGIApp, state: AppState) -> None:
+    def __init__(self, app: ASGIApp, state: AppState, faces: Sequence[Face] = ()) -> None:
         self.app = app
         self.state = state
+        self._faces = faces
         settings = state.settings
         self._reads_traces = settings.tracing.enabled and settings.tracing.parent != "ignore"
         self._guard = (
@@ -131,6 +135,8 @@ class AuthenticationMiddleware:
         if method == "HEAD":  # In a copy, because the HTTP protocol still reads the method HEAD.
             scope = {**scope, "method": "GET"}
         scope[RESPONSE_KEY] = response
+        if (face := find_face(self._faces, path_below_root(scope))) is not None:
+            scope[ERROR_RESPONSE_KEY] = face.find_error_response(scope)
         try:
             self.state.running_service  # noqa: B018 - raises while the app is not running
             if self._guard is not None:
@@ -241,7 +247,7 @@ class ServedApplication(Starlette):
     Attributes:
         root_path: the path that a proxy serves the application under, if the ASGI server does not
             set it.
-        faces: the interfaces of other systems, the outermost first.
+        faces: the interfaces of other systems; the first that serves a path responds.
     """
 
     root_path = ""
@@ -256,20 +262,15 @@ class ServedApplication(Starlette):
     def build_middleware_stack(self) -> ASGIApp:
         state = get_app_state(self)
         stack: ASGIApp = self.build_dispatcher()
-        for face in reversed(self.faces):
-            stack = face.wrap(stack)
         for middleware, args, kwargs in reversed(self.user_middleware):
             stack = middleware(stack, *args, **kwargs)
         if origins := state.settings.server.cors_origins:
             stack = CrossOriginMiddleware(stack, origins)
-        stack = AuthenticationMiddleware(stack, state)
-        for face in reversed(self.faces):
-            stack = face.wrap_errors(stack)
-        return stack
+        return AuthenticationMiddleware(stack, state, self.faces)
 
     def build_dispatcher(self) -> Dispatcher:
         """Return the innermost application."""
-        return Dispatcher(check_routes(self.routes), otherwise=self.router)
+        return Dispatcher(check_routes(self.routes), otherwise=self.router, faces=self.faces)
 
     def check(self) -> None:
         """Check the routes before the start."""

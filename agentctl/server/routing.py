@@ -17,7 +17,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from inspect import Parameter, getdoc
 from typing import Any, NamedTuple, cast
@@ -58,6 +66,8 @@ from agentctl.store.repositories.audit import AuditRow
 Endpoint = Callable[..., Awaitable[Response]]
 Responses = Mapping[int | str, dict[str, Any]]
 """OpenAPI responses by status."""
+
+BuildErrorResponse = Callable[[AgentctlError], Response]
 
 RESPONSE_KEY = "agentctl.response"
 """Key of the response in the ASGI scope: its `status` is None until it starts, and `request_id`."""
@@ -229,19 +239,25 @@ def check_routes(routes: Iterable[BaseRoute]) -> list[Operation]:
 
 
 class Dispatcher:
-    """The ASGI application that finds the operation of a request and sends its errors.
+    """The ASGI application that finds the face or operation of a request and sends its errors.
 
     Args:
         otherwise: the application for scopes that are not HTTP, such as the lifespan.
         own_routes: the application for requests whose path no operation has (`server.own_routes`).
+        faces: the interfaces of other systems, which come before the operations.
     """
 
     def __init__(
-        self, routes: Iterable[Operation], otherwise: ASGIApp, own_routes: ASGIApp | None = None
+        self,
+        routes: Iterable[Operation],
+        otherwise: ASGIApp,
+        own_routes: ASGIApp | None = None,
+        faces: Sequence[Face] = (),
     ) -> None:
         self.routes = {route.name: route for route in routes}
         self.otherwise = otherwise
         self._own_routes = own_routes
+        self._faces = faces
         self._table = RouteTable({name: route.place for name, route in self.routes.items()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -249,35 +265,34 @@ class Dispatcher:
             await self.otherwise(scope, receive, send)
             return
 
-        async def execute() -> None:
-            path = path_below_root(scope)
-            match = self._table.find(scope["method"], path)
-            if match is None:
-                if self._own_routes is None or self._table.methods(path):
-                    policy.refuse_path(self._table, path, scope[CALLER_KEY].failure)
-                await self._own_routes(scope, receive, send)
-                return
-            scope["route"] = route = self.routes[match.operation]
-            scope["path_params"] = match.path_params
-            response = await route.handle_call(Call(scope, receive))
-            await response(scope, receive, send)
+        try:
+            await self._respond(scope, receive, send)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            service = scope[CALLER_KEY].app_state.service
+            if isinstance(error, Unauthenticated) and service is not None:
+                count_rejection(service.hosting.audit_log.counter, error)
+            await send_error_response(error, scope, receive, send)
 
-        await respond(execute, scope, receive, send)
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = path_below_root(scope)
+        if (face := find_face(self._faces, path)) is not None:
+            scope[CALLER_KEY].count_request()
+            await face.respond(scope, receive, send)
+            return
 
+        match = self._table.find(scope["method"], path)
+        if match is None:
+            if self._own_routes is None or self._table.methods(path):
+                policy.refuse_path(self._table, path, scope[CALLER_KEY].failure)
+            await self._own_routes(scope, receive, send)
+            return
 
-async def respond(
-    execute: Callable[[], Awaitable[None]], scope: Scope, receive: Receive, send: Send
-) -> None:
-    """Execute a request, send the response of its error, and count rejected credentials."""
-    try:
-        await execute()
-    except ClientDisconnect:
-        return
-    except Exception as error:
-        service = scope[CALLER_KEY].app_state.service
-        if isinstance(error, Unauthenticated) and service is not None:
-            count_rejection(service.hosting.audit_log.counter, error)
-        await send_error_response(error, scope, receive, send)
+        scope["route"] = route = self.routes[match.operation]
+        scope["path_params"] = match.path_params
+        response = await route.handle_call(Call(scope, receive))
+        await response(scope, receive, send)
 
 
 async def send_error_response(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
@@ -365,16 +380,17 @@ class Face:
     Attributes:
         paths, prefixes: the paths, decoded and below `root_path`, and the beginnings of such paths
             that the face serves.
-        build_error: builds the responses of errors below the paths of the face; None for those of
-            all other paths.
     """
 
     paths: Collection[str] = ()
     prefixes: tuple[str, ...] = ()
-    build_error: Callable[[AgentctlError], Response] | None = None
 
     def serves(self, path: str) -> bool:
         return path in self.paths or path.startswith(self.prefixes)
+
+    def find_error_response(self, scope: Scope) -> BuildErrorResponse:
+        """Return the function that builds the error responses of a request of the face."""
+        return error_response
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to a request of an identified or unknown caller, whose errors are sent by others.
@@ -389,32 +405,7 @@ class Face:
         """Serve while the block is active. It can be entered once."""
         yield
 
-    def wrap(self, app: ASGIApp) -> ASGIApp:
-        """Return an application that serves the face, and all other paths with `app`."""
 
-        def dispatch(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-            if not self._is_request(scope):
-                return app(scope, receive, send)
-
-            async def execute() -> None:
-                scope[CALLER_KEY].count_request()
-                await self.respond(scope, receive, send)
-
-            return respond(execute, scope, receive, send)
-
-        return dispatch
-
-    def wrap_errors(self, app: ASGIApp) -> ASGIApp:
-        """Return an application around all others whose errors on the face have its form."""
-        if self.build_error is None:
-            return app
-
-        def set_error_response(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-            if self._is_request(scope):
-                scope[ERROR_RESPONSE_KEY] = self.build_error
-            return app(scope, receive, send)
-
-        return set_error_response
-
-    def _is_request(self, scope: Scope) -> bool:
-        return scope["type"] == "http" and self.serves(path_below_root(scope))
+def find_face(faces: Iterable[Face], path: str) -> Face | None:
+    """Return the first face that serves a path; None if there is none."""
+    return next((face for face in faces if face.serves(path)), None)

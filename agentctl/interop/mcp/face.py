@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from agentctl import errors
 from agentctl.config.settings import Settings
@@ -26,8 +26,8 @@ from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
 from agentctl.records.logs import add_log_context
 from agentctl.runtime.mcp.library import IS_FIRST
-from agentctl.server.answers import ERROR_RESPONSE_KEY, Call, json_response
-from agentctl.server.routing import Face, MatchedRoute, path_below_root
+from agentctl.server.answers import Call, json_response
+from agentctl.server.routing import BuildErrorResponse, Face, MatchedRoute, path_below_root
 
 WELL_KNOWN = "/.well-known/"
 
@@ -60,14 +60,10 @@ class McpFace(Face):
         async with self._modern.running() if self._modern else contextlib.nullcontext():
             yield
 
-    def wrap_errors(self, app: ASGIApp) -> ASGIApp:
-        async def set_error_response(scope: Scope, receive: Receive, send: Send) -> None:
-            if self._is_request(scope) and path_below_root(scope) == MCP_PATH:
-                discovery = build_challenge(self._settings, scope)
-                scope[ERROR_RESPONSE_KEY] = partial(build_error_response, discovery)
-            await app(scope, receive, send)
-
-        return set_error_response
+    def find_error_response(self, scope: Scope) -> BuildErrorResponse:
+        if path_below_root(scope) != MCP_PATH:
+            return super().find_error_response(scope)
+        return partial(build_error_response, build_challenge(self._settings, scope))
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)

@@ -50,7 +50,7 @@ from agentctl.records.text import is_component_id, is_session_id
 from agentctl.server.answers import BytesResponse, Call, json_response
 from agentctl.server.given_files import store_files
 from agentctl.server.requests import read_json_body
-from agentctl.server.routing import Face, match_route
+from agentctl.server.routing import BuildErrorResponse, Face, match_route
 
 PREFIX = "/v1"
 
@@ -72,7 +72,9 @@ class OpenAIFace(Face):
     """The face that responds below `/v1`."""
 
     paths, prefixes = (PREFIX,), (f"{PREFIX}/",)
-    build_error = staticmethod(build_error_response)
+
+    def find_error_response(self, scope: Scope) -> BuildErrorResponse:
+        return build_error_response
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)

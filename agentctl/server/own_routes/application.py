@@ -99,7 +99,7 @@ class OwnApplication(ServedApplication, FastAPI):
 
     def build_dispatcher(self) -> Dispatcher:
         others = Router(lifespan=self._run_alone)  # it has no routes, so it closes WebSockets
-        return Dispatcher(self._operations, otherwise=others, own_routes=OwnRoutes(self))
+        return Dispatcher(self._operations, others, OwnRoutes(self), self.faces)
 
     @contextlib.asynccontextmanager
     async def _run_alone(self, app: object) -> AsyncIterator[Any]:
