@@ -1,9 +1,10 @@
-"""The input of a run to start, and the limits of starts (docs/contract.md "Runs")."""
+"""The start of a run from a request: its input and its limits (docs/contract.md "Runs")."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -13,15 +14,27 @@ from agentctl.config.settings import Limits, Model
 from agentctl.errors import InvalidConfiguration, NotFound, TooLarge, ValidationFailed
 from agentctl.interface.requests import MAXIMUM_RUN_FILES, EarlierMessage, RunRequest
 from agentctl.records.files import FileReference
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.strict import find_object
-from agentctl.records.text import check_json, check_text, check_texts, dump_checked_json
+from agentctl.records.text import (
+    check_json,
+    check_session_id,
+    check_text,
+    check_texts,
+    dump_checked_json,
+    new_id,
+)
 from agentctl.records.times import now, whole_seconds
-from agentctl.runs.life.admission import Submission
+from agentctl.runs.life.admission import Idempotency, Submission
+from agentctl.runs.life.engine import StartedRun
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.files import find_kind, list_references
+from agentctl.runtime.components.versions import find_version
+from agentctl.runtime.files import dump_references, find_kind, list_references
 from agentctl.runtime.pauses import InputSchema, WrongInput
-from agentctl.service.family import Lookups, find_repeated
+from agentctl.service.audit_log import AuditedCall
+from agentctl.service.family import Lookups, OperationFamily, find_repeated
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database
 from agentctl.store.repositories import files
@@ -297,3 +310,159 @@ async def check_start(
     if principal.via == "http":
         limits.take_run(principal.identity)
     await budgets.check_start(submission.spec.user_id, submission.component)
+
+
+class RunStarts(OperationFamily):
+    """The part of the run operations that builds and starts a run from a request."""
+
+    def _outlives_caller(self, request: RunRequest) -> bool:
+        """Return True if the run continues when its client disconnects.
+
+        A run with an idempotency key does, so that a repeat of the request finds its result. A
+        local run ends with its process.
+        """
+        detaches = self.hosting.settings.server.on_disconnect == "detach"
+        keeps = detaches or request.idempotency_key is not None
+        return request.background or (keeps and self.principal.via == "http")
+
+    async def submit(
+        self, call: AuditedCall, database: Database, submission: Submission
+    ) -> StartedRun:
+        """Start a run; its audit entry is part of the transaction of its row."""
+        call.add_resource("session", submission.spec.session_id)
+        call.add_created("run", submission.spec.run_id)
+        note = await self.prepare_keyed_entry(call, database, submission.idempotency)
+        await check_start(self.hosting, self.principal, database, submission)
+        await self.hosting.versions.store((submission.component,))
+        with call.change():
+            return await self.hosting.engine.submit(replace(submission, extra_write=note))
+
+    async def build_submission(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        request: RunRequest,
+        earlier: Sequence[EarlierMessage],
+        *,
+        stream: bool,
+        identity: Idempotency | None = None,
+        has_files: bool = False,
+    ) -> Submission:
+        """Check a request as far as possible without the database.
+
+        Args:
+            identity: its identity, if it is not that of a start with the same fields.
+            has_files: True if its message has files that the request does not name.
+        """
+        component = self.lookups.component(kind, component_id)
+        session_id = request.session_id
+        if session_id is None:
+            session_id = self.principal.session_id or new_id()
+        session_id = check_session_id(session_id)
+        component = self.hosting.catalog.choose_side(component, session_id)
+        hosting = self.hosting
+        given = await read_run_input(
+            hosting.catalog, component, request, hosting.settings.limits, has_files=has_files
+        )
+        metadata = self._dump_object("metadata", request.metadata)
+        session_state = self._dump_object("session_state", request.session_state)
+        user_id = self.lookups.resolve_owner(request.user_id)
+        file_ids, given_files = await read_files(self.lookups, component, request, earlier, hosting)
+        if identity is None:
+            identity = self._build_idempotency(
+                kind, component_id, request, earlier, given_files, stream=stream
+            )
+        outlives_caller = self._outlives_caller(request)
+        limits = hosting.settings.runs
+
+        spec = RunSpec(
+            run_id=new_id(),
+            session_id=session_id,
+            component_type=kind,
+            component_id=component_id,
+            user_id=user_id,
+            input=given.message,
+            input_object=given.object,
+            background=request.background,
+            recorded=stream or request.background,
+            survives_disconnect=outlives_caller or identity is not None,
+            time_limit=limits.timeout_seconds,
+            tool_timeout=limits.tool_timeout_seconds,
+            metadata=metadata,
+            session_state=session_state,
+            output_schema=await self._dump_output_schema(component, request.output_schema),
+            client_tools=await dump_request_tools(self.hosting.catalog, component, request),
+            tool_choice=request.tool_choice,
+            stop=request.stop,
+            session_history=request.session_history,
+            dependencies=self._dump_object("dependencies", request.dependencies),
+            claims=self.principal.claims.decode() if self.principal.claims else None,
+            earlier_messages=build_neutral_messages(earlier, given_files),
+            request_id=self._request_id,
+            actor=self.principal.actor,
+            durable=component.durable,
+            version=find_version(self.hosting.catalog, component),
+            files=dump_references(given_files[: len(request.files)]),
+        )
+
+        return Submission(
+            spec,
+            component,
+            visibility=self.lookups.run_visibility(request.user_id),
+            outlives_caller=outlives_caller,
+            idempotency=identity,
+            files=file_ids,
+        )
+
+    async def _dump_output_schema(
+        self, component: Component, schema: dict[str, Any] | None
+    ) -> str | None:
+        from agentctl.runtime.models.structured_output import check_output_schema
+
+        text = self._dump_object("output_schema", schema)
+        if schema is None:
+            return None
+        if not self.hosting.catalog.takes_output_schema(component):
+            raise ValidationFailed("output_schema is for agents and teams whose own model answers")
+        await check_output_schema(schema)
+        return text
+
+    def _dump_object(self, name: str, value: dict[str, Any] | None) -> str | None:
+        if value is None:
+            return None
+        return dump_checked_json(name, value, self.hosting.settings.limits.state_bytes)
+
+    def _build_idempotency(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        request: RunRequest,
+        earlier: Sequence[EarlierMessage],
+        files: Sequence[FileReference],
+        *,
+        stream: bool,
+    ) -> Idempotency | None:
+        if request.idempotency_key is None:
+            return None
+        fields = [kind, component_id, request.message, request.session_id, request.user_id]
+        objects = {
+            "metadata": request.metadata,
+            "session_state": request.session_state,
+            "output_schema": request.output_schema,
+            "dependencies": request.dependencies,
+            "input": request.input,
+            "client_tools": request.client_tools,
+            "tool_choice": request.tool_choice,
+            "earlier": [
+                [each.role, each.content, *([each.calls, each.call_id] if each.is_of_tools else [])]
+                for each in earlier
+            ]
+            or None,
+            # A repeated request may have stored the same bytes again.
+            "files": [[file.name, file.sha256] for file in files] or None,
+            "session_history": None if request.session_history else False,
+            "stop": request.stop or None,
+        }
+        parts = [[name, value] for name, value in objects.items() if value is not None]
+        body = [*fields, request.background, stream, *parts]
+        return self.build_idempotency(request.idempotency_key, body)

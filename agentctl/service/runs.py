@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agentctl import errors
 from agentctl.interface.requests import (
@@ -23,32 +23,18 @@ from agentctl.interface.requests import (
     StreamEvent,
 )
 from agentctl.records.document import Document
-from agentctl.records.files import FileReference
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
-from agentctl.records.text import check_session_id, check_text, dump_checked_json, new_id
+from agentctl.records.text import check_text
 from agentctl.runs.follow.follow import flatten, wait_for_leg, wait_until_final
-from agentctl.runs.life.admission import Idempotency, Submission
 from agentctl.runs.life.cancel import LEAVE_SECONDS
 from agentctl.runs.life.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
-from agentctl.runtime.component import Component
-from agentctl.runtime.components.versions import find_version
-from agentctl.runtime.files import dump_references
 from agentctl.service import documents, paging
-from agentctl.service.audit_log import AuditedCall
-from agentctl.service.family import OperationFamily
 from agentctl.service.run_documents import add_matches, read_run_details, read_run_page
-from agentctl.service.run_input import (
-    build_neutral_messages,
-    check_start,
-    dump_request_tools,
-    read_files,
-    read_run_input,
-)
+from agentctl.service.run_input import RunStarts
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database
 from agentctl.store.repositories import lists, run_reads
@@ -63,7 +49,7 @@ class Started(NamedTuple):
     request: RunRequest
 
 
-class RunOperations(OperationFamily):
+class RunOperations(RunStarts):
     """Operations on the runs of agents, teams and workflows."""
 
     async def create_run(
@@ -211,16 +197,6 @@ class RunOperations(OperationFamily):
         run.stop(Ending.cancelled(self.principal.actor, CLIENT_DISCONNECTED))
         await asyncio.wait([run.ended], timeout=LEAVE_SECONDS)
 
-    def _outlives_caller(self, request: RunRequest) -> bool:
-        """Return True if the run continues when its client disconnects.
-
-        A run with an idempotency key does, so that a repeat of the request finds its result. A
-        local run ends with its process.
-        """
-        detaches = self.hosting.settings.server.on_disconnect == "detach"
-        keeps = detaches or request.idempotency_key is not None
-        return request.background or (keeps and self.principal.via == "http")
-
     async def _start(
         self,
         kind: ComponentKind,
@@ -241,150 +217,6 @@ class RunOperations(OperationFamily):
             if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:
                 submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
             return Started(database, await self.submit(call, database, submission), request)
-
-    async def submit(
-        self, call: AuditedCall, database: Database, submission: Submission
-    ) -> StartedRun:
-        """Start a run; its audit entry is part of the transaction of its row."""
-        call.add_resource("session", submission.spec.session_id)
-        call.add_created("run", submission.spec.run_id)
-        note = await self.prepare_keyed_entry(call, database, submission.idempotency)
-        await check_start(self.hosting, self.principal, database, submission)
-        await self.hosting.versions.store((submission.component,))
-        with call.change():
-            return await self.hosting.engine.submit(replace(submission, extra_write=note))
-
-    async def build_submission(
-        self,
-        kind: ComponentKind,
-        component_id: str,
-        request: RunRequest,
-        earlier: Sequence[EarlierMessage],
-        *,
-        stream: bool,
-        identity: Idempotency | None = None,
-        has_files: bool = False,
-    ) -> Submission:
-        """Check a request as far as possible without the database.
-
-        Args:
-            identity: its identity, if it is not that of a start with the same fields.
-            has_files: True if its message has files that the request does not name.
-        """
-        component = self.lookups.component(kind, component_id)
-        session_id = request.session_id
-        if session_id is None:
-            session_id = self.principal.session_id or new_id()
-        session_id = check_session_id(session_id)
-        component = self.hosting.catalog.choose_side(component, session_id)
-        hosting = self.hosting
-        given = await read_run_input(
-            hosting.catalog, component, request, hosting.settings.limits, has_files=has_files
-        )
-        metadata = self._dump_object("metadata", request.metadata)
-        session_state = self._dump_object("session_state", request.session_state)
-        user_id = self.lookups.resolve_owner(request.user_id)
-        file_ids, given_files = await read_files(self.lookups, component, request, earlier, hosting)
-        if identity is None:
-            identity = self._build_idempotency(
-                kind, component_id, request, earlier, given_files, stream=stream
-            )
-        outlives_caller = self._outlives_caller(request)
-        limits = hosting.settings.runs
-
-        spec = RunSpec(
-            run_id=new_id(),
-            session_id=session_id,
-            component_type=kind,
-            component_id=component_id,
-            user_id=user_id,
-            input=given.message,
-            input_object=given.object,
-            background=request.background,
-            recorded=stream or request.background,
-            survives_disconnect=outlives_caller or identity is not None,
-            time_limit=limits.timeout_seconds,
-            tool_timeout=limits.tool_timeout_seconds,
-            metadata=metadata,
-            session_state=session_state,
-            output_schema=await self._dump_output_schema(component, request.output_schema),
-            client_tools=await dump_request_tools(self.hosting.catalog, component, request),
-            tool_choice=request.tool_choice,
-            stop=request.stop,
-            session_history=request.session_history,
-            dependencies=self._dump_object("dependencies", request.dependencies),
-            claims=self.principal.claims.decode() if self.principal.claims else None,
-            earlier_messages=build_neutral_messages(earlier, given_files),
-            request_id=self._request_id,
-            actor=self.principal.actor,
-            durable=component.durable,
-            version=find_version(self.hosting.catalog, component),
-            files=dump_references(given_files[: len(request.files)]),
-        )
-
-        return Submission(
-            spec,
-            component,
-            visibility=self.lookups.run_visibility(request.user_id),
-            outlives_caller=outlives_caller,
-            idempotency=identity,
-            files=file_ids,
-        )
-
-    async def _dump_output_schema(
-        self, component: Component, schema: dict[str, Any] | None
-    ) -> str | None:
-        from agentctl.runtime.models.structured_output import check_output_schema
-
-        text = self._dump_object("output_schema", schema)
-        if schema is None:
-            return None
-        if not self.hosting.catalog.takes_output_schema(component):
-            raise errors.ValidationFailed(
-                "output_schema is for agents and teams whose own model answers"
-            )
-        await check_output_schema(schema)
-        return text
-
-    def _dump_object(self, name: str, value: dict[str, Any] | None) -> str | None:
-        if value is None:
-            return None
-        return dump_checked_json(name, value, self.hosting.settings.limits.state_bytes)
-
-    def _build_idempotency(
-        self,
-        kind: ComponentKind,
-        component_id: str,
-        request: RunRequest,
-        earlier: Sequence[EarlierMessage],
-        files: Sequence[FileReference],
-        *,
-        stream: bool,
-    ) -> Idempotency | None:
-        if request.idempotency_key is None:
-            return None
-        fields = [kind, component_id, request.message, request.session_id, request.user_id]
-        objects = {
-            "metadata": request.metadata,
-            "session_state": request.session_state,
-            "output_schema": request.output_schema,
-            "dependencies": request.dependencies,
-            "input": request.input,
-            "client_tools": request.client_tools,
-            "tool_choice": request.tool_choice,
-            "earlier": [
-                [each.role, each.content, *([each.calls, each.call_id] if each.is_of_tools else [])]
-                for each in earlier
-            ]
-            or None,
-            # A repeated request may have stored the same bytes again.
-            "files": [[file.name, file.sha256] for file in files] or None,
-            "session_history": None if request.session_history else False,
-            "stop": request.stop or None,
-        }
-        parts = [[name, value] for name, value in objects.items() if value is not None]
-        body = [*fields, request.background, stream, *parts]
-        return self.build_idempotency(request.idempotency_key, body)
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         async with self.audit("get_runs"):
