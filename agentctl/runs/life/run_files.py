@@ -1,4 +1,4 @@
-"""What a component and the code of its run keep: files, the store and the memories of the user.
+"""The data that a component and the code of its run keep: files, the store and the memories.
 
 The record of the run names the files that it has and those that it saves, and its stream has an
 event for each file that it saves.
