@@ -31,7 +31,8 @@ class ConversationOperations(OperationFamily):
         Raises:
             Forbidden: the caller may not continue runs of the component.
         """
-        self.require(operation_ids(kind).continue_run, **{KINDS[kind].id_field: component_id})
+        path = {KINDS[kind].id_field: component_id}
+        authorize_call(self.principal, operation_ids(kind).continue_run, path)
         database = self.lookups.component_database(kind, component_id)
         rows = await database.read(self._find_rows(session_id, named))
         states = {

@@ -9,6 +9,7 @@ from typing import Any, cast
 import orjson
 
 from agentctl import errors
+from agentctl.auth.policy import authorize_call
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, StreamEvent
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
@@ -133,7 +134,7 @@ class RepeatOperations(RunOperations):
         async with self.audit(operation_ids(kind).fork_run, **path) as call:
             target_kind, target_id = _find_target((kind, component_id), request)
             target = {KINDS[target_kind].id_field: target_id}
-            self.require(operation_ids(target_kind).create_run, **target)
+            authorize_call(self.principal, operation_ids(target_kind).create_run, target)
             stored = await self._load_origin(kind, component_id, run_id, "fork")
             component = self.lookups.component(target_kind, target_id)
             if (target_kind, target_id) != (kind, component_id):
