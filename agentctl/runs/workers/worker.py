@@ -224,7 +224,8 @@ class SweepLease:
 
     Attributes:
         is_held: True if this process has the lease, by the last answer of the database.
-        looks: what that answer has found in the system database; None without the lease.
+        looks: what that answer and those of the other open databases have found; None without the
+            lease, or without an answer.
     """
 
     def __init__(self, databases: Databases, monitor: WorkerMonitor, worker: Worker) -> None:
@@ -236,8 +237,8 @@ class SweepLease:
 
     def may_find(self, *looks: str) -> bool:
         """Return True unless the last answer has found nothing: see the fields of `Looks`."""
-        found, is_alone = self.looks, len(self._databases.get_open()) == 1
-        return found is None or not is_alone or any(getattr(found, look) for look in looks)
+        found = self.looks
+        return found is None or any(getattr(found, look) for look in looks)
 
     async def acquire(self) -> bool:
         """Take or extend the lease if it is free. Return True if this process has it."""
@@ -252,11 +253,23 @@ class SweepLease:
                 return False
             exited = sweeper
         work = workers.acquire_sweep(self._worker.id, now(), exited=exited)
-        self.looks = await system.write(work)
-        self.is_held = self.looks is not None
+        found = await system.write(work)
+        self.is_held = found is not None
+        self.looks = found and await self._look(found)
         if heartbeat is not None and not self.may_find("workers"):
             self._monitor.oldest_heartbeat = heartbeat.beat
         return self.is_held
+
+    async def _look(self, found: workers.Looks) -> workers.Looks | None:
+        """Return what was found in any database; None if one does not answer."""
+        for database in self._databases.get_open().values():
+            if database is not self._databases.system:
+                try:
+                    other = await database.read(workers.look(self._worker.id, now()))
+                except errors.AgentctlError:
+                    return None
+                found = workers.Looks(*map(any, zip(found, other, strict=True)))
+        return found
 
     @contextlib.asynccontextmanager
     async def extended(self) -> AsyncIterator[None]:

@@ -58,7 +58,7 @@ class Heartbeat:
 
 
 class Looks(NamedTuple):
-    """The work that a sweep may find in the system database, read together with its lease.
+    """The work that a sweep may find in a database; in the system database read with its lease.
 
     Attributes:
         workers: other workers, or runs without this one as their owner.
@@ -111,6 +111,8 @@ _ACQUIRE = Sql(
     f" RETURNING {', '.join(_LOOKS)}"
 )
 
+_LOOK = Sql(f"SELECT {', '.join(_LOOKS)}")
+
 _RELEASE = Sql(
     "UPDATE leases SET owner = NULL, expires_at = 0 WHERE name = 'sweep' AND owner = :worker_id"
 )
@@ -158,12 +160,16 @@ def acquire_sweep(worker_id: str, now: int, *, exited: str | None = None) -> Wor
         exited: a worker that is known to be dead; its lease is taken before it expires.
     """
 
-    def build(*found: int) -> Looks:
-        return Looks(*map(bool, found))
-
     return _ACQUIRE.first(
-        build, worker_id=worker_id, now=now, exited=exited or worker_id, soon=now + _LEASE
+        Looks, worker_id=worker_id, now=now, exited=exited or worker_id, soon=now + _LEASE
     ).as_repeatable()  # fmt: skip
+
+
+@single_unit
+def look(worker_id: str, now: int) -> Steps[Looks]:
+    """Return the work that the sweep of a worker may find in a database."""
+    (found,) = yield Statement(_LOOK, {"worker_id": worker_id, "soon": now + _LEASE})
+    return Looks(*found)
 
 
 def get_sweeper(now: int) -> Work[str | None]:
