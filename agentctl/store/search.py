@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -26,10 +26,6 @@ MAXIMUM_SEARCH_LENGTH = 500
 MINIMUM_PART = 3
 """Characters before `*`, and of a word of the tokenizer `trigram`. The index of a shorter beginning
 would have to read a large part of all texts."""
-
-MAXIMUM_TERMS = 32
-"""Words of the index of SQLite that take the place of a beginning. The index reads them in order;
-for a beginning it merges all texts of all words first."""
 
 MAXIMUM_TEXT = 32_768
 """Characters of a message and of an answer that are found."""
@@ -74,33 +70,26 @@ class SearchWords:
     words: tuple[Word, ...]
     tokenizer: Tokenizer
 
-    def list_expanded(self) -> list[Word]:
-        """Return the beginnings for which `format_fts5` can have the words of the index.
-
-        They have ASCII letters and digits only: the index has these in lower case, and each of its
-        words is found by itself.
-        """
+    def list_beginnings(self) -> list[tuple[Word, str]]:
+        """Return the words that are beginnings, each with that of a word of the index."""
         return [
-            word
-            for word in self.words
-            if word.is_prefix and word.text.isascii() and word.text.isalnum()
+            (word, _PART.findall(_fold(word.text))[-1]) for word in self.words if word.is_prefix
         ]
 
-    def format_fts5(self, owner: str | None, terms: Mapping[Word, Sequence[str]]) -> str:
-        """Return the expression of SQLite.
+    def format_fts5(self, owner: str | None, without: Collection[Word]) -> str:
+        """Return the expression of SQLite; empty if it has no condition.
 
         Args:
             owner: the owner of the texts; None: of all.
-            terms: all words of the index with a beginning, for some of `list_expanded`.
+            without: words that the expression leaves out.
         """
-        words = (
-            f"({' OR '.join(map(_quote, terms[word]))})"
-            if word in terms
-            else _quote(word.text) + (" *" if word.is_prefix else "")
+        words = " AND ".join(
+            _quote(word.text) + (" *" if word.is_prefix else "")
             for word in self.words
+            if word not in without
         )
-        text = f"{{text}} : ({' AND '.join(words)})"
-        return text if owner is None else f'{{owner}} : "{owner}" AND {text}'
+        parts = [] if owner is None else [f'{{owner}} : "{owner}"']
+        return " AND ".join([*parts, f"{{text}} : ({words})"] if words else parts)
 
     def format_tsquery(self) -> tuple[str, str]:
         """Return the texts for `plainto_tsquery` and for `to_tsquery` of PostgreSQL."""
@@ -114,7 +103,7 @@ class SearchWords:
 
     def cut(self, text: str) -> Snippet:
         """Return the part of a found text around the first word in it."""
-        places, words = _build_patterns(self)
+        places, words, _ = _build_patterns(self)
         folded = _fold(text)
         hits = (place.search(folded) for place in places)
         first = min((hit.start() for hit in hits if hit), default=0)
@@ -173,6 +162,18 @@ def _quote(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
+def has_beginnings(*values: object) -> bool:
+    """Return True if a text, the first value, has words with all beginnings, the second one.
+
+    A function of SQLite. Spaces separate the beginnings.
+    """
+    text, beginnings = map(str, values)
+    words = tuple(Word(each, is_prefix=True) for each in beginnings.split())
+    folded = _fold(text)
+    *_, wholes = _build_patterns(SearchWords(words, "words"))
+    return all(whole.search(folded) for whole in wholes)
+
+
 def build_owner_key(user_id: str | None) -> str:
     """Return three characters that identify a user in the index.
 
@@ -186,8 +187,10 @@ def build_owner_key(user_id: str | None) -> str:
 
 
 @lru_cache(64)
-def _build_patterns(search: SearchWords) -> tuple[list[re.Pattern[str]], re.Pattern[str]]:
-    """Return patterns of folded texts: one for the place of each word, and one of all words.
+def _build_patterns(
+    search: SearchWords,
+) -> tuple[list[re.Pattern[str]], re.Pattern[str], list[re.Pattern[str]]]:
+    """Return patterns of folded texts: of the place of each word, of any word, and of each word.
 
     The place of a word such as `e-mail` is that of its longest part. So the time of a look-up in a
     long text does not depend on what a caller has sent.
@@ -203,11 +206,11 @@ def _build_patterns(search: SearchWords) -> tuple[list[re.Pattern[str]], re.Patt
         longest = max(parts, key=len)
         end = r"(?![^\W_])"
         # The letters come before the check of the begin: a text is searched for them at once.
-        place = rf"{longest}(?<![^\W_]{longest})"
+        place, first = (rf"{part}(?<![^\W_]{part})" for part in (longest, parts[0]))
         is_open = word.is_prefix and longest == parts[-1]
         places.append(re.compile(place if is_open else place + end))
-        texts.append(r"(?<![^\W_])" + r"[\W_]+".join(parts) + ("" if word.is_prefix else end))
-    return places, re.compile("|".join(texts))
+        texts.append(r"[\W_]+".join([first, *parts[1:]]) + ("" if word.is_prefix else end))
+    return places, re.compile("|".join(texts)), [re.compile(text) for text in texts]
 
 
 def _fold(text: str) -> str:

@@ -138,7 +138,7 @@ class SqliteCounter:
     milliseconds = 0.0
 
     def __init__(self, path: Path) -> None:
-        self._reader = connect_reader(path, searches=True)
+        self._reader = connect_reader(path)
         self._reader.pragma("mmap_size", 0)
 
     async def count(self, work: Work[Any]) -> int:

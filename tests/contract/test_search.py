@@ -29,7 +29,7 @@ from agentctl.service.paging import pack_cursor
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories import search_pages
-from agentctl.store.search import MAXIMUM_TERMS, SearchWords, Snippet
+from agentctl.store.search import SearchWords, Snippet
 from tests.contract.engines import Engine, empty
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -270,15 +270,17 @@ async def walk(
     return found, pages
 
 
-SMALL_READS = {"MAXIMUM_READ": 3, "WINDOWS": (2, 3), "CHUNK": 2}
+SMALL_READS = {"MAXIMUM_READ": 3, "WINDOWS": (2, 3), "CHUNK": 2, "COMPARED": (3, 40)}
 
 
-@pytest.mark.parametrize("few", [0, search_pages.FEW])
+@pytest.mark.parametrize(
+    ("few", "leaves"), [(0, 0), (search_pages.FEW, search_pages.MAXIMUM_LEAVES)]
+)
 async def test_frequent_words_are_read_in_parts(
-    searched: Deployment, monkeypatch: pytest.MonkeyPatch, few: int
+    searched: Deployment, monkeypatch: pytest.MonkeyPatch, few: int, leaves: int
 ) -> None:
     async with opened(searched) as service:
-        for name, value in {**SMALL_READS, "FEW": few}.items():
+        for name, value in {**SMALL_READS, "FEW": few, "MAXIMUM_LEAVES": leaves}.items():
             monkeypatch.setattr(search_pages, name, value)
         me, other, database = user(service), user(service, "other"), service.hosting.databases
         ids = [f"s{number:02}" for number in range(9)]
@@ -327,7 +329,11 @@ async def test_page_compares_a_bounded_number_of_texts_with_filters(
         assert first["meta"]["total_is_capped"]
 
 
-async def test_beginnings_of_few_and_of_many_words_find_the_same(searched: Deployment) -> None:
+@pytest.mark.parametrize("leaves", [0, 2, search_pages.MAXIMUM_LEAVES])
+async def test_beginnings_of_few_and_of_many_words_find_the_same(
+    searched: Deployment, monkeypatch: pytest.MonkeyPatch, leaves: int
+) -> None:
+    monkeypatch.setattr(search_pages, "MAXIMUM_LEAVES", leaves)
     async with opened(searched) as service:
         me, other = user(service), user(service, "other")
         await say(other, "x", "counters")
@@ -338,7 +344,10 @@ async def test_beginnings_of_few_and_of_many_words_find_the_same(searched: Deplo
         assert few == ["few4", "few3", "few2", "few1", "few0", "accent"]
         assert await find(me, "Countri* AND*") == few[:5]
         assert await find(me, "count* nothing*") == []
-        many = " ".join(f"count{number}x" for number in range(MAXIMUM_TERMS + 1))
+        is_sqlite = service.hosting.databases.system.load().kind == "sqlite"
+        assert await find(me, "and-coun*") == (few[:5] if is_sqlite else [])
+        assert await find(me, "ount*") == []
+        many = " ".join(f"count{number}x" for number in range(40))
         await say(me, "many", many)
         assert await find(me, "count*") == ["many", *few]
         await me.delete_session("few0")

@@ -90,7 +90,7 @@ NOT_LISTED = {
     "agentctl.store.repositories.events.MAXIMUM_BATCHES",
     "agentctl.store.repositories.events.MAXIMUM_FOLLOWED",
     "agentctl.store.repositories.events.MAXIMUM_FOLLOWED_ROWS",
-    "agentctl.store.search.MAXIMUM_TERMS",
+    "agentctl.store.repositories.search_pages.MAXIMUM_LEAVES",
     "agentctl.store.sqlite.inspect.MAXIMUM_DAMAGES",
 }
 """Sizes of caches and of batches, pauses, and names that are drawn: no caller meets them."""

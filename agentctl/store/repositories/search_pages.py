@@ -7,7 +7,7 @@ texts differ between the engines (docs/decisions/0114).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from agentctl.light_dataclass import dataclass
@@ -23,7 +23,7 @@ from agentctl.store.listing import (
     read_by_ids,
 )
 from agentctl.store.repositories.search import FARTHEST, SHARE
-from agentctl.store.search import MAXIMUM_TERMS, Match, SearchWords, Word, build_owner_key
+from agentctl.store.search import Match, SearchWords, Word, build_owner_key
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_READ = 40
@@ -39,6 +39,13 @@ CHUNK = 40
 WINDOWS = 250, 5_000
 """Texts that PostgreSQL compares with the words one after the other, before it uses the index of
 words, and instead of that, if very many texts contain them."""
+
+MAXIMUM_LEAVES = 400
+"""Pages of the index of SQLite with the words of all beginnings that are looked up in it: FTS5
+reads them all. Texts are compared with the other beginnings."""
+
+COMPARED = 120, 500_000
+"""Texts that SQLite compares with these for a page, and their bytes, besides the last text."""
 
 OWNER_SHARE = 5
 """The texts of an owner are rare: only this part of the second window is compared."""
@@ -111,33 +118,50 @@ class _Reader:
 
     Args:
         visibility: the data that the caller sees; its condition is one of `conditions`.
-        terms: the words of the index of SQLite with each beginning, where they are known.
+        wide: beginnings with which SQLite compares texts.
     """
 
     def __init__(
         self,
         listed: FoundList[Any],
-        search: SearchWords,
+        search: WordSearch,
         visibility: Visibility,
         conditions: Conditions,
         page: Slice,
-        terms: dict[Word, list[str]],
+        wide: Collection[Word],
     ) -> None:
         self.newest_first = page.order == "desc"
-        self._from, self._order = ("<=", "DESC") if self.newest_first else (">=", "ASC")
+        self._from, self._until = ("<=", ">") if self.newest_first else (">=", "<")
+        self._order = "DESC" if self.newest_first else "ASC"
         self.page, self.last = page, page.offset + page.limit
+        words, self._is_sqlite = search
         # The words of a beginning are looked up by each statement: it should be the only one.
-        self.limit = self.last + 2 if terms else max(CHUNK, 2 * self.last)
-        self.maximum = self.last + (1 if terms else MAXIMUM_READ)
+        looked_up = (word.is_prefix and word not in wide for word in words.words)
+        is_alone = self._is_sqlite and any(looked_up)
+        self.limit = self.last + 2 if is_alone else max(CHUNK, 2 * self.last)
+        self.maximum = self.last + (1 if is_alone else MAXIMUM_READ)
         self.owner = None if visibility.everyone else build_owner_key(visibility.user_id)
         self.listed, table, self._id = listed, listed.listing.table, listed.listing.id
         where = " AND ".join((f"{table}.{self._id} = t.{self._id}", *conditions.texts))
         self._key = f"(SELECT {listed.key} FROM {table} WHERE {where})"
         self._columns = f"t.place, t.{self._id}, {self._key}"
         self._values = dict(conditions.values)
-        plain, prefixes = search.format_tsquery()
-        self._table = "search_words" if search.tokenizer == "words" else "search_trigrams"
-        self._words: dict[str, Value] = {"search_query": search.format_fts5(self.owner, terms)}
+        plain, prefixes = words.format_tsquery()
+        table = "search_words" if words.tokenizer == "words" else "search_trigrams"
+        query = words.format_fts5(self.owner, wide)
+        beginnings = " ".join(word.text for word in wide)
+        self._words: dict[str, Value] = {"search_query": query, "search_beginnings": beginnings}
+        self._has_wide = "has_beginnings(t.text, :search_beginnings)" if wide else "1"
+        self._place, self._texts = "t.place", "search_texts AS t WHERE t.tokenizer = 'words'"
+        if query:
+            # CROSS JOIN keeps the order of the index of words, so nothing is sorted.
+            self._place, self._texts = (
+                "w.rowid",
+                (
+                    f"{table} AS w CROSS JOIN search_texts AS t ON t.place = w.rowid"
+                    f" WHERE {table} MATCH :search_query"
+                ),
+            )
         self._lexemes: dict[str, Value] = {"search_plain": plain, "search_prefixes": prefixes}
         if self.owner is not None:
             self._lexemes |= {"search_lexeme": f"'{self.owner}'"}
@@ -169,54 +193,64 @@ class _Reader:
         """Return True if the rows fill the page and show that another one follows."""
         return len(_select_rows(found, self.page)) > self.last
 
-    def sqlite(self, start: int, limit: int) -> Statement:
-        """Return the statement of SQLite for texts in order, from a place on."""
-        # CROSS JOIN keeps the order of the index of words, so nothing is sorted.
-        sql = Sql(
-            f"SELECT {self._columns}"
-            f" FROM {self._table} AS w CROSS JOIN search_texts AS t ON t.place = w.rowid"
-            f" WHERE {self._table} MATCH :search_query AND w.rowid {self._from} :search_start"
-            f" ORDER BY w.rowid {self._order} LIMIT :search_limit"
-        )
-        values = {**self._values, **self._words, "search_start": start, "search_limit": limit}
-        return Statement(sql, values)
-
     def last_compared(self, start: int, size: int) -> Statement:
-        """Return the statement of PostgreSQL for the last of some texts from a place on."""
-        sql = Sql(
-            f"SELECT place FROM search_texts WHERE {self._range} LIMIT 1 OFFSET :search_offset"
-        )
-        return Statement(sql, {**self._bind_range(start, None), "search_offset": size - 1})
+        """Return the statement for the last of some texts from a place on."""
+        values = self._bind_range(start, None)
+        if self._is_sqlite:
+            # `octet_length` reads no text.
+            sql = (
+                f"SELECT place FROM (SELECT place, row_number() OVER texts AS number, sum(bytes)"
+                f" OVER texts AS bytes FROM (SELECT {self._place} AS place, octet_length(t.text)"
+                f" AS bytes FROM {self._read_texts('1')} LIMIT :search_size)"
+                f" WINDOW texts AS (ORDER BY place {self._order} ROWS UNBOUNDED PRECEDING))"
+                f" WHERE number = :search_size OR bytes >= {COMPARED[1]} LIMIT 1"
+            )
+            return Statement(Sql(sql), {**self._words, **values, "search_size": size})
+        sql = f"SELECT place FROM search_texts WHERE {self._range} LIMIT 1 OFFSET :search_offset"
+        return Statement(Sql(sql), {**values, "search_offset": size - 1})
 
     def compared(self, start: int, end: int | None, limit: int) -> Statement:
-        """Return the statement of PostgreSQL that compares texts with the words, in order.
+        """Return the statement that compares texts with the words, in order.
+
+        SQLite finds them in its index of words, but for wide beginnings.
 
         Args:
             end: the first place that is not read; None: there is none.
         """
+        values = {**self._values, **self._bind_range(start, end), "search_limit": limit}
+        if self._is_sqlite:
+            texts = self._read_texts(self._has_wide)
+            sql = f"SELECT {self._columns} FROM {texts} LIMIT :search_limit"
+            return Statement(Sql(sql), {**values, **self._words})
         # OFFSET keeps the words out of the inner statement, for which the planner would choose
         # their index by an estimate.
-        sql = Sql(
+        sql = (
             f"SELECT {self._columns} FROM (SELECT place, {self._id}, words FROM search_texts"
             f" WHERE {self._range} OFFSET 0) AS t WHERE {self._matches} LIMIT :search_limit"
         )
-        bounds = {**self._bind_range(start, end), "search_limit": limit}
-        return Statement(sql, {**self._values, **self._lexemes, **bounds})
+        return Statement(Sql(sql), {**values, **self._lexemes})
+
+    def _read_texts(self, condition: str) -> str:
+        """Return the texts of SQLite with the words of `format_fts5`, in a range of places."""
+        return (
+            f"{self._texts} AND {self._place} {self._from} :search_start"
+            f" AND {self._place} {self._until} :search_end AND {condition}"
+            f" ORDER BY {self._place} {self._order}"
+        )
 
     @property
     def _range(self) -> str:
         """The condition and the order of the texts of an owner, or all, in a range of places."""
-        until = ">" if self.newest_first else "<"
         if self.owner is None:
             return (
-                f"place {self._from} :search_start AND place {until} :search_end"
+                f"place {self._from} :search_start AND place {self._until} :search_end"
                 f" ORDER BY place {self._order}"
             )
         # Pairs, and both columns in the order: only the index of owners has that. With the
         # condition `owner = ...` the planner may read the texts of all owners in their order.
         return (
             f"(owner, place) {self._from} (:search_owner, :search_start)"
-            f" AND (owner, place) {until} (:search_owner, :search_end)"
+            f" AND (owner, place) {self._until} (:search_owner, :search_end)"
             f" ORDER BY owner {self._order}, place {self._order}"
         )
 
@@ -263,13 +297,20 @@ class _Reader:
         return f"t.words @@ ({query}{owner}) AND numnode({query}) > 0"
 
 
-# Each row is the first word of the index after the one before: no text is read. No word has the
-# character U+0001.
-_NEXT_TERM = "SELECT term FROM search_terms WHERE term >="
-_TERMS = (
-    f"WITH RECURSIVE found (term) AS (SELECT ({_NEXT_TERM} :first LIMIT 1) UNION ALL"
-    f" SELECT ({_NEXT_TERM} found.term || char(1) LIMIT 1) FROM found WHERE found.term < :last)"
-    " SELECT term FROM found WHERE term < :last LIMIT :maximum"
+# For each segment of the index, the pages from that with the last word before the beginning to
+# that with the first word after it: https://www.sqlite.org/fts5.html#fts5_data_structures. A word
+# has "0" before it, and the last bit of `pgno` is a flag.
+_PAGE = "SELECT pgno / 2 FROM search_words_idx WHERE segid = segment"
+_LEAVES = Sql(
+    "WITH RECURSIVE segments (segment) AS (SELECT min(segid) FROM search_words_idx UNION ALL"
+    " SELECT (SELECT min(segid) FROM search_words_idx WHERE segid > segment) FROM segments"
+    " WHERE segment IS NOT NULL)"
+    " SELECT coalesce(sum(1 + coalesce("
+    f"({_PAGE} AND term >= cast('0' || :last AS BLOB) ORDER BY term LIMIT 1),"
+    " (SELECT max(id) FROM search_words_data WHERE id <= (segment << 37) + 0x7fffffff)"
+    " - (segment << 37))"
+    f" - ({_PAGE} AND term <= cast('0' || :first AS BLOB) ORDER BY term DESC LIMIT 1)), 0)"
+    " FROM segments WHERE segment IS NOT NULL"
 )
 
 # For the rest of the transaction. The table of texts is never read from its beginning to its end,
@@ -299,19 +340,15 @@ def list_page(
         conditions: conditions on the columns of the table of `listed`.
         page: the page, by `created_at`.
     """
-    terms: dict[Word, list[str]] = {}
-    if search.is_sqlite:
-        for word in search.words.list_expanded():
-            values: dict[str, Value] = {"first": word.text.lower()}
-            values |= {"last": prefix_end(word.text.lower()), "maximum": MAXIMUM_TERMS + 1}
-            found = [row[0] for row in (yield Statement(Sql(_TERMS), values))]
-            if 0 < len(found) <= MAXIMUM_TERMS:
-                terms[word] = found
-    reader = _Reader(listed, search.words, visibility, conditions, page, terms)
-    if search.is_sqlite:
-        part = yield from _read_in_order(reader, reader.sqlite, _Part([], reader.first), None)
-    else:
+    wide = (yield from _find_wide(search.words)) if search.is_sqlite else ()
+    reader = _Reader(listed, search, visibility, conditions, page, wide)
+    everything = _Part([], reader.first)
+    if not search.is_sqlite:
         part = yield from _read_postgres(reader)
+    elif wide:
+        part = yield from _compare(reader, everything, COMPARED[0], extends=True)
+    else:
+        part = yield from _read_in_order(reader, everything, None)
     selected = _select_rows(part.found, page)
     shown = selected[page.offset : page.offset + page.limit]
     until, following = None, None
@@ -322,6 +359,19 @@ def list_page(
     total = page.total or (len(selected), part.end is not None or page.after is not None)
     rows, matches = yield from _read_rows(listed, shown, conditions)
     return RowPage(rows, *total, following, True, until, matches)
+
+
+@unit
+def _find_wide(search: SearchWords) -> Steps[list[Word]]:
+    """Return the beginnings whose words have too many pages of the index of SQLite."""
+    leaves, wide = 0, list[Word]()
+    for word, first in search.list_beginnings():
+        found = (yield Statement(_LEAVES, {"first": first, "last": prefix_end(first)}))[0][0]
+        if leaves + found <= MAXIMUM_LEAVES:
+            leaves += found
+        else:
+            wide.append(word)
+    return wide
 
 
 @unit
@@ -363,26 +413,19 @@ def _compare(reader: _Reader, part: _Part, size: int, *, extends: bool = False) 
                 return part
             end = reader.pass_group(end)
             end = end if (yield reader.last_compared(end, 1)) else None
-
-    def read(place: int, limit: int) -> Statement:
-        return reader.compared(place, end, limit)
-
-    return (yield from _read_in_order(reader, read, part, end))
+    return (yield from _read_in_order(reader, part, end))
 
 
 @unit
-def _read_in_order(
-    reader: _Reader, read: Callable[[int, int], Statement], part: _Part, end: int | None
-) -> Steps[_Part]:
+def _read_in_order(reader: _Reader, part: _Part, end: int | None) -> Steps[_Part]:
     """Read the texts that follow a part until the page is full.
 
     Args:
-        read: builds the statement for texts in order, from a place on, and up to a number.
-        end: the first place that the statement does not read.
+        end: the first place that is not read; None: there is none.
     """
     found, start, limit = [*part.found], part.end, reader.limit
     while start is not None:
-        rows = [Found(*row) for row in (yield read(start, limit))]
+        rows = [Found(*row) for row in (yield reader.compared(start, end, limit))]
         if len(rows) < limit:
             return _Part(found + rows, end)
         # Some texts of the last group may not be read.

@@ -23,6 +23,7 @@ import apsw
 from agentctl import errors
 from agentctl.records.logs import RateLimitedLog
 from agentctl.store.database import Row, SecondStatement, Work, compile_for_sqlite
+from agentctl.store.search import has_beginnings
 
 T = TypeVar("T")
 
@@ -76,10 +77,6 @@ never has all of it when the next process writes.
 
 RESTART_SECONDS = 0.05
 """Maximum duration of that wait. A long read prevents the restart in any case."""
-
-_SEARCH_TERMS = (
-    "CREATE VIRTUAL TABLE temp.search_terms USING fts5vocab (main, search_words, instance)"
-)
 
 _FAILURES: dict[type[Exception], tuple[str, str]] = {
     apsw.BusyError: ("The database is busy", "another process holds its lock; try again"),
@@ -194,7 +191,7 @@ def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
     return errors.Unavailable("The database failed", cause=f"database {name!r}")
 
 
-def connect_reader(path: Path, *, on_loop: bool = False, searches: bool = False) -> apsw.Connection:
+def connect_reader(path: Path, *, on_loop: bool = False) -> apsw.Connection:
     """Open a connection that refuses to write. The file must exist.
 
     The connection does not map the file into memory: a failed read must be an error, not a signal
@@ -202,11 +199,9 @@ def connect_reader(path: Path, *, on_loop: bool = False, searches: bool = False)
 
     Args:
         on_loop: True for a connection of the event loop, which waits for less time.
-        searches: True to add the temporary table `search_terms`, with the words of the index.
     """
     connection = _connect(path, LOOP_WAIT_MILLISECONDS if on_loop else WAIT_MILLISECONDS)
-    if searches:
-        connection.execute(_SEARCH_TERMS)
+    connection.create_scalar_function("has_beginnings", has_beginnings, 2, deterministic=True)
     connection.pragma("query_only", True)
     return connection
 

@@ -478,7 +478,7 @@ class SqliteDatabase:
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection = self._file.connect(partial(connect_reader, searches=True))
+                connection = self._file.connect(connect_reader)
             try:
                 end = time.monotonic() + READ_SECONDS
                 connection.set_progress_handler(lambda: time.monotonic() > end, STEPS)
