@@ -261,7 +261,7 @@ class SweepLease:
         return self.is_held
 
     async def _look(self, found: workers.Looks) -> workers.Looks | None:
-        """Return what was found in any database; None if one does not answer."""
+        """Return the work that any database has; None if one does not answer."""
         for database in self._databases.get_open().values():
             if database is not self._databases.system:
                 try:
