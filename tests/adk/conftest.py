@@ -30,7 +30,7 @@ def models() -> Iterator[ScriptedModels]:
 def deployment(
     tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, vendor_endpoint: ModelEndpoint
 ) -> WaitingDeployment:
-    program, variables = find_adk()
+    python, variables = find_adk()
     folder: Path = tmp_path_factory.mktemp("adk")
     text = SOURCE.read_text()
     (folder / SOURCE.name).write_text(text)
@@ -38,7 +38,7 @@ def deployment(
     tables = [f'[[agents]]\nid = "{name}"\nobject = "adk_agents:{name}"' for name in names]
     inner = create_deployment(folder, models.url, extra="\n\n".join(tables))
     gemini = {"GOOGLE_GEMINI_BASE_URL": vendor_endpoint.root_url, "GOOGLE_API_KEY": "x"}
-    return WaitingDeployment(inner, models.url, tuple(program), variables | gemini)
+    return WaitingDeployment(inner, models.url, python, variables | gemini)
 
 
 @pytest.fixture(scope="session")
