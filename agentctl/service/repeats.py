@@ -243,21 +243,23 @@ class RepeatOperations(RunOperations):
         identity = self.build_idempotency(request.idempotency_key, place)
         if not await find_repeated(database, identity):
             _check_confirmed(build_plan(stored, origin, runs_code=repeat.runs_code), request)
-        submission = await self.build_submission(
-            component.kind, component.id, start, (), stream=stream, identity=identity,
-            has_files=bool(repeat.files),
-        )  # fmt: skip
-        check_files(self.hosting.catalog, component, map(get_reference, repeat.files))
-        files, copies = repeat.files, dict[str, str]()
-        if repeat.is_new_session:
-            origin, files, copies = copy_files(origin, files)
-        submission = replace(
-            submission,
-            spec=replace(submission.spec, origin=origin, files=dump_references(files)),
-            is_new_session=repeat.is_new_session,
-            copies=copies,
-        )
-        return Started(database, await self.submit(call, database, submission), start)
+        with self.hosting.engine.admitting(component, background=start.background) as is_full:
+            submission = await self.build_submission(
+                component.kind, component.id, start, (), stream=stream, identity=identity,
+                has_files=bool(repeat.files),
+            )  # fmt: skip
+            check_files(self.hosting.catalog, component, map(get_reference, repeat.files))
+            files, copies = repeat.files, dict[str, str]()
+            if repeat.is_new_session:
+                origin, files, copies = copy_files(origin, files)
+            submission = replace(
+                submission,
+                spec=replace(submission.spec, origin=origin, files=dump_references(files)),
+                is_new_session=repeat.is_new_session,
+                copies=copies,
+            )
+            run = await self.submit(call, database, submission, is_full=is_full)
+        return Started(database, run, start)
 
 
 def _load_object(text: str | None) -> dict[str, Any] | None:

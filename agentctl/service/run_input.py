@@ -326,7 +326,7 @@ class RunStarts(OperationFamily):
         return request.background or (keeps and self.principal.via == "http")
 
     async def submit(
-        self, call: AuditedCall, database: Database, submission: Submission
+        self, call: AuditedCall, database: Database, submission: Submission, *, is_full: bool
     ) -> StartedRun:
         """Start a run; its audit entry is part of the transaction of its row."""
         call.add_resource("session", submission.spec.session_id)
@@ -335,7 +335,8 @@ class RunStarts(OperationFamily):
         await check_start(self.hosting, self.principal, database, submission)
         await self.hosting.versions.store((submission.component,))
         with call.change():
-            return await self.hosting.engine.submit(replace(submission, extra_write=note))
+            submission = replace(submission, extra_write=note)
+            return await self.hosting.engine.submit(submission, is_full=is_full)
 
     async def build_submission(
         self,

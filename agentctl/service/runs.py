@@ -210,13 +210,17 @@ class RunOperations(RunStarts):
         """Start a run. A repeated request starts no run and has no audit entry."""
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).create_run, **path) as call:
-            submission = await self.build_submission(
-                kind, component_id, request, earlier, stream=stream
-            )
-            database = self.lookups.database(submission.component.database)
-            if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:
-                submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
-            return Started(database, await self.submit(call, database, submission), request)
+            component = self.lookups.component(kind, component_id)
+            engine = self.hosting.engine
+            with engine.admitting(component, background=request.background) as is_full:
+                submission = await self.build_submission(
+                    kind, component_id, request, earlier, stream=stream
+                )
+                database = self.lookups.database(submission.component.database)
+                if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:
+                    submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
+                run = await self.submit(call, database, submission, is_full=is_full)
+            return Started(database, run, request)
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         async with self.audit("get_runs"):

@@ -93,11 +93,6 @@ class Submission:
     files: Sequence[str] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def can_wait(self) -> bool:
-        """True if the run waits in the queue when all slots of the process are taken."""
-        return self.spec.background or self.component.on_busy == "enqueue"
-
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRun:

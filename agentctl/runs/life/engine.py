@@ -160,6 +160,25 @@ class Engine:
         finally:
             self._starting -= 1
 
+    @contextlib.contextmanager
+    def admitting(self, component: Component, *, background: bool) -> Iterator[bool]:
+        """Hold a slot for the start of a root run; yield True if it has to wait in the queue.
+
+        It is decided before other work for the run.
+
+        Raises:
+            TooManyRequests: `limits.concurrent_runs` root runs are live already, and the run cannot
+                wait.
+            Unavailable: the process shuts down, or live runs wait for connections.
+        """
+        self._check_open(self._databases[component.database])
+        # A free slot is for the runs that wait already.
+        is_full = self.free_slots <= 0 or self.claims.has_waiting(component.database)
+        if is_full and not background and component.on_busy != "enqueue":
+            raise errors.TooManyRequests("Too many runs at once")
+        with self.holding_slot():
+            yield is_full
+
     def find_run(self, run_id: str) -> LiveRun | None:
         return self._live.get(run_id)
 
@@ -190,10 +209,13 @@ class Engine:
         """Number of members that wait until they may execute."""
         return self._members.waiting
 
-    async def submit(self, submission: Submission) -> StartedRun:
+    async def submit(self, submission: Submission, *, is_full: bool) -> StartedRun:
         """Commit the row of a root run, and start its work unless it has to wait.
 
         The caller of a streamed run calls `complete_start` when it has sent the first event.
+
+        Args:
+            is_full: as of `admitting`, whose slot the caller holds.
 
         Returns:
             The run, the earlier run of a repeated request, or the run that waits in the queue.
@@ -201,22 +223,14 @@ class Engine:
         Raises:
             NotFound: the session is not visible to the caller.
             Conflict: the session is of another kind, or it is busy and the component rejects that.
-            TooManyRequests: `limits.concurrent_runs` root runs are live already and the run cannot
-                wait, or the queue is full.
-            Unavailable: the process shuts down, or the database does not answer.
+            TooManyRequests: the queue is full.
+            Unavailable: the database does not answer.
         """
-        self._check_open(self._databases[submission.component.database])
-        # A free slot is for the runs that wait already.
-        is_full = self.free_slots <= 0 or self.claims.has_waiting(submission.component.database)
-        if is_full and not submission.can_wait:
-            raise errors.TooManyRequests("Too many runs at once")
-
         if self.tracer is not None:
             submission = replace(submission, spec=self.tracer.place(submission.spec))
         run = LiveRun(submission.spec, submission.component, **self.shared)
         _add_log_context(run)
 
-        self._starting += 1
         self._starts.begin(run.run_id)
         is_followed = False
 
@@ -235,7 +249,6 @@ class Engine:
         else:
             is_followed = run.spec.recorded and not run.spec.background
         finally:
-            self._starting -= 1
             if not is_followed:
                 self._starts.end(run.run_id)
         return run
