@@ -4,7 +4,7 @@ The last marker `[[FAILURE#KEY]]` in the messages of the user names the failure 
 message that has to be answered) and the run. A request that breaks a rule of
 `tests.failures.strict` is refused, as a strict provider does.
 
-`GET /seen` returns for each key the number of accepted requests, and the violations.
+`GET /seen/KEY` returns the number of accepted requests with a key, and the violations.
 
     python -m tests.failures.endpoint   prints its port, then serves until SIGTERM
 """
@@ -37,6 +37,9 @@ RESULT = '{"total": 7}'
 """The structured answer to a request that needs one."""
 
 
+NOTHING_SEEN: Body = {"accepted": 0, "violations": []}
+
+
 class _StrictServer(_Server):
     seen: dict[str, Body] = {}  # noqa: RUF012  # of the process
 
@@ -45,8 +48,9 @@ class _StrictHandler(_Handler):
     server: _StrictServer
 
     def do_GET(self) -> None:  # noqa: N802  # named by http.server
+        key = self.path.removeprefix("/seen/")
         with self.server.state.lock:
-            data = json.dumps(self.server.seen).encode()
+            data = json.dumps(self.server.seen.get(key, NOTHING_SEEN)).encode()
         self._send(200, data)
 
     def answer(self, body: Body) -> None:

@@ -77,7 +77,7 @@ def test_next_message_is_answered_after_damage_on_postgresql(postgres_url: str) 
     ]
     with (
         postgres_schemas(postgres_url) as databases,
-        open_deployment(databases=databases) as (deployment, endpoint),
+        open_deployment(databases=databases, kinds=kinds) as (deployment, endpoint),
         serve_failures(deployment, endpoint) as each,
     ):
         asyncio.run(run_trials(Clients(each), trials))

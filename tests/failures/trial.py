@@ -15,6 +15,7 @@ import httpx2
 from tests.failures.damage import STATE, StoredColumn, find_read_problems, list_reads
 from tests.failures.server import IN_CODE, KINDS, FailingServer, find_component
 from tests.failures.table import BLAMED, SECRET, Failure
+from tests.loops import wait_until
 
 __all__ = ["Clients", "Trial"]
 
@@ -68,7 +69,6 @@ class Clients:
         ]
         scopes.append("approvals:read")
         self._headers = {user: server.deployment.bearer(user, *scopes) for user in ("ann", "bob")}
-        self._seen: Record = {}
         self._http: httpx2.AsyncClient
 
     @contextlib.asynccontextmanager
@@ -97,17 +97,15 @@ class Clients:
 
     @contextlib.asynccontextmanager
     async def watch(self) -> AsyncIterator[None]:
-        """Read what the endpoint has got, and run messages of the other user meanwhile."""
-        tasks = [asyncio.create_task(each) for each in (self._watch(), self._run_bystander())]
+        """Run messages of the other user meanwhile."""
+        task = asyncio.create_task(self._run_bystander())
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            done = await asyncio.gather(*tasks, return_exceptions=True)
-        for each in done:
-            if isinstance(each, Exception):
-                raise each
+            task.cancel()
+            (ended,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(ended, Exception):
+            raise ended
 
     async def run(self, trial: Trial) -> None:
         failure = trial.failure
@@ -285,8 +283,11 @@ class Clients:
 
     async def _wait_for_work(self, failure: Failure, key: str) -> None:
         """Wait until the model has got the call in which the run stays."""
-        calls = len(failure.replies)
-        await self._wait(lambda: self._seen.get(key, {}).get("accepted", 0) >= calls)
+
+        async def has_begun() -> bool:
+            return bool((await self._read_seen(key))["accepted"] >= len(failure.replies))
+
+        await wait_until(has_begun)
         await asyncio.sleep(0.3)
 
     async def _wait_for_end(self, run_id: str, wanted: Sequence[str] = FINAL) -> Record:
@@ -323,7 +324,7 @@ class Clients:
         component = find_component(trial.kind, trial.failure.variant)
         body, key = self._build_body(trial, "hi")
         record = await self._post(f"/{component}/runs", body)
-        seen = (await self._read_seen()).get(key) or {"accepted": 0, "violations": []}
+        seen = await self._read_seen(key)
         trial.problems += [f"strict: {each}" for each in seen["violations"]]
         if not seen["accepted"]:
             trial.problems.append("hi did not reach the model")
@@ -344,26 +345,15 @@ class Clients:
             body = {"message": f"hi [[hi#{key}]]", "session_id": "bystander", "stream": False}
             record = await self._post("/agents/configured/runs", body, "bob")
             assert record["content"] == f"hello {key}", record
-            assert not self._seen.get(key, {}).get("violations")
-            await asyncio.sleep(0.1)
+            assert not (await self._read_seen(key))["violations"]
+            await asyncio.sleep(0.5)
 
     # Requests
 
-    async def _watch(self) -> None:
-        while True:
-            await self._read_seen()
-            await asyncio.sleep(0.1)
-
-    async def _read_seen(self) -> Record:
-        url = f"{self._server.endpoint.root_url}/seen"
-        self._seen = (await self._http.get(url)).json()
-        return self._seen
-
-    async def _wait(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
-        deadline = asyncio.get_running_loop().time() + seconds
-        while not condition():
-            assert asyncio.get_running_loop().time() < deadline, "the work did not begin"
-            await asyncio.sleep(0.02)
+    async def _read_seen(self, key: str) -> Record:
+        """Return what the endpoint has got with a key."""
+        response = await self._http.get(f"{self._server.endpoint.root_url}/seen/{key}")
+        return dict(response.json())
 
     async def _post(self, path: str, body: Record | None, user: str = "ann") -> Record:
         response = await self._http.post(path, json=body, headers=self._headers[user])
