@@ -1,7 +1,7 @@
 """The process of `tests.vendors`: an endpoint with the interfaces of three vendors on a free port.
 
     POST /v1/messages                                    Anthropic Messages
-    POST /v1beta/models/MODEL:streamGenerateContent      Gemini
+    POST /v1beta/models/MODEL:streamGenerateContent      Gemini; generateContent for no stream
     POST /model/MODEL/converse-stream                    Amazon Bedrock Converse
 
 The shapes are those of the vendors' documentation. The name of the model selects the behaviour:
@@ -271,7 +271,7 @@ class _Route:
 
 _ROUTES = (
     _Route(r"/v1/messages", _Anthropic()),
-    _Route(r"/v1beta/models/(?P<model>[^/]+):streamGenerateContent", _Gemini()),
+    _Route(r"/v1beta/models/(?P<model>[^/]+):(?:streamG|g)enerateContent", _Gemini()),
     _Route(r"/model/(?P<model>[^/]+)/converse-stream", _Bedrock()),
 )
 
@@ -314,6 +314,9 @@ class _VendorHandler(_Handler):
         self._send(status, json.dumps(body).encode(), headers)
 
     def _stream(self, model: str, name: str, answer: _Answer) -> None:
+        if ":generateContent" in self.path:
+            self._send(200, _join_chunks(self.vendor.events(model, answer)))
+            return
         self.send_response(200)
         self.send_header("Content-Type", self.vendor.content_type)
         self.send_header("Transfer-Encoding", "chunked")
@@ -337,6 +340,14 @@ class _VendorHandler(_Handler):
             found = re.search(r"\{.*\}", text, re.DOTALL)
             return _Answer("Wait. ", thoughts, (argument, found.group() if found else "{}"), cut)
         return _Answer(text, thoughts, cut=cut)
+
+
+def _join_chunks(events: Iterator[bytes]) -> bytes:
+    """Return the chunks of a stream of Gemini as one answer."""
+    chunks = [json.loads(event.removeprefix(b"data: ")) for event in events]
+    contents = [chunk["candidates"][0]["content"] for chunk in chunks]
+    contents[-1]["parts"] = [part for content in contents for part in content["parts"]]
+    return json.dumps(chunks[-1]).encode()
 
 
 def _joined(result: Body) -> str:

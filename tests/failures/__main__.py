@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from tests.failures.kills import run_ends_of_servers
-from tests.failures.server import KINDS, find_component, open_deployment, serve_failures
+from tests.failures.server import KINDS, SERVERS, find_component, open_deployment, serve_failures
 from tests.failures.table import FAILURES
 from tests.failures.trial import Clients, Trial
 
@@ -23,19 +23,23 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=12, help="trials at the same time")
     parser.add_argument("--log", action="store_true", help="print the log of the server")
     options = parser.parse_args()
-    trials = [
-        Trial(kind, failure)
-        for failure in FAILURES.values()
-        for kind in options.kinds
-        if options.only in failure.name and find_component(kind, failure.variant)
-    ]
-    began = time.monotonic()
-    with open_deployment() as (deployment, endpoint):
-        with serve_failures(deployment, endpoint) as server:
-            asyncio.run(run_trials(Clients(server), trials, options.parallel))
-        log = server.process.log_text
-        if options.only in "killed stopped":
-            trials += run_ends_of_servers(deployment, endpoint, options.kinds)
+    began, log, trials = time.monotonic(), "", list[Trial]()
+    for kinds in ([kind for kind in each if kind in options.kinds] for each in SERVERS):
+        those = [
+            Trial(kind, failure)
+            for failure in FAILURES.values()
+            for kind in kinds
+            if options.only in failure.name and find_component(kind, failure.variant)
+        ]
+        if not those:
+            continue
+        with open_deployment(kinds=kinds) as (deployment, endpoint):
+            with serve_failures(deployment, endpoint) as server:
+                asyncio.run(run_trials(Clients(server), those, options.parallel))
+            log += server.process.log_text
+            if options.only in "killed stopped":
+                those += run_ends_of_servers(deployment, endpoint, kinds)
+        trials += those
     if options.log:
         print(log)
     print_table(trials)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
-from tests.failures.server import KINDS, serve_failures
+from tests.failures.server import serve_failures
 from tests.failures.table import FAILURES
 from tests.failures.trial import Clients, Trial
 
@@ -24,7 +24,7 @@ ENDS = {"killed": signal.SIGKILL, "stopped": signal.SIGTERM}
 
 
 def run_ends_of_servers(
-    deployment: Deployment, endpoint: ModelEndpoint, kinds: Sequence[str] = KINDS
+    deployment: Deployment, endpoint: ModelEndpoint, kinds: Sequence[str]
 ) -> list[Trial]:
     """End a server with live runs of all kinds, and continue their sessions on another one."""
     trials: list[Trial] = []

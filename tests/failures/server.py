@@ -12,12 +12,14 @@ from pathlib import Path
 
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, start_endpoint
+from tests.environments import find_adk
 from tests.process import ServerProcess, serve_config
 
 __all__ = [
     "IN_CODE",
     "KINDS",
     "ROOT",
+    "SERVERS",
     "FailingServer",
     "find_component",
     "open_deployment",
@@ -33,7 +35,7 @@ EXPIRE_SECONDS = 4
 
 IN_CODE = (
     "function", "generator", "pydantic-ai", "langgraph", "langgraph-checkpointer", "agno-agent",
-    "agno-team", "agno-workflow", "openai-agents",
+    "agno-team", "agno-workflow", "openai-agents", "google-adk",
 )  # fmt: skip
 """The kinds of agents in code."""
 
@@ -41,11 +43,14 @@ KINDS = ("configured", "durable", "team", "broadcast", "workflow", *IN_CODE)
 """The kinds of agents: a configured one, one that is durable, a team that coordinates and one that
 broadcasts, a workflow of two agents, and those in code."""
 
+SERVERS = (KINDS[:-1], KINDS[-1:])
+"""The kinds of each server: Google ADK needs a separate environment."""
+
 _PATHS = {"team": "teams/team", "broadcast": "teams/broadcast", "workflow": "workflows/workflow"}
 
 OUTPUTS = (
     "configured", "durable", "function", "generator", "pydantic-ai", "langgraph", "agno-agent",
-    "openai-agents",
+    "openai-agents", "google-adk",
 )  # fmt: skip
 """The kinds that have an agent with an output schema."""
 
@@ -89,12 +94,14 @@ def find_component(kind: str, variant: str) -> str | None:
 
 @contextlib.contextmanager
 def open_deployment(
-    extra: str = "", databases: Mapping[str, str] = SQLITE_DATABASES, kinds: Sequence[str] = KINDS
+    extra: str = "",
+    databases: Mapping[str, str] = SQLITE_DATABASES,
+    kinds: Sequence[str] = SERVERS[0],
 ) -> Iterator[tuple[Deployment, ModelEndpoint]]:
     """Start the endpoint and create the folder of a server with the databases.
 
     Args:
-        kinds: the kinds of agents; a server without those in code starts sooner.
+        kinds: the kinds of agents, of one of `SERVERS`; one without those in code starts sooner.
     """
     folder = Path(tempfile.mkdtemp(prefix="agentctl-failures-"))
     endpoint = start_endpoint("tests.failures.endpoint")
@@ -112,8 +119,11 @@ def serve_failures(
     deployment: Deployment, endpoint: ModelEndpoint, log: str = "server.log"
 ) -> Iterator[FailingServer]:
     """Run a server of the deployment."""
-    variables = {"FAILURES_MODEL_URL": endpoint.base_url, "PYTHONPATH": str(ROOT)}
-    with serve_config(deployment.path, log=log, variables=variables) as process:
+    has_adk = any(agent.id == "google-adk" for agent in deployment.settings.agents)
+    python, own = find_adk() if has_adk else (sys.executable, {})
+    variables = {"FAILURES_MODEL_URL": endpoint.base_url, "PYTHONPATH": str(ROOT), **own}
+    place = deployment.path
+    with serve_config(place, log=log, variables=variables, python=python) as process:
         yield FailingServer(process, endpoint, deployment)
 
 
@@ -121,7 +131,7 @@ def _format_config(model_url: str, kinds: Sequence[str]) -> str:
     tools = ", ".join(f'"tests.failures.tools:{name}"' for name in _TOOLS)
     lines = f'model = "strict"\ninstructions = "Be brief."\ntools = [{tools}, "mcp:program"]\n'
     lines += 'approve = { "pay" = "user" }\n'
-    module, queue = "tests.failures.hosted", 'on_busy = "enqueue"'
+    queue = 'on_busy = "enqueue"'
     tables = [
         _SETTINGS,
         '[[models]]\nid = "strict"\nprovider = "openai"\nmodel = "strict"\nretries = 0\n'
@@ -135,7 +145,9 @@ def _format_config(model_url: str, kinds: Sequence[str]) -> str:
         for kind in IN_CODE:
             if kind in kinds and (variant != "-output" or kind in OUTPUTS):
                 name = kind.replace("-", "_") + variant.replace("-queue", "").replace("-", "_")
-                entry = f'[[agents]]\nid = "{kind}{variant}"\nobject = "{module}:{name}"'
+                module = "hosted_adk" if kind == "google-adk" else "hosted"
+                place = f"tests.failures.{module}:{name}"
+                entry = f'[[agents]]\nid = "{kind}{variant}"\nobject = "{place}"'
                 tables.append(entry if variant == "-output" else f"{entry}\n{more}")
     for variant, more in {"": "", "-queue": queue}.items() if "team" in kinds else ():
         tables += [

@@ -13,8 +13,8 @@ import pytest
 from tests.failures.__main__ import run_trials
 from tests.failures.kills import ENDS, WORK, run_ends_of_servers
 from tests.failures.server import (
-    KINDS,
     ROOT,
+    SERVERS,
     FailingServer,
     find_component,
     open_deployment,
@@ -43,12 +43,12 @@ def server() -> Iterator[FailingServer]:
         yield each
 
 
-def list_trials() -> list[Trial]:
+def list_trials(kinds: Sequence[str]) -> list[Trial]:
     """Return the trials of the suite; those that wait for a time limit are long ones."""
     return [
         Trial(kind, failure)
         for failure in FAILURES.values()
-        for kind in KINDS
+        for kind in kinds
         if find_component(kind, failure.variant)
         and (LONG or failure.name in EACH or (kind == "configured" and not failure.is_slow))
     ]
@@ -60,15 +60,27 @@ def list_problems(trials: Sequence[Trial]) -> list[str]:
 
 @pytest.mark.slow
 def test_next_message_is_answered_after_every_failure(server: FailingServer) -> None:
-    trials = list_trials()
+    trials = list_trials(SERVERS[0])
     asyncio.run(run_trials(Clients(server), trials))
     assert list_problems(trials) == []
     assert len(trials) > 400
 
 
 @pytest.mark.slow
+def test_next_message_is_answered_by_agents_of_google_adk() -> None:
+    trials = list_trials(SERVERS[1])
+    with (
+        open_deployment(kinds=SERVERS[1]) as (deployment, endpoint),
+        serve_failures(deployment, endpoint) as each,
+    ):
+        asyncio.run(run_trials(Clients(each), trials))
+    assert list_problems(trials) == []
+    assert len(trials) >= len(EACH)
+
+
+@pytest.mark.slow
 def test_next_message_is_answered_after_damage_on_postgresql(postgres_url: str) -> None:
-    kinds = KINDS if LONG else ("configured", "pydantic-ai")
+    kinds = SERVERS[0] if LONG else ("configured", "pydantic-ai")
     trials = [
         Trial(kind, failure)
         for kind in kinds
@@ -86,10 +98,10 @@ def test_next_message_is_answered_after_damage_on_postgresql(postgres_url: str) 
 
 @pytest.mark.slow
 def test_next_message_is_answered_by_another_server() -> None:
-    kinds = KINDS if LONG else ("configured", "durable")
-    with open_deployment(kinds=kinds) as (deployment, endpoint):
-        trials = run_ends_of_servers(deployment, endpoint, kinds)
-    assert list_problems(trials) == []
+    for kinds in SERVERS if LONG else (("configured", "durable"),):
+        with open_deployment(kinds=kinds) as (deployment, endpoint):
+            trials = run_ends_of_servers(deployment, endpoint, kinds)
+        assert list_problems(trials) == []
 
 
 USER: dict[str, Any] = {"role": "user", "content": "hello"}

@@ -21,7 +21,7 @@ __all__ = ["Clients", "Trial"]
 
 RESPONSE_SECONDS = 120.0
 
-_WITH_NATIVE = ("pydantic-ai", "openai-agents")
+_WITH_NATIVE = ("pydantic-ai", "openai-agents", "google-adk")
 """The kinds whose messages are stored as their library writes them, too."""
 
 FINAL = ("COMPLETED", "CANCELLED", "ERROR")

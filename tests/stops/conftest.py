@@ -1,4 +1,4 @@
-"""One server for the tests of stops."""
+"""One server for the tests of stops, and the endpoints."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint, model_endpoint, vendor_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.stops.server import StopServer, serve
 
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+__all__ = ["model_endpoint", "pytest_pyfunc_call", "vendor_endpoint"]
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,24 +18,28 @@ from agentctl.records.times import parse_rfc3339
 from agentctl.remote.client import RemoteOperations
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.environments import find_adk
 from tests.loops import wait_until
 from tests.process import ServerProcess, serve_config
 
 SCOPES = ("agents:read", "agents:run", "teams:read", "teams:run", "sessions:read")
 
-MODULE = "working_agents"
+MODULE, ADK_MODULE = "working_agents", "working_adk"
 
-AGENTS = (
-    "function", "synchronous", "generator", "pydantic_ai", "langgraph", "langgraph_branches",
-    "agno_agent", "agno_team_hang", "agno_team_tool", "agno_team_again", "agno_nested_hang",
-    "agno_nested_tool", "openai_agent", "openai_called", "openai_hang",
-)  # fmt: skip
-"""The agents in code, with their ids."""
+AGENTS = {
+    MODULE: (
+        "function", "synchronous", "generator", "pydantic_ai", "langgraph", "langgraph_branches",
+        "agno_agent", "agno_team_hang", "agno_team_tool", "agno_team_again", "agno_nested_hang",
+        "agno_nested_tool", "openai_agent", "openai_called", "openai_hang",
+    ),
+    ADK_MODULE: ("adk_agent", "adk_command", "adk_called", "adk_hang", "adk_branches"),
+}  # fmt: skip
+"""The agents in code by their module, with their ids."""
 
 
 @dataclass(frozen=True)
 class StopServer:
-    """A running server with the agents of `working_agents`."""
+    """A running server with the agents of a module."""
 
     process: ServerProcess
     deployment: Deployment
@@ -77,6 +82,20 @@ class StopServer:
         self.check_silence(run, tag)
         return run
 
+    async def check_cancel(self, operations: Operations, case: str) -> None:
+        """Cancel a run in its work, and check that nothing of it goes on.
+
+        Args:
+            case: the id of the agent and a form of work.
+        """
+        component, _, form = case.partition(" ")
+        run_id, tag = await start_run(operations, component, form=form)
+        await self.wait_for_work(tag)
+        run = await cancel_run(operations, component, run_id)
+        assert run["status"] == "CANCELLED"
+        run = await self.check_stop(operations, run_id, tag)
+        assert run["holding"] == []
+
     def check_silence(self, run: dict[str, Any], tag: str) -> None:
         """Check that no work has a time after the stop of its run."""
         stopped = parse_rfc3339(run["stopped_at"])
@@ -104,32 +123,54 @@ async def cancel_run(
     return dict((await operations.get_run(run_id)).value)
 
 
-def create_stop_deployment(folder: Path, model_url: str) -> Deployment:
-    """Create a deployment with the agents in code, and configured ones with the same tools."""
-    source = Path(__file__).parent / f"{MODULE}.py"
-    (folder / source.name).write_text(source.read_text())
-    tables = [f'[[agents]]\nid = "{name}"\nobject = "{MODULE}:{name}"' for name in AGENTS]
-    for name, tool in {"configured": "start", "command": "run_command"}.items():
-        tables += [
-            f'[[models]]\nid = "{name}"\nprovider = "openai"\nmodel = "tool:{tool}"\n'
-            f'base_url = "{model_url}"',
-            f'[[agents]]\nid = "{name}"\nmodel = "{name}"\ntools = ["{MODULE}:{tool}"]',
-        ]
-    tables.append(
-        '[[teams]]\nid = "mixed"\nmode = "broadcast"\nmodel = "echo"\n'
-        'members = ["function", "agno_team_tool", "configured", "langgraph"]'
-    )
+async def check_each(check: Callable[[str], Awaitable[None]], names: Iterable[str]) -> None:
+    """Check several cases at the same time; fail with the names of those that fail."""
+    listed = list(names)
+    results = await asyncio.gather(*map(check, listed), return_exceptions=True)
+    failed = {name: error for name, error in zip(listed, results, strict=True) if error}
+    assert not failed, failed
+
+
+def create_stop_deployment(folder: Path, model_url: str, module: str = MODULE) -> Deployment:
+    """Create a deployment with the agents of a module."""
+    for name in ("work", module):
+        source = Path(__file__).parent / f"{name}.py"
+        (folder / source.name).write_text(source.read_text())
+    tables = [f'[[agents]]\nid = "{name}"\nobject = "{module}:{name}"' for name in AGENTS[module]]
+    if module == MODULE:
+        tables += list_configured(model_url)
     return create_deployment(folder, model_url, extra="\n\n".join(tables))
 
 
+def list_configured(model_url: str) -> Iterator[str]:
+    """Yield the tables of configured agents with the tools of the agents in code, and a team."""
+    for name, tool in {"configured": "start", "command": "run_command"}.items():
+        yield (
+            f'[[models]]\nid = "{name}"\nprovider = "openai"\nmodel = "tool:{tool}"\n'
+            f'base_url = "{model_url}"'
+        )
+        yield f'[[agents]]\nid = "{name}"\nmodel = "{name}"\ntools = ["work:{tool}"]'
+    yield (
+        '[[teams]]\nid = "mixed"\nmode = "broadcast"\nmodel = "echo"\n'
+        'members = ["function", "agno_team_tool", "configured", "langgraph"]'
+    )
+
+
 @contextlib.contextmanager
-def serve(folder: Path, endpoint: ModelEndpoint, settings: str = "") -> Iterator[StopServer]:
-    """Run a server process; `settings` are appended to the configuration."""
-    deployment, ledger = create_stop_deployment(folder, endpoint.base_url), folder / "ledger"
+def serve(
+    folder: Path, endpoint: ModelEndpoint, settings: str = "", module: str = MODULE
+) -> Iterator[StopServer]:
+    """Run a server process with the agents of a module; `settings` are appended."""
+    deployment, ledger = (
+        create_stop_deployment(folder, endpoint.base_url, module),
+        folder / "ledger",
+    )
     with deployment.path.open("a") as file:
         file.write(settings)
-    variables = {"MODEL_URL": endpoint.base_url, "LEDGER": str(ledger)}
-    with serve_config(deployment.path, variables=variables) as process:
+    python, own = find_adk() if module == ADK_MODULE else (sys.executable, {})
+    gemini = {"GOOGLE_GEMINI_BASE_URL": endpoint.root_url, "GOOGLE_API_KEY": "x"}
+    variables = {"MODEL_URL": endpoint.base_url, "LEDGER": str(ledger), **gemini, **own}
+    with serve_config(deployment.path, variables=variables, python=python) as process:
         yield StopServer(process, deployment, ledger)
 
 

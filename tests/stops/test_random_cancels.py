@@ -11,6 +11,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from agentctl.interface.operations import Operations
 from agentctl.records.times import parse_rfc3339
@@ -61,10 +62,14 @@ class Result:
 
 
 async def cancel_one(
-    server: StopServer, operations: Operations, chance: random.Random, result: Result
+    server: StopServer,
+    operations: Operations,
+    components: Mapping[str, Sequence[str]],
+    chance: random.Random,
+    result: Result,
 ) -> None:
-    component = chance.choice(list(COMPONENTS))
-    form = chance.choice(COMPONENTS[component])
+    component = chance.choice(list(components))
+    form = chance.choice(components[component])
     kind = "team" if component == "mixed" else "agent"
     options = {"seconds": round(chance.uniform(0.3, 1.5), 2)} if form else {}
     run_id, tag = await start_run(operations, component, kind=kind, form=form, **options)
@@ -86,20 +91,29 @@ async def cancel_one(
 async def test_no_run_is_called_stopped_while_its_work_goes_on(
     server: StopServer, model_endpoint: ModelEndpoint
 ) -> None:
+    await cancel_at_random(server, model_endpoint, COMPONENTS, COUNT)
+
+
+async def cancel_at_random(
+    server: StopServer, endpoint: ModelEndpoint, components: Mapping[str, Sequence[str]], count: int
+) -> None:
+    """Cancel runs of components at random moments, and check that none has work afterwards."""
     seed = int(os.environ.get("AGENTCTL_TEST_SEED") or 7)
     chance, result = random.Random(seed), Result()
     async with server.connect() as operations:
         # On a busy machine more runs end before their cancel arrives.
-        while len(result.seconds) < COUNT or (
-            result.counts["CANCELLED"] <= COUNT / 2 and len(result.seconds) < 5 * COUNT
+        while len(result.seconds) < count or (
+            result.counts["CANCELLED"] <= count / 2 and len(result.seconds) < 5 * count
         ):
-            calls = (cancel_one(server, operations, chance, result) for _ in range(AT_ONCE))
+            calls = (
+                cancel_one(server, operations, components, chance, result) for _ in range(AT_ONCE)
+            )
             await asyncio.gather(*calls)
             # A model call that hangs never ends on its own.
-            await asyncio.to_thread(model_endpoint.wait_for_open, 0)
+            await asyncio.to_thread(endpoint.wait_for_open, 0)
     ordered = sorted(result.seconds)
     middle, last = ordered[len(ordered) // 2], ordered[-1 - len(ordered) // 100]
     print(f"{dict(result.counts)}, {len(result.lies)} lies")
     print(f"response to a cancel: p50 {middle:.3f} s, p99 {last:.3f} s")
     assert result.lies == []
-    assert result.counts["CANCELLED"] > COUNT / 2
+    assert result.counts["CANCELLED"] > count / 2

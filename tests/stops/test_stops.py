@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.stops.server import StopServer, cancel_run, find_processes, serve, start_run
+from tests.stops.server import StopServer, cancel_run, check_each, find_processes, serve, start_run
 
 ENDING = ("task", "tree", "popen", "exec", "shells", "fork", "command-in-thread")
 """Forms of work that a cancel ends at once."""
@@ -35,25 +35,10 @@ LIBRARIES = (
 """Components whose tools, branches or members start the work."""
 
 
-async def check_each(check: Callable[[str], Awaitable[None]], names: Iterable[str]) -> None:
-    """Check several cases at the same time; fail with the names of those that fail."""
-    listed = list(names)
-    results = await asyncio.gather(*map(check, listed), return_exceptions=True)
-    failed = {name: error for name, error in zip(listed, results, strict=True) if error}
-    assert not failed, failed
-
-
 async def test_cancel_ends_the_work_of_a_run(server: StopServer) -> None:
-    async def check(form: str) -> None:
-        run_id, tag = await start_run(operations, "function", form=form)
-        await server.wait_for_work(tag)
-        run = await cancel_run(operations, "function", run_id)
-        assert run["status"] == "CANCELLED"
-        run = await server.check_stop(operations, run_id, tag)
-        assert run["holding"] == []
-
     async with server.connect() as operations:
-        await check_each(check, ENDING)
+        check = partial(server.check_cancel, operations)
+        await check_each(check, [f"function {form}" for form in ENDING])
 
 
 async def test_work_that_goes_on_is_named_until_it_has_ended(server: StopServer) -> None:
@@ -120,17 +105,9 @@ async def test_work_outside_of_a_run_is_not_cancelled(server: StopServer) -> Non
 async def test_cancel_ends_queues_commands_tools_and_members(
     server: StopServer, model_endpoint: ModelEndpoint
 ) -> None:
-    async def check(case: str) -> None:
-        component, _, form = case.partition(" ")
-        run_id, tag = await start_run(operations, component, form=form)
-        await server.wait_for_work(tag)
-        run = await cancel_run(operations, component, run_id)
-        assert run["status"] == "CANCELLED"
-        run = await server.check_stop(operations, run_id, tag)
-        assert run["holding"] == []
-
     cases = [f"{component} {form}" for component in LIBRARIES for form in ("task", "exec")]
     async with server.connect() as operations:
+        check = partial(server.check_cancel, operations)
         await check_each(check, ["generator", "synchronous", "command", *cases])
     model_endpoint.wait_for_open(0)
 
