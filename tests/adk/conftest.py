@@ -13,17 +13,11 @@ from tests.endpoint import ModelEndpoint, vendor_endpoint
 from tests.environments import find_adk
 from tests.loops import pytest_pyfunc_call
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-from tests.peers.agents.model_server import ScriptedModels, serve_models
+from tests.peers.agents.model_server import ScriptedModels, models
 
-__all__ = ["pytest_pyfunc_call", "vendor_endpoint"]
+__all__ = ["models", "pytest_pyfunc_call", "vendor_endpoint"]
 
 SOURCE = Path(__file__).with_name("adk_agents.py")
-
-
-@pytest.fixture(scope="session")
-def models() -> Iterator[ScriptedModels]:
-    with serve_models() as served:
-        yield served
 
 
 @pytest.fixture(scope="session")

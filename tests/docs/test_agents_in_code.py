@@ -11,8 +11,10 @@ from tests.deployment import create_deployment
 from tests.docs.pages import page
 from tests.environments import find_adk
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-from tests.peers.agents.model_server import Answer, Script, ScriptedModels, serve_models
+from tests.peers.agents.model_server import Answer, Script, ScriptedModels, models
 from tests.process import serve_config
+
+__all__ = ["models"]
 
 PAGE = page("docs/agents.md")
 
@@ -66,12 +68,6 @@ def list_titles() -> list[str]:
 
 
 LISTING = [title for title in SCRIPTS if title in list_titles() and title != ADK]
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[ScriptedModels]:
-    with serve_models() as served:
-        yield served
 
 
 @pytest.fixture(scope="module")

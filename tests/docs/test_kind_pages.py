@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -20,8 +19,10 @@ from tests.docs.pages import ROOT, page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import KIND_PAGES, URL, find_mistake
 from tests.environments import find_adk
-from tests.peers.agents.model_server import Answer, ScriptedModels, serve_models
+from tests.peers.agents.model_server import Answer, ScriptedModels, models
 from tests.ports import find_free_port
+
+__all__ = ["models"]
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +32,6 @@ INSTALL = re.compile(r"python3 -m venv|\. env/bin/activate|pip install")
 ANSWERS: list[Answer] = [[("get_weather", {"city": "Paris"})], "It's always sunny in Paris!"]
 CONFIG = page(KIND_PAGES[0]).blocks("toml")[0].text
 IS_INSTALLED = "AGENTCTL_TEST_PACKAGING" in os.environ
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[ScriptedModels]:
-    with serve_models() as served:
-        yield served
 
 
 def is_ready(url: str) -> bool:

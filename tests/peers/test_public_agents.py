@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.peers.agents.model_server import ScriptedModels, serve_models
+from tests.peers.agents.model_server import ScriptedModels, models
 from tests.peers.agents.page import PAGE, replace_lists
 from tests.peers.agents.serving import (
     AgentServer,
@@ -22,6 +22,8 @@ from tests.peers.agents.serving import (
     wait_until,
 )
 from tests.peers.agents.table import AGENTS, PENDING, PublicAgent
+
+__all__ = ["models"]
 
 EVERY = os.environ.get("AGENTCTL_TEST_PEERS") == "1"
 
@@ -45,12 +47,6 @@ WORKING = {
     for library, agents in AGENTS.items()
 }
 """The agents that work, by library."""
-
-
-@pytest.fixture(scope="session")
-def models() -> Iterator[ScriptedModels]:
-    with serve_models() as served:
-        yield served
 
 
 @pytest.fixture(scope="session")

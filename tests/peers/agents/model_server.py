@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from tests.endpoint_server import Body, _count_usage, _Disconnected, _Handler, _Server
 from tests.peers.agents.responses import build_response, count_words, encode_event, list_events
 from tests.vendor_server import _Answer, _Anthropic, _Gemini, _Vendor
@@ -128,6 +130,13 @@ def serve_models() -> Iterator[ScriptedModels]:
         models.shutdown()
         thread.join()
         models.server_close()
+
+
+@pytest.fixture(scope="session")
+def models() -> Iterator[ScriptedModels]:
+    """A stub for all tests of a process; a test sets its script with `begin`."""
+    with serve_models() as served:
+        yield served
 
 
 class _ScriptedHandler(_Handler):
