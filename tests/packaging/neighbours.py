@@ -48,7 +48,7 @@ LIBRARIES = {
     "dspy": "",
     "fastapi": "",
     "fastmcp": "mcp",
-    "google-adk": "",
+    "google-adk": "adk",
     "google-genai": "google",
     "gradio": "",
     "guardrails-ai": "",
