@@ -130,6 +130,12 @@ def test_chat_of_another_database_is_opened_and_listed(
         page.click("text=New chat")
         threads.click()
         expect(page.locator(".bubble")).to_have_text("A chat apart")
+    key = server.deployment.token("me", "agents:apart:run", "sessions:read")
+    with open_chat(browser, server, key, "#/?with=agent:apart&db=second") as shown:
+        shown.page.fill("[data-message]", "A chat by a link")
+        shown.page.keyboard.press("Enter")
+        expect(shown.page.locator(".bubble")).to_have_text("A chat by a link")
+        expect(shown.page.locator(".threads a[aria-current]")).to_contain_text("A chat by a link")
     with open_console(browser, server.url, "#/agents/agents/apart", token=token(server)) as shown:
         shown.page.fill("[data-message]", "A run apart")
         shown.page.click("button:text-is('Start')")

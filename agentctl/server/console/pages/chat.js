@@ -124,7 +124,9 @@ function NewChat({ query }) {
   const [kind, id] = split(wanted);
   const chosen = choices.find((each) => keyOf(each) === wanted);
   const started = (run) => {
-    if (can("sessions", "read", run.session_id)) location.hash = toHash(["sessions", run.session_id], { db: databaseOf(kind, id) });
+    // A caller that cannot list the agents knows the database from a link only.
+    const db = databaseOf(kind, id) || query.db;
+    if (can("sessions", "read", run.session_id)) location.hash = toHash(["sessions", run.session_id], { db });
     else setRuns((old) => old.concat(run));
   };
   const change = (run) => setRuns((old) => old.map((each) => (each.run_id === run.run_id ? run : each)));
