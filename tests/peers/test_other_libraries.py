@@ -22,6 +22,7 @@ from tests.deployment import create_deployment
 from tests.docs.pages import ROOT, page
 from tests.endpoint import ModelEndpoint, vendor_endpoint
 from tests.loops import wait_until
+from tests.pauses.waiting import WaitingDeployment
 from tests.process import base_environment, serve_config
 
 __all__ = ["vendor_endpoint"]
@@ -73,10 +74,13 @@ LIBRARIES = {
 
 def read_wrapper(name: str) -> str:
     """Return the code of a library on the page."""
+    return read_block(f"## {LIBRARIES[name].title}")
+
+
+def read_block(heading: str) -> str:
+    """Return the first code below a heading of the page."""
     text = page("docs/other-libraries.md").text
-    found = re.search(
-        rf"^## {LIBRARIES[name].title}\n+```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
-    )
+    found = re.search(rf"^{heading}\n[^`]*```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]
 
@@ -92,6 +96,14 @@ def test_wrapper_is_short(name: str) -> None:
     assert wrapper.end_lineno - wrapper.lineno + 1 <= LINES
 
 
+def find_python(name: str) -> Path:
+    """Return the interpreter of a library; skip without it."""
+    python = ROOT / ".peers" / f"other-{name}" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"needs the environment of {name}: make test-peers")
+    return python
+
+
 class Served(NamedTuple):
     """A server with the wrapper of a library, and the endpoint of its models."""
 
@@ -103,9 +115,7 @@ class Served(NamedTuple):
 @contextmanager
 def serve(name: str, folder: Path, endpoint: ModelEndpoint) -> Iterator[Served]:
     """Run a server in the environment of a library; each model is an agent."""
-    python = ROOT / ".peers" / f"other-{name}" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"needs the environment of {name}: make test-peers")
+    python = find_python(name)
     library, code = LIBRARIES[name], read_wrapper(name)
     # An agent of smolagents answers by calls only.
     echo = "plan" if name == "smolagents" else "echo"
@@ -220,3 +230,32 @@ async def test_cancel_ends_the_run(served: Served) -> None:
         assert (ended["stopped_at"], served.endpoint.open_calls()) == (None, open_before + 1)
     else:
         await wait_until(lambda: served.endpoint.open_calls() == open_before, SECONDS)
+
+
+def test_question_of_llama_index_survives_a_kill(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    python = find_python("llama-index")
+    code, number = MODEL.subn('"tool:list_orders"', read_block("### A person in LlamaIndex"))
+    assert number == 1
+    (tmp_path / "asking.py").write_text(code)
+    table = '[[agents]]\nid = "asking"\nobject = "asking:ask"'
+    inner = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
+    given = LIBRARIES["llama-index"].variables
+    variables = {key: value.format(url=model_endpoint.root_url) for key, value in given.items()}
+    deployment = WaitingDeployment(inner, model_endpoint.base_url, str(python), variables)
+    with deployment.serve("first.log") as server:
+        run = server.start("asking", "{}")
+        assert run["status"] == "PAUSED", run["error"]
+        (asked,) = server.list_approvals(run)
+        assert asked["question"] == "May I look?"
+        server.kill()
+    with deployment.serve("second.log") as server:
+        server.decide(run, "answer", answer="yes")
+        run = server.wait_for_end(run)
+    assert run["status"] == "COMPLETED", run["error"]
+    assert [(each["tool_name"], each["result"]) for each in run["tools"]] == [
+        ("list_orders", "order 7")
+    ]
+    assert "order 7" in run["content"]
+    assert len(model_endpoint.requests("tool:list_orders")) == 2
