@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -111,6 +110,6 @@ def serve(
     deployment: Deployment, endpoint: ModelEndpoint, log: str, kind: str = ""
 ) -> AbstractContextManager[ServerProcess]:
     """Run a server process of the deployment, in the environment of its kinds."""
-    python, variables = find_adk() if kind == ADK else (sys.executable, {})
+    program, variables = find_adk() if kind == ADK else (None, {})
     variables = {**variables, "MODEL_URL": endpoint.base_url}
-    return serve_config(deployment.path, log=log, variables=variables, python=python)
+    return serve_config(deployment.path, log=log, variables=variables, program=program)
