@@ -213,18 +213,14 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		-r tests/server/generated_clients/requirements.txt; then touch $@; \
 		else echo 'npm or pip cannot install generators: the tests of clients are skipped'; fi
 
-# Google ADK excludes the release of OpenTelemetry of the other tests. Its environment has its own one,
-# and the other packages of the tests by a path. Without a package index, the tests with its agents are
-# skipped.
-.peers/adk/.installed: tests/peers/requirements-adk.txt $(VENV)/.installed-test pyproject.toml
+# Google ADK excludes the release of OpenTelemetry of the other tests. Without a package index, the
+# tests with its agents are skipped.
+.peers/adk/.installed: tests/peers/requirements-adk.txt pyproject.toml
 	@echo 'Creating an environment with Google ADK in .peers'
-	@$(PYTHON) -m venv --clear --without-pip .peers/adk
-	@.peers/adk/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" >.peers/adk/place
-	@$(BIN)/python -c \
-		"import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
-		>"$$(cat .peers/adk/place)/packages-of-tests.pth"
-	@if .peers/adk/bin/python -m pip --disable-pip-version-check --quiet install --no-compile \
-		--no-warn-conflicts --no-build-isolation -r $< -e .; then touch $@; \
+	@$(PYTHON) -m venv .peers/adk
+	@if .peers/adk/bin/python -m pip --disable-pip-version-check --quiet install 'setuptools>=80' && \
+		.peers/adk/bin/python -m pip --disable-pip-version-check --quiet install \
+		--no-compile --no-build-isolation -r $< -e .; then touch $@; \
 		else echo 'pip cannot install Google ADK: its tests are skipped'; fi
 
 .peers/s3/.installed:
