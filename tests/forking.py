@@ -56,16 +56,20 @@ _MODULES = (
 _OF_ONE_PROCESS = "agentctl.store.postgres.connection"
 """A module with a random value for each process."""
 
-_READ_AT_START = ("PYTHON", "LANG", "LC_")
-"""Beginnings of the names of variables that an interpreter reads only when it starts."""
+_READ_AT_START = ("PYTHON", "LANG", "LC_", "LITELLM_")
+"""Beginnings of the names of variables that are read once: by an interpreter, or by a library."""
 
 _READ_BY_WORKERS = "PYTHONFAULTHANDLER"
 """One of them that is only for the programs that a server starts: its workers."""
 
 _LIBRARY = re.compile(
-    r"^ *(?:from|import) ((?:agents|agno|langchain|langgraph|mcp|openai|pydantic_ai)\b[\w.]*)", re.M
-)
+    r"^ *(?:from|import) "
+    r"((?:agents|agno|google|langchain|langgraph|mcp|openai|pydantic_ai)\b[\w.]*)", re.M
+)  # fmt: skip
 """An import of a library of agents."""
+
+_IMPORTED_LATER = {"google.adk.models.lite_llm": "litellm"}
+"""What a library imports only with the first call of a model, which takes seconds."""
 
 _OPTIONS = frozenset({"stdin", "stdout", "stderr", "text", "cwd", "start_new_session"})
 
@@ -88,6 +92,7 @@ class ForkedProcess(subprocess.Popen[Any]):
 
     Args:
         environment: all environment variables.
+        python: the interpreter of the template, which may be that of another environment.
         terminal: path of a terminal that becomes the streams and, in a new session, the controlling
             terminal.
         options: arguments of `subprocess.Popen`, see `is_forkable`.
@@ -98,9 +103,11 @@ class ForkedProcess(subprocess.Popen[Any]):
         words: Sequence[str],
         environment: Mapping[str, str],
         *,
+        python: str = sys.executable,
         terminal: str | None = None,
         **options: Any,
     ) -> None:
+        self._python = python
         self._terminal = terminal
         super().__init__(["agentctl", *words], env=dict(environment), **options)
 
@@ -122,7 +129,8 @@ class ForkedProcess(subprocess.Popen[Any]):
             n if stream == -1 else stream for n, stream in enumerate((stdin, stdout, stderr))
         ]
         try:
-            template = _start_template(env, _find_libraries(request["folder"], args))
+            libraries = _find_libraries(request["folder"], args)
+            template = _start_template(env, libraries, self._python)
             self.pid, self._status = _send_request(template, request, streams)
         finally:
             self._close_pipe_fds(*pipes)
@@ -151,6 +159,7 @@ def _find_libraries(folder: str, words: Sequence[str]) -> tuple[str, ...]:
     """Return the modules of libraries that a server of this folder imports, sorted."""
     sources = Path(folder).glob("*.py") if "serve" in words else ()
     found = {name for source in sources for name in _LIBRARY.findall(source.read_text())}
+    found |= {_IMPORTED_LATER[name] for name in found & _IMPORTED_LATER.keys()}
     return tuple(sorted(found | {"mcp"} if "--demo" in words else found))
 
 
@@ -164,14 +173,16 @@ def _send_request(path: str, request: Mapping[str, Any], streams: Sequence[int])
         return int(connection.recv(8, socket.MSG_WAITALL)), os.dup(connection.fileno())
 
 
-_Key = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
+_Key = tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]
 
 _processes: list[subprocess.Popen[bytes]] = []
 _paths: dict[_Key, str] = {}
 _starting = threading.Lock()
 
 
-def _start_template(environment: Mapping[str, str], libraries: tuple[str, ...] = ()) -> str:
+def _start_template(
+    environment: Mapping[str, str], libraries: tuple[str, ...] = (), python: str = sys.executable
+) -> str:
     """Start the template for an environment, unless it runs; return the path of its socket."""
     given = tuple(
         sorted(
@@ -181,26 +192,26 @@ def _start_template(environment: Mapping[str, str], libraries: tuple[str, ...] =
         )
     )
     with _starting:
-        for key in ((given, ()), (given, libraries)):
+        for key in ((python, given, ()), (python, given, libraries)):
             if key not in _paths:
                 path = f"{tempfile.mkdtemp(prefix='agentctl-forks-')}/socket"
                 with socket.socket(socket.AF_UNIX) as listener:
                     listener.bind(path)
                     listener.listen(100)
-                    if key[1]:
+                    if key[2]:
                         request, stream = {"libraries": libraries}, listener.fileno()
-                        os.close(_send_request(_paths[given, ()], request, [stream] * 3)[1])
+                        os.close(_send_request(_paths[python, given, ()], request, [stream] * 3)[1])
                     else:
-                        _processes.append(_execute_template(dict(given), listener))
+                        _processes.append(_execute_template(python, dict(given), listener))
                 _paths[key] = path
-        return _paths[given, libraries]
+        return _paths[python, given, libraries]
 
 
 def _execute_template(
-    environment: dict[str, str], listener: socket.socket
+    python: str, environment: dict[str, str], listener: socket.socket
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", __name__, str(listener.fileno())],
+        [python, "-m", __name__, str(listener.fileno())],
         cwd=Path(__file__).parents[1],
         env={"PATH": os.environ["PATH"], **environment},
         stdin=subprocess.PIPE,

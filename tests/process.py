@@ -53,18 +53,22 @@ def without_coverage(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_agentctl(
-    *arguments: str, env: Mapping[str, str] | None = None, **options: Any
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+    **options: Any,
 ) -> subprocess.Popen[Any]:
     """Start `agentctl ARGUMENTS`, without the start of an interpreter if that is possible.
 
     Args:
         env: the environment, by default the current one.
+        python: the interpreter.
         options: other arguments of `subprocess.Popen`, or of `tests.forking`.
     """
     environment = os.environ if env is None else env
     if is_forkable(environment, options):
-        return ForkedProcess(arguments, environment, **options)
-    return subprocess.Popen([*AGENTCTL, *arguments], env=env, **options)
+        return ForkedProcess(arguments, environment, python=python, **options)
+    return subprocess.Popen([python, *AGENTCTL[1:], *arguments], env=env, **options)
 
 
 def run_agentctl(
@@ -125,7 +129,7 @@ def serve_config(
     Args:
         log: name of the file in the folder for the text on stderr.
         variables: environment variables in addition to those of this process.
-        more: `environment` and `program` as for `start_server`.
+        more: `environment`, `python` and `program` as for `start_server`.
     """
     if variables is not None:
         more["environment"] = {**os.environ, **variables}
@@ -138,6 +142,7 @@ def start_server(
     *options: str,
     log: Path,
     environment: Mapping[str, str] | None = None,
+    python: str = sys.executable,
     program: Sequence[str] | None = None,
 ) -> Iterator[ServerProcess]:
     """Run `agentctl serve` with these options; enter the block when the server listens.
@@ -146,13 +151,16 @@ def start_server(
 
     Args:
         log: file for the text on stderr.
+        python: the interpreter, which may be that of another environment.
         program: command to run instead of `python -m agentctl`.
     """
     env = dict(os.environ if environment is None else environment)
     with log.open("wb") as stderr:
         streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": stderr}
         if program is None:
-            process = start_agentctl("serve", *options, env=env, cwd=log.parent, **streams)
+            process = start_agentctl(
+                "serve", *options, env=env, python=python, cwd=log.parent, **streams
+            )
         else:
             line = [*program, "serve", *options]
             process = subprocess.Popen(line, env=env, cwd=log.parent, **streams)

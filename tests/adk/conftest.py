@@ -24,7 +24,7 @@ SOURCE = Path(__file__).with_name("adk_agents.py")
 def deployment(
     tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, vendor_endpoint: ModelEndpoint
 ) -> WaitingDeployment:
-    program, variables = find_adk()
+    python, variables = find_adk()
     folder: Path = tmp_path_factory.mktemp("adk")
     text = SOURCE.read_text()
     (folder / SOURCE.name).write_text(text)
@@ -32,7 +32,7 @@ def deployment(
     tables = [f'[[agents]]\nid = "{name}"\nobject = "adk_agents:{name}"' for name in names]
     inner = create_deployment(folder, models.url, extra="\n\n".join(tables))
     gemini = {"GOOGLE_GEMINI_BASE_URL": vendor_endpoint.root_url, "GOOGLE_API_KEY": "x"}
-    return WaitingDeployment(inner, models.url, tuple(program), variables | gemini)
+    return WaitingDeployment(inner, models.url, python, variables | gemini)
 
 
 @pytest.fixture(scope="session")

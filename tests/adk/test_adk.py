@@ -14,7 +14,7 @@ from tests.endpoint import ModelEndpoint
 from tests.environments import find_adk
 from tests.pauses.waiting import SECONDS, WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import ScriptedModels
-from tests.process import base_environment
+from tests.process import AGENTCTL, base_environment
 
 PAYMENT = [("pay", {"amount": 10, "to": "bob"})]
 
@@ -287,10 +287,10 @@ def test_failure_of_gemini_has_no_text(server: WaitingServer) -> None:
 
 
 def test_agent_of_a_new_project_answers_offline(tmp_path: Path) -> None:
-    program, _ = find_adk()
+    python, _ = find_adk()
     environment = {**base_environment(), "HOME": str(tmp_path)}
     for line in (["init", "--agent", "adk"], ["runs", "start", "--agent", "assistant", "-m", "hi"]):
-        command, options = [*program, *line], {"cwd": tmp_path, "env": environment}
+        command, options = [python, *AGENTCTL[1:], *line], {"cwd": tmp_path, "env": environment}
         ended = subprocess.run(command, capture_output=True, check=False, text=True, **options)
         assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "hi\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -110,6 +111,6 @@ def serve(
     deployment: Deployment, endpoint: ModelEndpoint, log: str, kind: str = ""
 ) -> AbstractContextManager[ServerProcess]:
     """Run a server process of the deployment, in the environment of its kinds."""
-    program, variables = find_adk() if kind == ADK else (None, {})
+    python, variables = find_adk() if kind == ADK else (sys.executable, {})
     variables = {**variables, "MODEL_URL": endpoint.base_url}
-    return serve_config(deployment.path, log=log, variables=variables, program=program)
+    return serve_config(deployment.path, log=log, variables=variables, python=python)

@@ -104,12 +104,12 @@ def test_agent_of_the_page_lists_the_orders_of_its_user(
 def test_agent_of_google_adk_lists_the_orders_of_its_user(
     tmp_path: Path, models: ScriptedModels
 ) -> None:
-    program, variables = find_adk()
+    python, variables = find_adk()
     (tmp_path / "page_adk.py").write_text(read_blocks(ADK)[0])
     table = '[[agents]]\nid = "adk"\nobject = "page_adk:support"'
     inner = create_deployment(tmp_path, models.url, extra=table)
     variables |= {"GOOGLE_GEMINI_BASE_URL": models.url, "GOOGLE_API_KEY": "none"}
-    deployment = WaitingDeployment(inner, models.url, tuple(program), variables)
+    deployment = WaitingDeployment(inner, models.url, python, variables)
     models.begin(SCRIPTS[ADK])
     with deployment.serve() as server:
         run = server.start("adk", "What have I ordered?")

@@ -49,7 +49,7 @@ def test_agent_of_the_page_answers_as_printed(
     models.begin({"*": ANSWERS})
     url = f"http://127.0.0.1:{find_free_port()}"
     is_adk = name == "docs/guides/adk.md"
-    python = find_adk()[0][0] if is_adk else sys.executable
+    python = find_adk()[0] if is_adk else sys.executable
     variables = {
         "PATH": f"{Path(python).parent}:{os.environ['PATH']}",
         "GOOGLE_GEMINI_BASE_URL": models.url,

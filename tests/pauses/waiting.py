@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -126,13 +127,13 @@ class WaitingDeployment:
     """The deployment, and the ledger of everything that its tools did.
 
     Attributes:
-        program: the command of a server in another environment; None for this one.
+        python: the interpreter of its servers.
         variables: further variables of the server.
     """
 
     inner: Deployment
     model_url: str
-    program: tuple[str, ...] | None = None
+    python: str = sys.executable
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def ledger(self, run: dict[str, Any]) -> list[str]:
@@ -144,8 +145,8 @@ class WaitingDeployment:
     def serve(self, log: str = "server.log") -> Iterator[WaitingServer]:
         """Run a server process; a process that was killed may end as it did."""
         variables = {"MODEL_URL": self.model_url, **self.variables}
-        place, program = self.inner.path, self.program
-        with serve_config(place, log=log, variables=variables, program=program) as process:
+        place, python = self.inner.path, self.python
+        with serve_config(place, log=log, variables=variables, python=python) as process:
             yield WaitingServer(self, process)
 
 

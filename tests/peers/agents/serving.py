@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -59,10 +60,10 @@ class Library:
     def serve(self, packages: str) -> Iterator[AgentServer]:
         """Run a server process; `packages` is a folder of packages that it may import."""
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages]))
-        program, own = find_adk() if "adk" in self.names else (None, {"PYTHONPATH": path})
+        python, own = find_adk() if "adk" in self.names else (sys.executable, {"PYTHONPATH": path})
         given = {"MODEL_URL": self.models.url, "OPENAI_API_KEY": "none", "LEDGER": str(self.ledger)}
         config, variables = self.deployment.inner.path, {**given, **own}
-        with serve_config(config, variables=variables, program=program) as process:
+        with serve_config(config, variables=variables, python=python) as process:
             yield AgentServer(self.deployment, process, self)
 
 
