@@ -69,7 +69,7 @@ _LIBRARY = re.compile(
 """An import of a library of agents."""
 
 _IMPORTED_LATER = {"google.adk.models.lite_llm": "litellm"}
-"""What a library imports only with the first call of a model, which takes seconds."""
+"""Modules of a library that it imports with the first call of a model, which takes seconds."""
 
 _OPTIONS = frozenset({"stdin", "stdout", "stderr", "text", "cwd", "start_new_session"})
 
