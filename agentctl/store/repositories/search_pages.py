@@ -301,7 +301,7 @@ class _Reader:
 # that with the first word after it: https://www.sqlite.org/fts5.html#fts5_data_structures. A word
 # has "0" before it, and the last bit of `pgno` is a flag.
 _PAGE = "SELECT pgno / 2 FROM search_words_idx WHERE segid = segment"
-_LEAVES = Sql(
+_LEAVES = (
     "WITH RECURSIVE segments (segment) AS (SELECT min(segid) FROM search_words_idx UNION ALL"
     " SELECT (SELECT min(segid) FROM search_words_idx WHERE segid > segment) FROM segments"
     " WHERE segment IS NOT NULL)"
@@ -366,7 +366,7 @@ def _find_wide(search: SearchWords) -> Steps[list[Word]]:
     """Return the beginnings whose words have too many pages of the index of SQLite."""
     leaves, wide = 0, list[Word]()
     for word, first in search.list_beginnings():
-        found = (yield Statement(_LEAVES, {"first": first, "last": prefix_end(first)}))[0][0]
+        found = (yield Statement(Sql(_LEAVES), {"first": first, "last": prefix_end(first)}))[0][0]
         if leaves + found <= MAXIMUM_LEAVES:
             leaves += found
         else:
