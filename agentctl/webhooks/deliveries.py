@@ -138,12 +138,14 @@ class Deliveries:
             end = AttemptEnd("delivered", at, outcome.status, None, at)
             self.counters.delivered[webhook_id] += 1
         elif outcome.status == GONE:
-            # First the endpoint: nothing else is sent to it. The event waits until it is enabled.
+            # First the endpoint: nothing else is sent to it. The event waits until it is enabled,
+            # and for a moment, because `start_due` may have read the endpoints before.
             reason = "the endpoint responded with 410 (Gone)"
             await self._databases.system.write(webhooks.disable(webhook_id, at, reason))
             self.counters.failed[webhook_id] += 1
             _log.warning("webhook %s is disabled: %s", webhook_id, reason)
-            end = AttemptEnd("waiting", at, outcome.status, outcome.error, None)
+            next_at = at + int(TICK_SECONDS * 1_000_000)
+            end = AttemptEnd("waiting", next_at, outcome.status, outcome.error, None)
         else:
             self.counters.failed[webhook_id] += 1
             seconds = plan_next(attempt.attempts, outcome)
