@@ -6,6 +6,7 @@ import base64
 import subprocess
 from collections import Counter
 from contextlib import closing
+from datetime import datetime, timedelta
 from typing import Any
 
 import apsw
@@ -14,6 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from agentctl.webhooks.deliveries import TICK_SECONDS
 from tests.approvals.people import People
 from tests.conditions import wait_for
 from tests.deployment import Deployment
@@ -177,6 +179,10 @@ def test_gone_endpoint_is_disabled_until_it_is_enabled(people: People, receiver:
 
     row = wait_for(find_disabled, seconds=60)
     assert "410" in row["reason"]
+    # A server that has just read that the endpoint is active does not send the event again.
+    waits_until = wait_for_error(people, run["run_id"], "gone")["next_attempt_at"]
+    until, since = map(datetime.fromisoformat, (waits_until, row["disabled_at"]))
+    assert until - since >= timedelta(seconds=TICK_SECONDS)
     second = people.start("x", agent="doomed")
     wait_for_event(receiver, second["run_id"], "run.failed")
     sent = [got for got in receiver.requests if got.path == "/gone"]
