@@ -162,15 +162,14 @@ class Receiver:
     """An endpoint with its keys and its connections. Belongs to one event loop."""
 
     def __init__(self, webhook: Webhook, signer: Signer) -> None:
-        from agentctl.webhooks.bounded_client import open_client
-
         self.webhook = webhook
         self.signer = signer
-        self._client = open_client(ATTEMPT_SECONDS)
+        self._client: httpx2.AsyncClient | None = None
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
     async def send(self, event_id: str, body: bytes) -> Outcome:
         """Send an event once, within `ATTEMPT_SECONDS`. It raises no error of the network."""
@@ -207,7 +206,7 @@ class Receiver:
             target = url._replace(netloc=f"{literal}:{port}").geturl()
             # The certificate is verified for the name, although the request is for the address.
             names = {"sni_hostname": host}
-            request = self._client.build_request(
+            request = self._open_client().build_request(
                 "POST", target, content=body, headers=headers, extensions=names
             )
             try:
@@ -220,7 +219,7 @@ class Receiver:
     async def _read(self, request: httpx2.Request) -> Outcome:
         import httpx2
 
-        response = await self._client.send(request, stream=True)
+        response = await self._open_client().send(request, stream=True)
         try:
             # To its end, if that is near, so that the connection is kept. The status is known.
             async for _ in response.aiter_raw():
@@ -239,6 +238,13 @@ class Receiver:
         if 300 <= status < 400:
             text += ": redirects are not followed"
         return Outcome(status, text, wait)
+
+    def _open_client(self) -> httpx2.AsyncClient:
+        from agentctl.webhooks.bounded_client import open_client
+
+        if self._client is None:
+            self._client = open_client(ATTEMPT_SECONDS)
+        return self._client
 
 
 def plan_next(attempts: int, outcome: Outcome) -> float | None:

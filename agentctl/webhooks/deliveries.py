@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from importlib import import_module
 
 from agentctl import errors
 from agentctl.config.settings import Settings
@@ -175,6 +176,9 @@ class Deliveries:
 def load_receivers(settings: Settings) -> dict[str, Receiver]:
     """Return the endpoints by id; InvalidConfiguration for a secret or key that is not valid."""
     where = str(settings.path or "the configuration")
+    if settings.webhooks:
+        # It loads the HTTP packages, which would delay the requests during the first attempt.
+        import_module("agentctl.webhooks.bounded_client")
     return {
         webhook.id: Receiver(webhook, load_signer(webhook, where)) for webhook in settings.webhooks
     }

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 
 import httpx2
+import pytest
 
 from agentctl.config.webhooks import Webhook
 from agentctl.webhooks.attempts import LONGEST_WAIT, Outcome, Receiver
@@ -116,3 +118,11 @@ async def test_attempts_end_as_the_requests_of_the_library() -> None:
         assert count_requests(server, "webhook") == count_requests(server, "library") == COUNT
     report("webhooks", COUNT, len(different), seed=SEED)
     assert different == [], f"AGENTCTL_TEST_SEED={SEED}"
+
+
+async def test_missing_certificates_fail_the_attempt_and_not_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+    outcome = await attempt("http://127.0.0.1:9/")
+    assert outcome == Outcome(None, "the server cannot be reached")
