@@ -176,8 +176,6 @@ async def execute_component(
     try:
         with watch_threads(context.transcript.unstopped):
             if context.spec.purpose is not None:
-                from agentctl.runtime.components.execute import execute_background_work
-
                 await execute_background_work(component, context, catalog)
             else:
                 await _execute(component, context, catalog)
