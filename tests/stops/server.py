@@ -161,10 +161,8 @@ def serve(
     folder: Path, endpoint: ModelEndpoint, settings: str = "", module: str = MODULE
 ) -> Iterator[StopServer]:
     """Run a server process with the agents of a module; `settings` are appended."""
-    deployment, ledger = (
-        create_stop_deployment(folder, endpoint.base_url, module),
-        folder / "ledger",
-    )
+    deployment = create_stop_deployment(folder, endpoint.base_url, module)
+    ledger = folder / "ledger"
     with deployment.path.open("a") as file:
         file.write(settings)
     python, own = find_adk() if module == ADK_MODULE else (sys.executable, {})

@@ -190,7 +190,8 @@ class Conversation:
     def begin_answer(self, model: str) -> Span | None:
         """Start a new answer, before each call of a model; return the span of the call."""
         span = self._transcript.begin_answer(model, self.about_call)
-        self.input_tokens, self.has_answer_begun = 0, False
+        self.input_tokens = 0
+        self.has_answer_begun = False
         self._needs_separator = bool(self._transcript.content)
         self._separates_thinking = bool(self._transcript.reasoning_content)
         self._held_text.clear()

@@ -155,12 +155,10 @@ class _Reader:
         self._place, self._texts = "t.place", "search_texts AS t WHERE t.tokenizer = 'words'"
         if query:
             # CROSS JOIN keeps the order of the index of words, so nothing is sorted.
-            self._place, self._texts = (
-                "w.rowid",
-                (
-                    f"{table} AS w CROSS JOIN search_texts AS t ON t.place = w.rowid"
-                    f" WHERE {table} MATCH :search_query"
-                ),
+            self._place = "w.rowid"
+            self._texts = (
+                f"{table} AS w CROSS JOIN search_texts AS t ON t.place = w.rowid"
+                f" WHERE {table} MATCH :search_query"
             )
         self._lexemes: dict[str, Value] = {"search_plain": plain, "search_prefixes": prefixes}
         if self.owner is not None:
