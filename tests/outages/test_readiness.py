@@ -21,13 +21,16 @@ from tests.service.callers import open_service, user
 
 pytestmark = pytest.mark.slow
 
+POOL = 8
+"""Connections of each database: more than the jobs of the server can hold at the same time."""
+
 
 async def test_locked_table_matters_once_it_takes_all_connections(
     tmp_path: Path, model_endpoint: ModelEndpoint, server: PostgresServer
 ) -> None:
     own = uuid4().hex
     databases = {
-        name: f'url = "{server.url}"\nsearch_path = "{name}_{own}"\npool_size = 2\n'
+        name: f'url = "{server.url}"\nsearch_path = "{name}_{own}"\npool_size = {POOL}\n'
         "statement_seconds = 60"
         for name in ("main", "second")
     }
@@ -42,8 +45,8 @@ async def test_locked_table_matters_once_it_takes_all_connections(
             async with connection.transaction():
                 await connection.execute("LOCK TABLE runs")
                 assert (await port.get_readiness()).value["status"] == "ready"
-                reads = [asyncio.create_task(port.get_run(run["run_id"])) for _ in range(2)]
-                await wait_until(lambda: database.load().in_use == 2)
+                reads = [asyncio.create_task(port.get_run(run["run_id"])) for _ in range(POOL)]
+                await wait_until(lambda: database.load().in_use == POOL)
                 document = await port.get_readiness()
                 assert document.value["checks"]["database"] == "failed"
             # A statement of the server may have had one of the connections: then a read has waited
