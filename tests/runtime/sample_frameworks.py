@@ -232,6 +232,22 @@ def remembering_with_tool() -> Any:
     return graph("tool:linger", langchain_tool(linger), checkpointer=saver)
 
 
+class SlowSaver(InMemorySaver):
+    """A checkpointer that needs long to store each superstep after the input."""
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:
+        if metadata["step"] > 0:
+            await asyncio.sleep(30)
+        return await super().aput(config, checkpoint, metadata, versions)
+
+
+def remembering_slowly() -> Any:
+    saver.storage.clear()
+    slow = SlowSaver()
+    slow.storage, slow.writes, slow.blobs = saver.storage, saver.writes, saver.blobs
+    return graph("tool:linger", langchain_tool(linger), checkpointer=slow)
+
+
 async def linger() -> str:
     """Wait, and stop when cancelled."""
     await asyncio.sleep(30)

@@ -270,8 +270,10 @@ def users(context: FakeContext) -> list[str]:
     return [text for role, text in said if role == "user"]
 
 
-async def test_thread_of_a_cancelled_run_can_go_on() -> None:
-    catalog = Catalog.from_settings(hosted("remembering_with_tool"))
+@pytest.mark.parametrize("name", ["remembering_with_tool", "remembering_slowly"])
+async def test_thread_of_a_cancelled_run_can_go_on(name: str) -> None:
+    """Also one whose checkpoint with the call was not stored, only the output of its node."""
+    catalog = Catalog.from_settings(hosted(name))
     context = FakeContext(catalog)
     try:
         work = asyncio.create_task(execute(context, "{}"))

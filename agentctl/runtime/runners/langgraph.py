@@ -372,8 +372,9 @@ class LangGraphRunner(LibraryRunner):
         if state.values and await run.environment.is_first_of_session():
             await self._graph.checkpointer.adelete_thread(config["configurable"]["thread_id"])
             return to_langchain_messages(await run.load_messages(run.request_history))
-        if state.next:
-            # An earlier run was stopped in a step: keep what its ended tasks have returned.
+        if state.tasks:
+            # An earlier run was stopped in a step: keep what its ended tasks have returned. If all
+            # have ended, but the next checkpoint was not stored, `next` is empty.
             await self._graph.aupdate_state(config, None, as_node=END)
             state = await self._graph.aget_state(config)
         messages = state.values.get(MESSAGES, []) if state.values else []
