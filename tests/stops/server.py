@@ -96,6 +96,18 @@ class StopServer:
         run = await self.check_stop(operations, run_id, tag)
         assert run["holding"] == []
 
+    async def check_model_call(
+        self, operations: Operations, endpoint: ModelEndpoint, component: str
+    ) -> None:
+        """Cancel a run whose model hangs, and check that the call is closed and nothing goes on."""
+        run_id, _ = await start_run(operations, component)
+        await wait_until(lambda: endpoint.open_calls() == 1)
+        run = await cancel_run(operations, component, run_id)
+        assert run["status"] == "CANCELLED"
+        run = await self.wait_for_stop(operations, run_id)
+        assert run["holding"] == []
+        endpoint.wait_for_open(0)
+
     def check_silence(self, run: dict[str, Any], tag: str) -> None:
         """Check that no work has a time after the stop of its run."""
         stopped = parse_rfc3339(run["stopped_at"])

@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
-from tests.stops.server import ADK_MODULE, StopServer, cancel_run, check_each, serve, start_run
+from tests.stops.server import ADK_MODULE, StopServer, check_each, serve
 from tests.stops.test_random_cancels import AT_ONCE, COUNT, FORMS, cancel_at_random
 
 COMPONENTS = {
@@ -46,11 +45,7 @@ async def test_cancel_closes_the_model_call_of_a_member(
     adk_server: StopServer, vendor_endpoint: ModelEndpoint
 ) -> None:
     async with adk_server.connect() as operations:
-        run_id, _ = await start_run(operations, "adk_hang")
-        await wait_until(lambda: vendor_endpoint.open_calls() == 1)
-        run = await cancel_run(operations, "adk_hang", run_id)
-        assert (run["status"], run["holding"]) == ("CANCELLED", [])
-        vendor_endpoint.wait_for_open(0)
+        await adk_server.check_model_call(operations, vendor_endpoint, "adk_hang")
 
 
 async def test_no_run_is_called_stopped_while_its_work_goes_on(

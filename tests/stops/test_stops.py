@@ -94,9 +94,9 @@ async def test_work_outside_of_a_run_is_not_cancelled(server: StopServer) -> Non
     async with server.connect() as operations:
         run_id, tag = await start_run(operations, "function", form="shared")
         await server.wait_for_work(tag)
-        run = await cancel_run(operations, "function", run_id)
+        await cancel_run(operations, "function", run_id)
+        run = await server.wait_for_stop(operations, run_id)
         assert (run["status"], run["holding"]) == ("CANCELLED", [])
-        assert run["stopped_at"] is not None
         before = len(server.read_beats(tag))
         await wait_until(lambda: len(server.read_beats(tag)) > before)
         server.end_work(tag)
@@ -117,11 +117,7 @@ async def test_cancel_closes_the_model_call_of_a_member(
     server: StopServer, model_endpoint: ModelEndpoint, component: str
 ) -> None:
     async with server.connect() as operations:
-        run_id, _ = await start_run(operations, component)
-        await wait_until(lambda: model_endpoint.open_calls() == 1)
-        run = await cancel_run(operations, component, run_id)
-        assert (run["status"], run["holding"]) == ("CANCELLED", [])
-        model_endpoint.wait_for_open(0)
+        await server.check_model_call(operations, model_endpoint, component)
 
 
 async def test_cancelled_member_calls_no_model_and_no_tool(
