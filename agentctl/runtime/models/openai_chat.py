@@ -119,15 +119,14 @@ class OpenAIConnection(ModelConnection):
         self._takes_schemas = _takes_schemas(model)
         self._http = build_stream_client(run_bytes)
         self._url = httpx2.URL(_build_url(model))
-        self._headers = {
+        headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
         }
         if key:
-            credential = (
-                {"api-key": key} if model.api_version else {"Authorization": f"Bearer {key}"}
-            )
-            self._headers |= credential
+            headers |= {"api-key": key} if model.api_version else {"Authorization": f"Bearer {key}"}
+        # Merged with those of the client once: this takes more CPU time than the rest of a request.
+        self._headers = self._http.build_request("GET", self._url, headers=headers).headers
 
     async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
         answer = OpenAIAnswer(sink)
@@ -161,14 +160,15 @@ class OpenAIConnection(ModelConnection):
             http, pieces = self._media_http, body.split(self._mark.encode())
             sizes = (measure_base64(get_reference(file).size) for file in files)
             length = sum(map(len, pieces)) + sum(sizes)
-            headers = {**headers, "Content-Length": str(length)}
+            headers = httpx2.Headers([*headers.raw, (b"Content-Length", b"%d" % length)])
             content = _stream_body(pieces, files, call.files)
-        request = http.build_request(
+        timeout = http.timeout if seconds is None else httpx2.Timeout(seconds)
+        request = httpx2.Request(
             "POST",
             self._url,
-            content=content,
             headers=headers,
-            timeout=http.timeout if seconds is None else seconds,
+            content=content,
+            extensions={"timeout": timeout.as_dict()},
         )
         return await http.send(request, stream=True)
 
