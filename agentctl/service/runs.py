@@ -52,6 +52,15 @@ class Started(NamedTuple):
 class RunOperations(RunStarts):
     """Operations on the runs of agents, teams and workflows."""
 
+    def require_open(self, kind: ComponentKind, component_id: str) -> None:
+        """Refuse a run before its request is read, if it would be refused now.
+
+        Raises:
+            NotFound: the component is not configured.
+            Unavailable: the process shuts down, or live runs wait for connections.
+        """
+        self.hosting.engine.check_open(self.lookups.component_database(kind, component_id))
+
     async def create_run(
         self,
         kind: ComponentKind,

@@ -171,7 +171,7 @@ class Engine:
                 wait.
             Unavailable: the process shuts down, or live runs wait for connections.
         """
-        self._check_open(self._databases[component.database])
+        self.check_open(self._databases[component.database])
         # A free slot is for the runs that wait already.
         is_full = self.free_slots <= 0 or self.claims.has_waiting(component.database)
         if is_full and not background and component.on_busy != "enqueue":
@@ -253,7 +253,8 @@ class Engine:
                 self._starts.end(run.run_id)
         return run
 
-    def _check_open(self, database: Database) -> None:
+    def check_open(self, database: Database) -> None:
+        """Raise Unavailable if the process shuts down, or live runs wait for connections."""
         if self.draining:
             raise errors.Unavailable("The server is shutting down")
         if database.is_late:
@@ -402,7 +403,7 @@ class Engine:
             Unavailable: the process shuts down, or the database does not answer.
         """
         database = self._databases[component.database]
-        self._check_open(database)
+        self.check_open(database)
         planned = await plan_summary(database, session_id)
         if planned is None:
             return None

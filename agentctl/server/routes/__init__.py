@@ -113,7 +113,7 @@ async def create_run(
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs` and the same of the other kinds."""
     operations = call.operations
-    operations.require_component(kind, component_id)
+    operations.require_open(kind, component_id)
     body = await BODIES["create_run"].read(call)
     request = build_run_request(RunRequest, body, idempotency_key)
     return await _respond_to_start(
