@@ -61,11 +61,14 @@ class FilterRange(NamedTuple):
     Attributes:
         found: the condition that uses the index, with that on the owner if it is part of the index.
         compared: the same condition for single rows.
+        order: the column of the index. Without this order PostgreSQL reads the table itself for a
+            frequent value, also if no row near its beginning has it; empty if no value is frequent.
     """
 
     found: Conditions
     compared: Conditions
     maximum: int
+    order: str = ""
 
 
 def find_by_prefix(
@@ -76,7 +79,7 @@ def find_by_prefix(
         return []
     found = (owner or Conditions()).with_prefix(column, prefix, name)
     single = Conditions().with_prefix(f"{column} || ''", prefix, name or column)
-    return [FilterRange(found, single, MAXIMUM_READ)]
+    return [FilterRange(found, single, MAXIMUM_READ, column)]
 
 
 def build_lead(columns: str, covered: str = "", *conditions: str) -> Lead:
@@ -128,6 +131,7 @@ class Filtered:
         """Sort the rows of the first range that has few, or compare rows in the list's order."""
         for each in self.ranges:
             rows = f"SELECT 1 FROM {self.listing.table} WHERE {' AND '.join(each.found.texts)}"
+            rows += f" ORDER BY {each.order}" if each.order else ""
             counted = Sql(f"SELECT count(*) FROM ({rows} LIMIT :searched) AS counted")
             size = yield Statement(counted, {**each.found.values, "searched": each.maximum + 1})
             if size[0][0] <= each.maximum:

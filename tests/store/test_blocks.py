@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 
 from agentctl.admin.doctor.runs import NEWEST_RUNS
 from agentctl.admin.runs_doctor.find import MAXIMUM_WAITING, PAGE_SIZE
 from agentctl.config import settings
+from agentctl.interface.requests.administration import AuditFilter
 from agentctl.store import compared
 from agentctl.store.repositories import (
     approvals,
+    audit,
     events,
     integrity,
     lists,
@@ -24,6 +28,7 @@ from agentctl.store.repositories import (
     usage_reads,
     workers,
 )
+from agentctl.store.visibility import EVERYONE
 from tests.benchmarks import blocks
 from tests.benchmarks.other_pages import build_reads
 from tests.benchmarks.population import START, YEAR, Population
@@ -73,6 +78,9 @@ DOCTOR = {
 }
 """The reads of a database by `agentctl doctor`, without those of its size."""
 
+AUDIT_BLOCKS = 200
+"""Blocks of a page of the audit log that no entry matches: its windows have 15,000 entries here."""
+
 BLOCKS_OF_RUN = 12
 """Blocks of a run and of its session, with their indexes."""
 
@@ -93,6 +101,18 @@ async def check_doctor(counter: blocks.Counter) -> None:
         found = await counter.count(work)
         bound = NEWEST_RUNS * BLOCKS_OF_RUN if name == "newest" else blocks.MAXIMUM_BLOCKS
         assert found <= bound, (name, found)
+
+
+async def check_late_names(connection: asyncpg.Connection[Any], counter: blocks.Counter) -> None:
+    """Check a page for a frequent beginning of names that no row near that of the table has."""
+    part = {"sort": "created_at", "after": blocks.MIDDLE, "total": (5, True)}
+    page = blocks.Case("sessions", {"session_name": "q"}, EVERYONE, part)
+    in_order = await counter.count(page.query())
+    late = "(lower(session_name) LIKE 'q%'), md5(session_id)"
+    await connection.execute(f"CREATE INDEX late ON sessions ({late})")
+    await connection.execute("CLUSTER sessions USING late; ANALYZE sessions")
+    found = await counter.count(page.query())
+    assert found < in_order + 200, (found, in_order)
 
 
 def test_pages_of_sqlite_read_a_bounded_number_of_blocks(tmp_path: Path) -> None:
@@ -129,7 +149,11 @@ def test_pages_of_postgresql_read_a_bounded_number_of_blocks(postgres_url: str) 
             counter = blocks.PostgresCounter(connection)
             await check_doctor(counter)
             await check_reads(counter, is_sqlite=False)
-            return await blocks.count_all(counter, every=False)
+            unknown = AuditFilter(principal="absent", since=START + YEAR // 2)
+            assert await counter.count(audit.list_page(unknown)) < AUDIT_BLOCKS
+            found = await blocks.count_all(counter, every=False)
+            await check_late_names(connection, counter)
+            return found
 
     try:
         check(asyncio.run(count()))

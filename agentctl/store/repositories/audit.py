@@ -38,6 +38,9 @@ MAXIMUM_WINDOW = 8_000
 MAXIMUM_READ = 400
 """Rows of one filter that a page compares with the others."""
 
+LAST_ROWS = 250
+"""Rows at the end of a window whose times show if older rows may follow."""
+
 EARLIEST = -(2**63)
 """A time before all others."""
 
@@ -99,7 +102,10 @@ def _build_window(condition: str) -> Sql:
 _WINDOWS = {name: _build_window(f"{name} = :{name}") for name in _FILTERS}
 _SINCE = _build_window("at >= :since")
 
-_TIMES = Sql("SELECT max(at), min(at) FROM audit_log WHERE seq >= :floor AND seq < :before")
+_TIMES = Sql(
+    "SELECT max(at), min(at) FROM (SELECT at FROM audit_log WHERE seq >= :floor AND seq < :before"
+    " ORDER BY seq LIMIT :rows) AS last"
+)
 
 _NEWEST_TIME = Sql("SELECT at FROM audit_log WHERE seq = (SELECT max(seq) FROM audit_log)")
 
@@ -135,7 +141,7 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
     The index of one filter finds rows, with which the others are compared. The page ends early
     after `MAXIMUM_READ` of these rows, and with `since` after `MAXIMUM_WINDOW`. A row may be older
     than rows with smaller numbers, because a clock was set back. So the read stops at `since` only
-    if all rows of a window are older.
+    if the last `LAST_ROWS` of a window are all older.
 
     Args:
         before: only rows with a smaller number.
@@ -169,7 +175,7 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
         if is_compared and not left:
             return AuditRowPage(rows, found[-1].seq, found[-1].at)
         if filter.since is not None:
-            ((newest, oldest),) = yield Statement(_TIMES, window)
+            ((newest, oldest),) = yield Statement(_TIMES, {**window, "rows": LAST_ROWS})
             if newest is not None and newest < since:
                 break
             if size > MAXIMUM_WINDOW and before > lowest:

@@ -103,7 +103,7 @@ def list_runs(
         ended = Conditions().with_condition(
             "finished_at + 0 >= :finished_after", finished_after=after
         )
-        ranges.append(FilterRange(found, ended, MAXIMUM_READ))
+        ranges.append(FilterRange(found, ended, MAXIMUM_READ, "finished_at"))
     equal = _get_run_columns(filter)
     filtered = Filtered(
         listing,
@@ -252,7 +252,7 @@ def list_sessions(
         # Its index is in the order of the creation. The bound, true for every session, lets SQLite
         # choose it. `equal` has the same filter for single rows.
         found = Conditions(("created_at >= 0",)).with_equal(component_id=filter.component_id)
-        ranges.append(FilterRange(found, Conditions(), MAXIMUM_READ))
+        ranges.append(FilterRange(found, Conditions(), MAXIMUM_READ, "created_at"))
     filtered = Filtered(
         SESSIONS, SESSION_LEADS[page.sort], visibility, _get_columns(filter), _match_few(filter),
         compared, ranges, times, totals,
