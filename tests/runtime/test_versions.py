@@ -202,6 +202,15 @@ def test_code_of_an_installed_package_counts_by_its_version() -> None:
     assert list(read_code([f"{httpx2.__name__}:AsyncClient"])) == ["package httpx2"]
 
 
+def test_files_of_agentctl_do_not_count(project: Project) -> None:
+    text = "import agentctl.errors\n" + FILES["version_agents.py"]
+    project.write("version_agents.py", text)
+    before = project.versions()
+    project.write("agentctl/__init__.py", "")
+    project.write("agentctl/errors.py", "")
+    assert project.changed(before) == set()
+
+
 def test_files_of_code_are_bounded(project: Project) -> None:
     names = [f"version_part_{number}" for number in range(MAXIMUM_FILES + 50)]
     for name in names:

@@ -9,7 +9,7 @@ release of agentctl with a new key changes no version.
 
 The source files are the file of a module that the configuration names, and those that it imports
 from the same folder of `sys.path`, read from the syntax trees: nothing is imported. Of a module of
-an installed package its name and version count instead.
+an installed package its name and version count instead. Files of agentctl do not count.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def _read_files(module_name: str, file: Path) -> dict[str, str]:
         if path.suffix == ".py" and len(text) <= MAXIMUM_BYTES:
             package = path.parent.relative_to(folder).parts
             for name in _list_imports(text, package):
-                waiting += _find_module(folder, name)
+                if name.partition(".")[0] != "agentctl":
+                    waiting += _find_module(folder, name)
     return found
 
 
