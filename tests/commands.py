@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+import typer.main
+
 from agentctl.cli import root
 from agentctl.cli.app import main
 from agentctl.cli.io import IO
@@ -23,6 +25,7 @@ __all__ = ["Result", "run_command", "shift_clock", "stay_in_hour"]
 
 # A process runs one command. Typer takes as long to build it from its function as to run it.
 root._load_command = functools.cache(root._load_command)
+typer.main.get_params_from_function = functools.cache(typer.main.get_params_from_function)
 
 
 @dataclass(frozen=True)
