@@ -17,16 +17,20 @@ def wait_for(
     seconds: float = 60.0,
     problem: object = "the condition was not met in time",
 ) -> Any:
-    """Wait for a condition, checked every 10 ms, and return its first true value.
+    """Wait for a condition, checked after 10 to 50 ms, and return its first true value.
+
+    Most conditions ask a server or read a file, so they are checked more and more rarely.
 
     Args:
         seconds: time after which the test fails.
         problem: the text of the failure, or a function that returns it then.
     """
     deadline = time.monotonic() + seconds
+    pause = 0.01
     while not (met := condition()):
         assert time.monotonic() < deadline, problem() if callable(problem) else problem
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
     return met
 
 
