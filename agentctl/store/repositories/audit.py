@@ -30,16 +30,14 @@ DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` reads: other writers wait for it."""
 
 FIRST_WINDOW = 1_000
-"""Rows in the first window of a read. Each further window is twice as large."""
+"""Rows in the first window of a read; each further one is twice as large. The times of as many rows
+at the end of a window show if older rows may follow."""
 
 MAXIMUM_WINDOW = 8_000
 """Rows in the last window of a read with `since`, which reads 15,000 rows then."""
 
 MAXIMUM_READ = 400
 """Rows of one filter that a page compares with the others."""
-
-LAST_ROWS = 250
-"""Rows at the end of a window whose times show if older rows may follow."""
 
 EARLIEST = -(2**63)
 """A time before all others."""
@@ -141,7 +139,7 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
     The index of one filter finds rows, with which the others are compared. The page ends early
     after `MAXIMUM_READ` of these rows, and with `since` after `MAXIMUM_WINDOW`. A row may be older
     than rows with smaller numbers, because a clock was set back. So the read stops at `since` only
-    if the last `LAST_ROWS` of a window are all older.
+    if the last `FIRST_WINDOW` rows of a window are all older.
 
     Args:
         before: only rows with a smaller number.
@@ -175,7 +173,7 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
         if is_compared and not left:
             return AuditRowPage(rows, found[-1].seq, found[-1].at)
         if filter.since is not None:
-            ((newest, oldest),) = yield Statement(_TIMES, {**window, "rows": LAST_ROWS})
+            ((newest, oldest),) = yield Statement(_TIMES, {**window, "rows": FIRST_WINDOW})
             if newest is not None and newest < since:
                 break
             if size > MAXIMUM_WINDOW and before > lowest:
