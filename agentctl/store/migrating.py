@@ -22,7 +22,9 @@ EXACT_COUNT_LIMIT = 100_000
 
 _TABLES = ("sessions", "runs")
 
-_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {{}} LIMIT {EXACT_COUNT_LIMIT + 1}) AS counted"
+# In the order of the table: each row of another index is looked up in the map of visible pages.
+_COUNTED = f"SELECT 1 FROM {{}} ORDER BY created_at LIMIT {EXACT_COUNT_LIMIT + 1}"
+_COUNT = f"SELECT count(*) FROM ({_COUNTED}) AS counted"
 
 _ROWID = "SELECT max(rowid) FROM {}"
 

@@ -14,7 +14,7 @@ from agentctl.admin.doctor.runs import NEWEST_RUNS
 from agentctl.admin.runs_doctor.find import MAXIMUM_WAITING, PAGE_SIZE
 from agentctl.config import settings
 from agentctl.interface.requests.administration import AuditFilter
-from agentctl.store import compared
+from agentctl.store import compared, migrating
 from agentctl.store.repositories import (
     approvals,
     audit,
@@ -81,7 +81,7 @@ DOCTOR = {
 AUDIT_BLOCKS = 200
 """Blocks of a page of the audit log that no entry matches: its windows have 15,000 entries here."""
 
-BLOCKS_OF_RUN = 12
+BLOCKS_OF_RUN = 6
 """Blocks of a run and of its session, with their indexes."""
 
 
@@ -148,6 +148,9 @@ def test_pages_of_postgresql_read_a_bounded_number_of_blocks(postgres_url: str) 
         async with ConnectedTo(entry) as connection:
             counter = blocks.PostgresCounter(connection)
             await check_doctor(counter)
+            for table in ("runs", "sessions"):
+                plan = await connection.fetch(f"EXPLAIN {migrating._COUNT.format(table)}")
+                assert f"{table}_by_created" in str(plan)
             await check_reads(counter, is_sqlite=False)
             unknown = AuditFilter(principal="absent", since=START + YEAR // 2)
             assert await counter.count(audit.list_page(unknown)) < AUDIT_BLOCKS

@@ -35,7 +35,7 @@ LATE_SECONDS = 300
 """Time after which work that was due is late. Rows may be deleted a day later, because a process
 that doubts its clock waits for a day."""
 
-NEWEST_RUNS = 2_000
+NEWEST_RUNS = 500
 """Ended runs of a database that are read; `agentctl runs doctor` reads all."""
 
 NEWEST_SECONDS = 2.0
