@@ -14,7 +14,9 @@ from agentctl.admin.doctor.runs import NEWEST_RUNS
 from agentctl.admin.runs_doctor.find import MAXIMUM_WAITING, PAGE_SIZE
 from agentctl.config import settings
 from agentctl.interface.requests.administration import AuditFilter
+from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.store import compared, migrating
+from agentctl.store.listing import Slice
 from agentctl.store.repositories import (
     approvals,
     audit,
@@ -81,6 +83,9 @@ DOCTOR = {
 AUDIT_BLOCKS = 200
 """Blocks of a page of the audit log that no entry matches: its windows have 15,000 entries here."""
 
+TOPIC_BLOCKS = 300
+"""Blocks of a page of memories with a topic: those of 25 memories, and of 21 rows."""
+
 BLOCKS_OF_RUN = 6
 """Blocks of a run and of its session, with their indexes."""
 
@@ -113,6 +118,22 @@ async def check_late_names(connection: asyncpg.Connection[Any], counter: blocks.
     await connection.execute("CLUSTER sessions USING late; ANALYZE sessions")
     found = await counter.count(page.query())
     assert found < in_order + 200, (found, in_order)
+
+
+async def check_frequent_topic(
+    connection: asyncpg.Connection[Any], counter: blocks.Counter
+) -> None:
+    """Check a page of a topic of many memories: only those that are compared are looked up."""
+    numbers = "FROM generate_series(1, 50000) AS number"
+    await connection.execute(
+        "INSERT INTO memories (memory_id, user_id, created_at, updated_at, topics, memory)"
+        f" SELECT 'memory ' || number, 'user', number, number, '[]', '' {numbers};"
+        "INSERT INTO memory_terms (memory_id, user_id, updated_at, term)"
+        f" SELECT 'memory ' || number, 'user', number, 'topic:food' {numbers};"
+        "ANALYZE memories; ANALYZE memory_terms"
+    )
+    page = memories.list_page(MemoryFilter(topics=("food",)), EVERYONE, Slice())
+    assert await counter.count(page) < TOPIC_BLOCKS
 
 
 def test_pages_of_sqlite_read_a_bounded_number_of_blocks(tmp_path: Path) -> None:
@@ -156,6 +177,7 @@ def test_pages_of_postgresql_read_a_bounded_number_of_blocks(postgres_url: str) 
             assert await counter.count(audit.list_page(unknown)) < AUDIT_BLOCKS
             found = await blocks.count_all(counter, every=False)
             await check_late_names(connection, counter)
+            await check_frequent_topic(connection, counter)
             return found
 
     try:

@@ -250,6 +250,8 @@ def _has_term(term: Conditions, owner: str | None) -> Conditions:
     condition = " AND ".join(term.texts)
     if owner is None:
         terms = "memory_terms WHERE memory_terms.memory_id = memories.memory_id"
-        return Conditions((f"EXISTS (SELECT 1 FROM {terms} AND {condition})",), term.values)
+        # Without an offset PostgreSQL reads all memories with the term into a table of hashes.
+        first = f"SELECT 1 FROM {terms} AND {condition} LIMIT 1 OFFSET 0"
+        return Conditions((f"EXISTS ({first})",), term.values)
     ids = f"SELECT memory_id FROM memory_terms WHERE user_id = :owner AND {condition}"
     return Conditions((f"memory_id IN ({ids})",), {**term.values, "owner": owner})
