@@ -66,7 +66,8 @@ class SpanQueue(SpanProcessor):
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.dropped = 0
-        self._size = _read_queue_size()
+        text = os.environ.get(QUEUE_VARIABLE, "")
+        self._size = int(text) if text.isdecimal() and int(text) > 0 else QUEUE_SIZE
         self._waiting = 0
         self._lock = threading.Lock()
         self._exporter = exporter
@@ -124,11 +125,6 @@ class _CountingExporter(SpanExporter):
         self._queue.close_exporter()
 
 
-def _read_queue_size() -> int:
-    text = os.environ.get(QUEUE_VARIABLE, "")
-    return int(text) if text.isdecimal() and int(text) > 0 else QUEUE_SIZE
-
-
 class _Provider(TracerProvider):
     """The provider for the spans of libraries and of the code of users."""
 
@@ -148,7 +144,9 @@ class OtlpTracer:
         # They write several lines for each batch that the collector does not take.
         for name in _EXPORTERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        resource = _build_resource(settings)
+        resource = Resource.create({SERVICE_VERSION: __version__})
+        if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+            resource = resource.merge(Resource({SERVICE_NAME: settings.server.id}))
         base = self._settings.endpoint.rstrip("/")
         self._queue = SpanQueue(OTLPSpanExporter(endpoint=f"{base}/v1/traces" if base else None))
         self._builder = SpanBuilder(settings, resource)
@@ -305,10 +303,3 @@ def _describe_lost(lost: LostRun, first: logs.RunTrace) -> EndedLeg:
         transcript.spans.take_ended(),
         is_recovered=True,
     )
-
-
-def _build_resource(settings: Settings) -> Resource:
-    found = Resource.create({SERVICE_VERSION: __version__})
-    if str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
-        found = found.merge(Resource({SERVICE_NAME: settings.server.id}))
-    return found
