@@ -18,18 +18,16 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRequests, Unavailable
-from agentctl.interface.requests import FULL_VIEW, SUMMARY_VIEW, ResumeRequest
+from agentctl.interface.requests import FULL_VIEW, SUMMARY_VIEW, ResumeRequest, RunView, StreamEvent
 from agentctl.records.kinds import ComponentRef, Record, component_of_run
 from agentctl.records.phase import describe_wait
-from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.runs import FINAL_STATUSES, RunRecord
 
 if TYPE_CHECKING:
     import asyncio
 
     from agentctl.cli.show.transcript.live import LiveTranscript
-    from agentctl.interface.requests import RunView, StreamEvent
     from agentctl.records.document import Document
-    from agentctl.records.runs import RunRecord
 
 IDLE_SECONDS = 1.5
 """Seconds without an event after which the command checks if the run still has a worker."""

@@ -16,8 +16,8 @@ from agentctl.errors import NotFound, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, ResumeRequest, RunFilter
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.interface.requests.lists import Read, read_rows
-from agentctl.records.approvals import ApprovalRecord
-from agentctl.records.document import build_document
+from agentctl.records.approvals import ApprovalPage, ApprovalRecord
+from agentctl.records.document import Document, build_document
 from agentctl.records.events import EventKind, parse_event
 from agentctl.records.kinds import component_of_run, find_component
 from agentctl.records.routes import operation_ids
@@ -25,8 +25,6 @@ from agentctl.records.routes import operation_ids
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
     from agentctl.interface.operations import Operations
-    from agentctl.records.approvals import ApprovalPage
-    from agentctl.records.document import Document
     from agentctl.records.sessions import PageMeta
 
 MAXIMUM_ROWS = 1_000

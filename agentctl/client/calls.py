@@ -17,14 +17,12 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from agentctl.interface.operations import Operations
 from agentctl.interface.requests.lists import read_rows
-
-if TYPE_CHECKING:
-    from agentctl.interface.operations import Operations
-    from agentctl.records.document import Document
-    from agentctl.remote import RemoteOperations
+from agentctl.records.document import Document
+from agentctl.remote import RemoteOperations
 
 P = ParamSpec("P")
 R = TypeVar("R")

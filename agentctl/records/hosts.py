@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 
 
 def is_loopback_host(host: str) -> bool:

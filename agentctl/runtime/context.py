@@ -22,18 +22,17 @@ from typing import (
     get_origin,
 )
 
-from agentctl.agents import File, RunContext
+from agentctl.agents import File, Memories, RunContext
 from agentctl.light_dataclass import dataclass
 from agentctl.records.files import FileReference
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.files import FileAccess, load_references
-from agentctl.runtime.pauses import CallOutcome, Decided, to_text
+from agentctl.runtime.pauses import CallOutcome, Decided, Journal, Leg, to_text
 from agentctl.runtime.transcript.context_window import PAGE_CHARACTERS, Omission, read_page
-from agentctl.runtime.transcript.events import Compacted, ProgressReported
+from agentctl.runtime.transcript.events import Compacted, ProgressReported, RunEvent
 from agentctl.work.run_scope import current_call
 
 if TYPE_CHECKING:
-    from agentctl.agents import Memories
     from agentctl.agents.waiting import Replayer
     from agentctl.config.settings import Limits
     from agentctl.records.events import OmissionKind
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
     from agentctl.records.run_spec import RunSpec
     from agentctl.records.store_items import ItemPut, ItemSearch, Namespace, StoreItem
     from agentctl.runtime.component import Component
-    from agentctl.runtime.files import FileAccess
-    from agentctl.runtime.pauses import Journal, Leg
-    from agentctl.runtime.transcript.events import RunEvent
     from agentctl.runtime.transcript.history import SessionState
     from agentctl.runtime.transcript.transcript import Transcript
 

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import itertools
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -21,8 +21,6 @@ from agentctl.config.upkeep import Files
 from agentctl.store.threads import call_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from obstore import ObjectMeta
     from obstore.store import S3Config
 

@@ -26,14 +26,13 @@ from agentctl.cli.show.output import FieldsOutput, write_json, write_line
 from agentctl.cli.show.table import Column, Columns, format_time, plain_columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.config import find_config_file, load_settings
-from agentctl.config.settings import Algorithm
+from agentctl.config.settings import Algorithm, Authorization, Settings
 from agentctl.errors import Conflict, InvalidConfiguration, InvalidKey, UsageError
 from agentctl.records.times import format_optional_time, format_rfc3339, format_span, now
 
 if TYPE_CHECKING:
     from agentctl.auth.keys.rotation import JwksFile, Rotation
     from agentctl.auth.tokens.jws import KeySet
-    from agentctl.config.settings import Authorization, Settings
 
 app = CommandApp(
     help="Generate, list, publish and rotate signing keys.",

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +21,6 @@ from agentctl.errors import InvalidToken, UsageError
 from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from agentctl.config.settings import Settings
 
 app = CommandApp(

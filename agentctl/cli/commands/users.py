@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from agentctl.cli.archives import OLDEST_FIRST, Archive, Member, Pieces, name_content, one_text
 from agentctl.cli.help import CommandApp
@@ -32,10 +32,8 @@ from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import Read, read_rows
 from agentctl.interface.requests.memories import MemoryFilter
+from agentctl.records.personal_data import PersonalDataRecord
 from agentctl.records.times import DAY, format_rfc3339, now
-
-if TYPE_CHECKING:
-    from agentctl.records.personal_data import PersonalDataRecord
 
 app = CommandApp(
     help="Export and erase the data of a person.",

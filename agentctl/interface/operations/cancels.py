@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from agentctl.errors import AgentctlError, Unavailable
+from agentctl.interface.operations import Operations
 from agentctl.interface.requests import MAXIMUM_CANCEL_WAIT, CancelRequest
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import ComponentRef
-
-if TYPE_CHECKING:
-    from agentctl.interface.operations import Operations
-    from agentctl.records.runs import CancelRecord
+from agentctl.records.runs import CancelRecord
 
 POLL_SECONDS = 0.1
 """Pause between two requests for the same run, in case the server returns at once."""

@@ -14,10 +14,10 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from agentctl import errors
-from agentctl.config.settings import Agent, Settings, Team
+from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.config.upkeep import Budget
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.sessions import TOKEN_COUNTERS
@@ -27,6 +27,7 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.call_fitting import find_listed, is_listed
 from agentctl.runtime.transcript.transcript import Transcript
+from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import quotas
 from agentctl.store.repositories.quotas import Used
@@ -35,11 +36,6 @@ from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE, Visibility
 from agentctl.work.event_loop import Tasks, retrieve_exception, retry_while_unavailable
 from agentctl.work.run_scope import outside_run
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Model, Settings
-    from agentctl.store.database import Database, Work
-
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import build_files
 from agentctl.runtime.models.answering import call_model
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
-from agentctl.runtime.models.calls import UNKNOWN_REASON, ModelAnswer, build_result
-from agentctl.runtime.models.structured_output import InvalidAnswer
+from agentctl.runtime.models.calls import UNKNOWN_REASON, ModelAnswer, ModelCall, build_result
+from agentctl.runtime.models.structured_output import InvalidAnswer, OutputSchema
 from agentctl.runtime.pauses import Journal, Parked, Paused, WaitingCall
 from agentctl.runtime.tools.memories import add_memories
 from agentctl.runtime.transcript.conversation import Conversation
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.models.calls import ModelCall
-    from agentctl.runtime.models.structured_output import OutputSchema
 
 
 _log = logging.getLogger("agentctl.runtime")

@@ -25,23 +25,22 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
-from agentctl.records.components import ChangeRecord
-from agentctl.runtime.component import ComponentVersion
+from agentctl.records.components import (
+    AgentRecord,
+    ChangeRecord,
+    ComponentMemory,
+    MemberRecord,
+    ModelRecord,
+    StepRecord,
+    TeamRecord,
+    ToolRecord,
+    WorkflowRecord,
+)
+from agentctl.runtime.component import Component, ComponentVersion
 from agentctl.runtime.components.leadership import delegation_tools
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Model
-    from agentctl.records.components import (
-        AgentRecord,
-        ComponentMemory,
-        MemberRecord,
-        ModelRecord,
-        StepRecord,
-        TeamRecord,
-        ToolRecord,
-        WorkflowRecord,
-    )
-    from agentctl.runtime.component import Component
     from agentctl.runtime.components.catalog import Catalog
 
 

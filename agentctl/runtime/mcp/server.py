@@ -11,8 +11,9 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from agentctl.config.mcp_table import McpServer
 from agentctl.runtime.mcp.calls import (
     CONNECT_SECONDS,
     McpCall,
@@ -25,9 +26,6 @@ from agentctl.runtime.mcp.calls import (
 from agentctl.runtime.mcp.connection import Endpoint, HttpEndpoint, McpConnection
 from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
 from agentctl.work.event_loop import retrieve_exception
-
-if TYPE_CHECKING:
-    from agentctl.config.mcp_table import McpServer
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds before the first and before later attempts to connect again; each is twice as long."""

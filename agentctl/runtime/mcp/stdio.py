@@ -20,9 +20,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
 from agentctl.light_dataclass import dataclass
@@ -32,9 +33,6 @@ from agentctl.records.text import escape_controls, mask_secrets, replace_unstora
 from agentctl.runtime.failures import Turns
 from agentctl.runtime.mcp.calls import McpUnavailable
 from agentctl.runtime.mcp.library import Streams, build_error, get_message, parse_message, types
-
-if TYPE_CHECKING:
-    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 EXIT_SECONDS = 2.0
 """Time to exit after the end of stdin, and again after SIGTERM; then SIGKILL."""

@@ -16,30 +16,26 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentctl.agents import tool
+from agentctl.config import settings as config
 from agentctl.config.providers import PROVIDERS, require_extra, requires_key
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.items import DELEGATIONS
 from agentctl.records.text import new_id
-from agentctl.runtime.context import build_run_context
+from agentctl.runtime.context import RunEnvironment, build_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import show_files
 from agentctl.runtime.models.attempts import Attempts, ModelCounters, prepare_models
 from agentctl.runtime.models.calls import (
+    AnswerSink,
     ModelAnswer,
     ModelCall,
     ModelConnection,
     build_usage,
     clean_calls,
 )
-
-if TYPE_CHECKING:
-    from agentctl.config import settings as config
-    from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.models.calls import AnswerSink
-
 
 SLOW_WORDS = 200
 SLOW_SECONDS = 0.3

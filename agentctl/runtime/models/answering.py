@@ -33,14 +33,13 @@ from agentctl.runtime.models.calls import (
 )
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import OutputSchema
-from agentctl.runtime.tracing import enter_span
+from agentctl.runtime.tracing import Span, enter_span
 from agentctl.runtime.transcript.context_window import ContextMessages
 from agentctl.work.run_scope import outside_run
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.tracing import Span
 
 _EMPTY_ANSWER_REASONS = {
     "length": "the answer was cut off before it began",

@@ -17,16 +17,14 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.strict import has_too_many_values
 from agentctl.records.text import new_id, replace_unstorable
-from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
-from agentctl.runtime.files import LoadedFile
+from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError, FailureCode
+from agentctl.runtime.files import FileAccess, FileKind, LoadedFile
 from agentctl.runtime.json_values import NOT_AN_OBJECT, clean_json_value
 from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.failures import FailureCode
-    from agentctl.runtime.files import FileAccess, FileKind
     from agentctl.runtime.models.structured_output import OutputSchema
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_ai.messages import (
     BinaryContent,
@@ -22,11 +22,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.usage import UsageBase
 
 from agentctl.runtime.files import LoadedFile, load_files
-from agentctl.runtime.models.calls import build_usage
+from agentctl.runtime.models.calls import ModelCall, ModelConnection, NativeMessage, build_usage
 from agentctl.runtime.transcript.history import complete_history
-
-if TYPE_CHECKING:
-    from agentctl.runtime.models.calls import ModelCall, ModelConnection, NativeMessage
 
 
 def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:

@@ -14,7 +14,7 @@ import orjson
 
 from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.context import RunHost, build_run_context, leave_out
+from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context, leave_out
 from agentctl.runtime.failures import STEP_BYTES, ExecutionError, Turns
 from agentctl.runtime.files import LoadedFile, Message, build_files, leave_out_files, load_files
 from agentctl.runtime.json_values import (
@@ -35,7 +35,6 @@ from agentctl.runtime.transcript.events import (
 from agentctl.work.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
-    from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.pauses import InputSchema
     from agentctl.runtime.tracing import Span
 

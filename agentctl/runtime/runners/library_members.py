@@ -28,17 +28,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now
+from agentctl.runtime.context import ReportedMember, RunEnvironment
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
-
-if TYPE_CHECKING:
-    from agentctl.runtime.context import ReportedMember, RunEnvironment
 
 MAXIMUM_MEMBERS = 1_000
 """Maximum number of members of a library in one leg of a run."""

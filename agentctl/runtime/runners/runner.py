@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Collection
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.times import now
-from agentctl.runtime.context import ContextMisuse
+from agentctl.runtime.context import ContextMisuse, RunEnvironment
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.access import current_access
-from agentctl.runtime.pauses import Parked, Paused
+from agentctl.runtime.pauses import InputSchema, Parked, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
 from agentctl.runtime.runners.library_members import complete_members, fail_members, pause_members
-
-if TYPE_CHECKING:
-    from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.pauses import InputSchema
 
 _INCOMPLETE = ("length", "content_filter")
 """Finish reasons of an answer that its provider has cut."""

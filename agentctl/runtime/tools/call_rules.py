@@ -19,13 +19,13 @@ from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy
-from agentctl.runtime.context import RunHost, build_run_context
+from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context
 from agentctl.runtime.json_values import NotSerializable
 from agentctl.runtime.mcp.definitions import build_public_name
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.external import ExternalAction, check_arguments
 from agentctl.runtime.tools.functions import InvalidArguments, Tool, result_to_text
-from agentctl.runtime.transcript.conversation import CallRule, Conversation
+from agentctl.runtime.transcript.conversation import Action, CallRule, Conversation
 from agentctl.work.event_loop import TooManyAbandonedThreads, wait_until_done
 from agentctl.work.started_work import CodeScope
 from agentctl.work.unstopped import abandon_task, run_in_thread
@@ -33,9 +33,7 @@ from agentctl.work.unstopped import abandon_task, run_in_thread
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
-    from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.mcp.actions import McpAction
-    from agentctl.runtime.transcript.conversation import Action
 
 
 _log = logging.getLogger("agentctl.runtime")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
-from agentctl.records.run_spec import REQUIRED
+from agentctl.records.run_spec import REQUIRED, RunSpec
 from agentctl.records.text import check_json, find_json_problem
 from agentctl.runtime.json_schema import (
     check_request_schemas,
@@ -28,7 +28,6 @@ from agentctl.runtime.tools.memories import OwnAction
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
-    from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.transcript.conversation import Conversation
 
 MAXIMUM_BYTES = 65_536

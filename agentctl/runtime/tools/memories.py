@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from agentctl.errors import AgentctlError, QuotaExceeded, ValidationFailed
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.transcript.conversation import Action
+from agentctl.runtime.transcript.conversation import Action, Conversation
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories, Memory
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.transcript.conversation import Conversation
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy, hash_value
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.context import perform_decided
+from agentctl.runtime.context import RunEnvironment, perform_decided
 from agentctl.runtime.failures import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, ExecutionError, check_parts
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.pauses import (
@@ -34,7 +34,6 @@ from agentctl.work.run_scope import CurrentCall, current_call
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.context import RunEnvironment
 
 _COMPLETE_REASONS = {"stop", "tool_call"}
 """Finish reasons with which the tool calls of an answer have arrived completely."""

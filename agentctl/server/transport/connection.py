@@ -10,8 +10,9 @@ import asyncio
 import select
 from asyncio import TimerHandle
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
+from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -22,9 +23,6 @@ from uvicorn.protocols.http.httptools_impl import (
 from agentctl.errors import AgentctlError, InternalError, TooLarge
 from agentctl.records.text import new_id
 from agentctl.server.answers import add_common_headers, error_response
-
-if TYPE_CHECKING:
-    from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent
 
 MAXIMUM_DRAINED_BYTES = 65_536
 """An unwanted body up to this size is read to its end, so that the connection can be kept."""

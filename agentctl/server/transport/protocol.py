@@ -22,10 +22,11 @@ import logging
 import re
 from collections.abc import Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 import httptools
+from uvicorn._types import HTTPScope
 
 from agentctl.errors import AgentctlError, BadRequest, HeaderTooLarge
 from agentctl.records.logs import set_log_context
@@ -39,9 +40,6 @@ from agentctl.server.transport.connection import (
     TimedConnection,
     error_response_bytes,
 )
-
-if TYPE_CHECKING:
-    from uvicorn._types import HTTPScope
 
 HeaderFields = Sequence[tuple[bytes, bytes]]
 

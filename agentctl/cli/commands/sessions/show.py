@@ -33,6 +33,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.show.transcript.pages import (
     Pager,
     TranscriptOutput,
+    TranscriptPage,
     create_page,
     print_transcript,
     write_at_once,
@@ -52,7 +53,7 @@ from agentctl.interface.requests import (
 from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import read_rows
 from agentctl.light_dataclass import dataclass
-from agentctl.records.document import build_document
+from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.sessions import ExportFormat, SessionView
@@ -61,8 +62,6 @@ from agentctl.transcripts.runs import CausesReader, SessionRuns, read_members
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.live import LiveTranscript
-    from agentctl.cli.show.transcript.pages import TranscriptPage
-    from agentctl.records.document import Document
 
 LAST_USED = SessionFilter(page=Page(sort_by="updated_at"))
 

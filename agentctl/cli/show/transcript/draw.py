@@ -7,8 +7,8 @@ Facts are at the right margin. No line is wider than the console.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from rich.console import Console, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
@@ -46,10 +46,6 @@ from agentctl.transcripts.texts import (
     get_look,
 )
 from agentctl.transcripts.timeline import draw_timeline
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
 
 MINIMUM_WIDTH, MAXIMUM_WIDTH = 40, 100
 """Columns of a transcript; a wider terminal leaves the rest empty."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markdown import Heading, ImageItem, Markdown, MarkdownElement, TableElement, TextElement
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -19,10 +21,6 @@ from rich.table import Table
 from rich.text import Text
 
 from agentctl.records.text import escape_controls
-
-if TYPE_CHECKING:
-    from markdown_it.token import Token
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 MAXIMUM_WIDTH = 10_000
 """Columns at which a table is measured: no cell is narrower than its longest word."""
