@@ -25,7 +25,7 @@ from typing import Any
 from agentctl import errors
 from agentctl.cli.files import replacing_private_file
 from agentctl.light_dataclass import dataclass
-from agentctl.records.text import is_component_id
+from agentctl.records.text import is_component_id, suggest_name
 
 _LINE_NUMBER = re.compile(r"line (\d+)")
 
@@ -106,7 +106,6 @@ def find_context(contexts: Contexts, name: str) -> Context:
     """Return the context with this name."""
     if name in contexts.by_name:
         return contexts.by_name[name]
-    from agentctl.records.text import suggest_name
 
     guess = suggest_name(name, contexts.by_name)
     raise errors.UsageError(

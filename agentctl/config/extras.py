@@ -10,6 +10,8 @@ import re
 import shlex
 import sys
 from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 _PACKAGE = "agentctl"
 
@@ -27,8 +29,6 @@ def build_extra_command(extra: str) -> str:
     """
     import json
     from importlib import metadata
-    from pathlib import Path
-    from urllib.parse import unquote, urlsplit
 
     try:
         distribution = metadata.distribution(_PACKAGE)
@@ -50,8 +50,6 @@ def build_install_command(*arguments: str) -> str:
     The environment of a container image cannot be changed; there it is the command that builds the
     image.
     """
-    from pathlib import Path
-
     if Path(sys.prefix, IMAGE_MARK).exists():
         packages = shlex.quote(f"EXTRAS={' '.join(arguments)}")
         return f"buildah build --format docker --build-arg {packages} -f {_CONTAINER_FILE} ."

@@ -43,6 +43,7 @@ from agentctl.store.repositories.personal_data import (
     Erased,
 )
 from agentctl.store.repositories.usage import NANODOLLARS, SumKey, Sums
+from agentctl.store.sqlite.thread import VACUUM_BYTES, rewrite_file
 
 EXPORTED_ITEMS = 20
 """Items of a store on one page: each has up to 256 KB."""
@@ -244,7 +245,6 @@ class PersonalDataOperations(OperationFamily):
                 db_id=entry.id, engine="postgres", bytes=None, vacuumed=False, log_emptied=False,
                 seconds=0.0,
             )  # fmt: skip
-        from agentctl.store.sqlite.thread import VACUUM_BYTES, rewrite_file
 
         maximum = {"auto": VACUUM_BYTES, "always": None, "never": -1}[erasure.vacuum]
         done = await rewrite_file(sqlite_path(entry.url), maximum)

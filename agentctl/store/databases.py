@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.store.database import Database, Outbox
+from agentctl.store.schema import check_version
 
 if TYPE_CHECKING:
     from agentctl.config import settings
@@ -38,7 +39,6 @@ def open_database(entry: settings.Database, *, create: bool) -> Database:
 
 def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
     """Open the database in a file. Raises the errors of `open_database`."""
-    from agentctl.store.schema import check_version
     from agentctl.store.sqlite.connection import add_path, check_file, mark_as_used
     from agentctl.store.sqlite.database import SqliteDatabase
     from agentctl.store.sqlite.schema import create_file, require_version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
@@ -104,7 +105,6 @@ async def open_reader(entry: Entry) -> AsyncIterator[Reader]:
 
         yield read
         return
-    from dataclasses import replace
 
     from agentctl.store.postgres.database import PostgresDatabase
 
@@ -181,8 +181,6 @@ async def migrate(entry: Entry, applied: Callable[[Migration], None]) -> None:
         Unavailable: the database cannot be used, or belongs to another program.
     """
     if not is_sqlite_url(entry.url):
-        from dataclasses import replace
-
         from agentctl.store.postgres.connection import open_connection
         from agentctl.store.postgres.schema import apply_pending
 

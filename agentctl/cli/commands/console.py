@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agentctl.cli.commands.token import USER_SCOPES_NAME, sign_token
+from agentctl.cli.durations import parse_until
 from agentctl.cli.options import Config
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import write_line
@@ -38,7 +39,6 @@ def console(
     import getpass
     import webbrowser
 
-    from agentctl.cli.durations import parse_until
     from agentctl.config import load_settings
 
     settings = load_settings(config)

@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from agentctl.cli.durations import parse_until
 from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.options import Config, Yes
 from agentctl.cli.parameters import flag, option
@@ -306,8 +307,6 @@ def rotate_key(
 def _start_rotation(
     rotation: Rotation, again: str, overlap: str, wait: float, *, keep: bool
 ) -> None:
-    from agentctl.cli.durations import parse_until
-
     span = parse_until(overlap, now=datetime.now(UTC))
     if rotation.removable:
         latest = _format_moment(max(rotation.removable.values()))

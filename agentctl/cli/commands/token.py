@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from agentctl.cli.durations import parse_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io, resolve_token
 from agentctl.cli.options import Config, GivenTokenFile, load_optional_settings
@@ -72,7 +73,6 @@ def mint_token(
 
     The admin scope grants everything and needs a confirmation, off a terminal --yes.
     """
-    from agentctl.cli.durations import parse_until
     from agentctl.config import load_settings
 
     span = parse_until(expires_in, now=datetime.now(UTC))

@@ -38,6 +38,7 @@ from agentctl.records.components import (
 )
 from agentctl.runtime.component import Component, ComponentVersion
 from agentctl.runtime.components.leadership import delegation_tools
+from agentctl.runtime.tools.memories import build_memory_actions
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Model
@@ -382,8 +383,6 @@ def list_own_tools(catalog: Catalog, component: Component) -> list[ToolRecord]:
     records = [tool.record() for tool in catalog.tools(component)]
     records += [action.record() for action in catalog.external_tools(component)]
     if spec.memory.mode == "tool":
-        from agentctl.runtime.tools.memories import build_memory_actions
-
         records += [action.record() for action in build_memory_actions(spec.memory)]
     return records
 

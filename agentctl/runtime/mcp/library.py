@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 import mcp
+from mcp.client import streamable_http
 from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter, ValidationError
 
@@ -76,8 +77,6 @@ def open_http(url: str, client: Any, message_bytes: int) -> AbstractAsyncContext
         client: the HTTP client, which bounds bodies.
         message_bytes: maximum size of an event.
     """
-    from mcp.client import streamable_http
-
     connect: Any = streamable_http.streamable_http_client
     limits = {} if IS_FIRST else {"max_sse_event_size": message_bytes}
     transport: AbstractAsyncContextManager[Any] = connect(url, http_client=client, **limits)

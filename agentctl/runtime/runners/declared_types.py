@@ -17,6 +17,8 @@ from typing import (
     get_type_hints,
 )
 
+from typing_extensions import TypedDict
+
 from agentctl.agents import RunContext
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.pauses import InputSchema, WrongInput
@@ -110,8 +112,6 @@ def _is_marked(hint: Any) -> bool:
 
 def _renew_typed_dicts(annotation: Any) -> Any:
     """Replace the typed dictionaries of `typing` in a type by those of typing_extensions."""
-    from typing_extensions import TypedDict
-
     if is_typed_dict(annotation):
         required, fields = annotation.__required_keys__, {}
         for name, hint in get_type_hints(annotation, include_extras=True).items():

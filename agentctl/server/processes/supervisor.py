@@ -21,14 +21,20 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
+from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Settings
 from agentctl.config.tables import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, Unavailable
 from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.observability.metrics_endpoint import MetricsChannel, gather_metrics
+from agentctl.server.observability.metrics_endpoint import (
+    MetricsChannel,
+    gather_metrics,
+    serve_metrics,
+)
 from agentctl.server.processes import worker_main
 from agentctl.server.processes.listener import Announcements, base_url, open_listeners
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
+from agentctl.store.databases import Databases
 from agentctl.work.event_loop import handle_signals, stop_signals
 
 END_SECONDS = 10.0
@@ -125,7 +131,6 @@ class Supervisor:
     def _publish_metrics(self) -> AbstractAsyncContextManager[None]:
         if self._metrics is None:
             return contextlib.nullcontext()
-        from agentctl.server.observability.metrics_endpoint import serve_metrics
 
         async def render() -> str:
             return await gather_metrics(
@@ -256,8 +261,6 @@ class Supervisor:
 
 async def prepare_databases(settings: Settings) -> None:
     """Create and migrate the databases, and raise the errors that every worker would raise."""
-    from agentctl.auth.verifier import Verifier
-    from agentctl.store.databases import Databases
 
     Verifier(settings)
     databases = Databases(settings, create=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal, NamedTuple
+from urllib.parse import quote
 
 import orjson
 
@@ -409,7 +410,5 @@ def find_audit_entries(user_id: str, after: int) -> Steps[tuple[list[AuditRow], 
 
 
 def _is_about(entry: AuditRow, user_id: str) -> bool:
-    from urllib.parse import quote
-
     names = {f"user:{user_id}", f"user:{quote(user_id, '@')}"}
     return entry.principal == user_id or not names.isdisjoint((entry.resource or "").split(","))
