@@ -144,11 +144,7 @@ class CauseReader:
     def __init__(self, settings: Settings) -> None:
         self._folder = None if settings.path is None else f"{settings.path.parent}{os.sep}"
         self._secrets = list_secrets(settings, os.environ)
-        names = [reference for team in settings.teams for reference in team.tools]
-        for agent in settings.agents:
-            names += [*agent.tools, agent.object, agent.deps, agent.output]
-        modules = (name.partition(":")[0].partition(".")[0] for name in names)
-        self._packages = frozenset(module for module in modules if module not in ("", "mcp"))
+        self._packages = _list_packages(settings)
 
     def read(self, error: BaseException, tool: str | None = None) -> dict[str, Any]:
         """Return the cause that an exception is, as a JSON object; control characters are escaped.
@@ -222,6 +218,14 @@ class Causes:
 def is_library(path: str) -> bool:
     """Return True for a file of the standard library or of an installed package."""
     return path.startswith((*_STANDARD_LIBRARY, "<")) or any(name in path for name in _INSTALLED)
+
+
+def _list_packages(settings: Settings) -> frozenset[str]:
+    names = [reference for team in settings.teams for reference in team.tools]
+    for agent in settings.agents:
+        names += [*agent.tools, agent.object, agent.deps, agent.output]
+    modules = (name.partition(":")[0].partition(".")[0] for name in names)
+    return frozenset(module for module in modules if module not in ("", "mcp"))
 
 
 def _walk(error: BaseException) -> Iterator[BaseException]:

@@ -141,9 +141,7 @@ class HeadSigner:
         rows = await self._database.read(audit.list_entries(after, last, limit), size="large")
         if not is_old and len(rows) < limit:
             return None
-        before = min(moment, await self._database.clock()) - self._table.keep_days * DAY
-        found = await self._database.read(audit.find_expired_seq(before))
-        expired = max(found, 0 if newest is None else newest.expired_seq)
+        expired = await self._find_expired_seq(newest, moment)
         number = 1 if newest is None else newest.number + 1
         token = await asyncio.to_thread(
             sign_head,
@@ -158,6 +156,11 @@ class HeadSigner:
         first, last = rows[0].seq, rows[-1].seq
         head = HeadRow(number, moment, first, last, len(rows), expired, token)
         return head if await self._database.write(audit.append_head(head)) else None
+
+    async def _find_expired_seq(self, newest: HeadRow | None, moment: int) -> int:
+        before = min(moment, await self._database.clock()) - self._table.keep_days * DAY
+        found = await self._database.read(audit.find_expired_seq(before))
+        return max(found, 0 if newest is None else newest.expired_seq)
 
     async def _copy(self, file: Path, newest: HeadRow) -> None:
         """Append the heads that the file lacks. The next sweep repeats a failed attempt."""

@@ -66,8 +66,7 @@ class SpanQueue(SpanProcessor):
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.dropped = 0
-        text = os.environ.get(QUEUE_VARIABLE, "")
-        self._size = int(text) if text.isdecimal() and int(text) > 0 else QUEUE_SIZE
+        self._size = _read_queue_size()
         self._waiting = 0
         self._lock = threading.Lock()
         self._exporter = exporter
@@ -125,6 +124,11 @@ class _CountingExporter(SpanExporter):
         self._queue.close_exporter()
 
 
+def _read_queue_size() -> int:
+    text = os.environ.get(QUEUE_VARIABLE, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else QUEUE_SIZE
+
+
 class _Provider(TracerProvider):
     """The provider for the spans of libraries and of the code of users."""
 
@@ -144,9 +148,7 @@ class OtlpTracer:
         # They write several lines for each batch that the collector does not take.
         for name in _EXPORTERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        resource = Resource.create({SERVICE_VERSION: __version__})
-        if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
-            resource = resource.merge(Resource({SERVICE_NAME: settings.server.id}))
+        resource = _build_resource(settings)
         base = self._settings.endpoint.rstrip("/")
         self._queue = SpanQueue(OTLPSpanExporter(endpoint=f"{base}/v1/traces" if base else None))
         self._builder = SpanBuilder(settings, resource)
@@ -303,3 +305,10 @@ def _describe_lost(lost: LostRun, first: logs.RunTrace) -> EndedLeg:
         transcript.spans.take_ended(),
         is_recovered=True,
     )
+
+
+def _build_resource(settings: Settings) -> Resource:
+    found = Resource.create({SERVICE_VERSION: __version__})
+    if str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        found = found.merge(Resource({SERVICE_NAME: settings.server.id}))
+    return found

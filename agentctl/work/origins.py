@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import threading
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, cast
 
 _CONNECTION_LIBRARIES = (
@@ -117,10 +117,7 @@ def is_working(thread: threading.Thread) -> bool:
         return False
     if (pending := _find_pending_calls(thread)) is not None:
         return bool(pending)
-    target: Any = getattr(thread, "_target", None) or type(thread).run
-    while isinstance(target, functools.partial):
-        target = target.func
-    code = getattr(inspect.unwrap(target), "__code__", None)
+    code = _find_code(thread)
     if code is None or not _is_library(code.co_filename):
         return True
     frame = sys._current_frames().get(thread.ident or 0)
@@ -155,6 +152,13 @@ def _find_pending_calls(thread: threading.Thread) -> dict[int, Any] | None:
     if type(thread).__module__ in _PROCESS_POOLS and hasattr(thread, "pending_work_items"):
         return cast("dict[int, Any]", thread.pending_work_items)
     return None
+
+
+def _find_code(thread: threading.Thread) -> CodeType | None:
+    target: Any = getattr(thread, "_target", None) or type(thread).run
+    while isinstance(target, functools.partial):
+        target = target.func
+    return getattr(inspect.unwrap(target), "__code__", None)
 
 
 @functools.cache

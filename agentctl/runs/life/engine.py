@@ -229,9 +229,7 @@ class Engine:
         if self.tracer is not None:
             submission = replace(submission, spec=self.tracer.place(submission.spec))
         run = LiveRun(submission.spec, submission.component, **self.shared)
-        add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
-        if (trace := parse_run_trace(run.spec.trace)) is not None:
-            add_log_context(trace_id=trace.own.trace_id)
+        _add_log_context(run)
 
         self._starts.begin(run.run_id)
         is_followed = False
@@ -472,3 +470,10 @@ class Engine:
         await self._search_tasks.cancel_all()
         await self.cancel_runs()
         await self._run_tasks.cancel_all()
+
+
+def _add_log_context(run: LiveRun) -> None:
+    """Name a run in the log records of the request that starts it."""
+    add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
+    if (trace := parse_run_trace(run.spec.trace)) is not None:
+        add_log_context(trace_id=trace.own.trace_id)

@@ -119,13 +119,7 @@ class VersionGate:
         if answer is not None and answer.status == "approved":
             return component
         if answer is not None or rule == "fail":
-            detail = (
-                f"The run began with version {state.version} of its component, which has"
-                f" {version} now"
-            )
-            if answer is not None:
-                detail += f"; the change was {answer.status} by {answer.decided_by}"
-            ending = Ending.failed("VERSION_CHANGED", detail)
+            ending = _build_ending(state.version, version, answer)
             await database.write(_end_run(database.outbox, state.run_id, ending))
             database.outbox.wake()
             return None
@@ -195,6 +189,13 @@ class VersionGate:
 def _cut_value(value: Any) -> Any:
     text = value if isinstance(value, str) else dump_sorted(value)
     return value if len(text) <= MAXIMUM_VALUE else f"{text[:MAXIMUM_VALUE]}…"
+
+
+def _build_ending(before: str, after: str, answer: ApprovalRow | None) -> Ending:
+    detail = f"The run began with version {before} of its component, which has {after} now"
+    if answer is not None:
+        detail += f"; the change was {answer.status} by {answer.decided_by}"
+    return Ending.failed("VERSION_CHANGED", detail)
 
 
 @unit

@@ -72,12 +72,15 @@ class CallWatcher:
             call = self._calls.pop(str(message.id), None)
             if str(message.id) in self._listings:
                 self._listings.discard(str(message.id))
-                if isinstance(message, library.types.JSONRPCResponse):
-                    result = message.result
-                    if isinstance(result.get("tools"), list):
-                        result["tools"] = replace_unusable_tools(result, self.version)
+                self._check_listing(message)
             if call is not None:
                 call.answer(is_error=isinstance(message, library.types.JSONRPCError))
+
+    def _check_listing(self, message: Any) -> None:
+        if isinstance(message, library.types.JSONRPCResponse):
+            result = message.result
+            if isinstance(result.get("tools"), list):
+                result["tools"] = replace_unusable_tools(result, self.version)
 
     def end(self) -> None:
         """End all calls: the connection is closed."""

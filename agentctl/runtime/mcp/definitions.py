@@ -90,15 +90,7 @@ async def build_tool_list(server: McpServer, listed: Iterable[ListedTool]) -> To
             break
         name = escape_controls(item.name[:_NAME_CHARACTERS])
         try:
-            if not 0 < len(item.name) <= _MAXIMUM_LISTED_NAME or not item.name.isprintable():
-                raise UnusableTool("its name is empty, too long or not printable")
-            tool = McpTool(
-                server=server.id,
-                listed_name=item.name,
-                name=build_public_name(server.id, item.name),
-                description=clean_text(item.description, DESCRIPTION_BYTES),
-                parameters=await clean_schema(item.schema),
-            )
+            tool = await _build_tool(server, item)
         except UnusableTool as problem:
             problems.append(f'the tool "{name}" is left out: {problem}')
             continue
@@ -126,6 +118,18 @@ def build_public_name(server: str, tool: str) -> str:
 
 class UnusableTool(Exception):
     """The reason why a tool, or a question of one, is left out."""
+
+
+async def _build_tool(server: McpServer, listed: ListedTool) -> McpTool:
+    if not 0 < len(listed.name) <= _MAXIMUM_LISTED_NAME or not listed.name.isprintable():
+        raise UnusableTool("its name is empty, too long or not printable")
+    return McpTool(
+        server=server.id,
+        listed_name=listed.name,
+        name=build_public_name(server.id, listed.name),
+        description=clean_text(listed.description, DESCRIPTION_BYTES),
+        parameters=await clean_schema(listed.schema),
+    )
 
 
 def clean_text(text: str, limit: int) -> str:

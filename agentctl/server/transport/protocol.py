@@ -224,13 +224,7 @@ class HttpProtocol(TimedConnection):
     def on_headers_complete(self) -> None:
         method, version = self.parser.get_method(), self.parser.get_http_version()
         try:
-            fields, head = self.headers, self._head_bytes
-            if len(fields) > MAXIMUM_FIELDS:
-                raise HeaderTooLarge("The request has too many header fields")
-            if len(head) > MAXIMUM_HEAD_BYTES and head_size(self.url, fields) > MAXIMUM_HEAD_BYTES:
-                raise _header_too_large()
-            check_request_line(method, self.url, version, head, first=self._head_is_first)
-            body = check_head(method, self.url, version, fields)
+            body = self._check_head(method, version)
         except AgentctlError as rejection:
             self._rejection = rejection
             raise
@@ -294,6 +288,16 @@ class HttpProtocol(TimedConnection):
             self._overhead = 0 if started else self._overhead + length
         if self._overhead > MAXIMUM_HEAD_BYTES:
             self._reject(BadRequest(NOT_HTTP) if self._phase == BODY else _header_too_large())
+
+    def _check_head(self, method: bytes, version: str) -> BodyFraming:
+        """Check the parsed head and return the framing of the body after it."""
+        fields, head = self.headers, self._head_bytes
+        if len(fields) > MAXIMUM_FIELDS:
+            raise HeaderTooLarge("The request has too many header fields")
+        if len(head) > MAXIMUM_HEAD_BYTES and head_size(self.url, fields) > MAXIMUM_HEAD_BYTES:
+            raise _header_too_large()
+        check_request_line(method, self.url, version, head, first=self._head_is_first)
+        return check_head(method, self.url, version, fields)
 
     def _build_scope(self, method: bytes, version: str) -> HTTPScope:
         raw_path, _, query = self.url.partition(b"?")

@@ -19,7 +19,7 @@ from agentctl.records.runs import TEXT_COLUMNS
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.listing import Conditions
 from agentctl.store.repositories import usage_reads
-from agentctl.store.repositories.usage import CostOf
+from agentctl.store.repositories.usage import CostOf, Sums
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.states import IS_OPEN
 
@@ -179,7 +179,9 @@ def read_used(scope: UsageScope, by: tuple[str, ...], cost_of: CostOf) -> Steps[
     ended = yield from usage_reads.read_groups(scope, by, cost_of)
     for key, sums in ended.items():
         name = str(key[0]) if key else ""
-        used[name] = used.get(name, Used()).add(
-            Used(sums.total_tokens, sums.cost, unpriced_tokens=sums.unpriced_tokens)
-        )
+        used[name] = used.get(name, Used()).add(_convert(sums))
     return used
+
+
+def _convert(sums: Sums) -> Used:
+    return Used(sums.total_tokens, sums.cost, unpriced_tokens=sums.unpriced_tokens)

@@ -22,7 +22,7 @@ from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
     from agentctl.admin.databases import CheckState, DatabaseStatus, MigrationPlan
-    from agentctl.config.settings import Database
+    from agentctl.config.settings import Database, Settings
     from agentctl.records.system import Finding
     from agentctl.store.schema import Migration
 
@@ -113,13 +113,7 @@ async def migrate(
     try:
         await _migrate(entries, records, dry_run=dry_run)
         if finish and not dry_run:
-            from agentctl.admin.databases import check_servers, finish_upgrade
-            from agentctl.store.schema import TEXT_ROWS_SINCE
-
-            await check_servers(settings)
-            for entry in entries:
-                await finish_upgrade(settings, entry.id)
-                note(f"{entry.id} now works with versions from schema {TEXT_ROWS_SINCE} on only")
+            await _finish(settings, entries)
     finally:
         if records or not out.is_table:
             out.show_list(records, _MIGRATIONS, "migration")
@@ -158,6 +152,16 @@ async def _migrate(
             async with showing_progress(counter):
                 await migrate(entry, applied)
             note(f"{where} was {_describe_plan(plan)}")
+
+
+async def _finish(settings: Settings, entries: Sequence[Database]) -> None:
+    from agentctl.admin.databases import check_servers, finish_upgrade
+    from agentctl.store.schema import TEXT_ROWS_SINCE
+
+    await check_servers(settings)
+    for entry in entries:
+        await finish_upgrade(settings, entry.id)
+        note(f"{entry.id} now works with versions from schema {TEXT_ROWS_SINCE} on only")
 
 
 def _describe_plan(plan: MigrationPlan) -> str:

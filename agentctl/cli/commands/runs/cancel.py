@@ -148,20 +148,24 @@ async def _cancel_by_ids(
         out.show_list(joined, columns.CANCELS, "run_id")
     records = [document.value for document in documents]
     for record in records:
-        phase = describe_phase(record, now())
-        outcome = {
-            "requested": f"cancel requested, still {record['status']}:",
-            "already_final": f"already final, {record['status']}:",
-        }.get(record["cancel"], _find_outcome(record))
-        target.report_done(f"{outcome} run {record['run_id']}")
-        if request.reason and target.product and record["cancel"] != "already_final":
-            note(f"{target.product} does not record the reason")
-        if phase["sentence"]:
-            note(f"  {phase['sentence']}")
-        if phase["warning"]:
-            note(f"warning: {phase['warning']}: agentctl cannot interrupt it")
+        _report_outcome(target, record, request.reason)
     report_failures(run_ids, results)
     _check_stopped(target, records)
+
+
+def _report_outcome(target: Target, record: CancelRecord, reason: str | None) -> None:
+    phase = describe_phase(record, now())
+    outcome = {
+        "requested": f"cancel requested, still {record['status']}:",
+        "already_final": f"already final, {record['status']}:",
+    }.get(record["cancel"], _find_outcome(record))
+    target.report_done(f"{outcome} run {record['run_id']}")
+    if reason and target.product and record["cancel"] != "already_final":
+        note(f"{target.product} does not record the reason")
+    if phase["sentence"]:
+        note(f"  {phase['sentence']}")
+    if phase["warning"]:
+        note(f"warning: {phase['warning']}: agentctl cannot interrupt it")
 
 
 def _find_outcome(record: CancelRecord) -> str:
