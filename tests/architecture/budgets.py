@@ -7,6 +7,7 @@ if the code exceeds one of them. A commit that raises a bound has the reason in 
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import sys
 from collections import defaultdict
@@ -46,6 +47,7 @@ def count_casts(source: Iterable[Module]) -> int:
     return sum(
         isinstance(node, ast.Call) and ast.unparse(node.func) in ("cast", "typing.cast")
         for module in source
+        if "cast(" in module.text
         for node in ast.walk(module.tree)
     )
 
@@ -101,6 +103,7 @@ def find_problems() -> Iterator[str]:
 
 def main() -> int:
     """Print the problems; return 1 if there is one."""
+    gc.disable()  # the trees live until the end: collections took three quarters of the time
     problems = list(find_problems())
     print(*problems, sep="\n", end="\n" if problems else "")
     return 1 if problems else 0

@@ -17,7 +17,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -180,35 +180,35 @@ def _of_python(source: str, strings: bool) -> Iterator[Text]:
             for token in tokens
             if token.type == tokenize.COMMENT
         )
-    tree = ast.parse(source)
+    nodes = [*ast.walk(ast.parse(source))]  # outer nodes first
     docstrings = {
         id(node.value): node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     for docstring in docstrings.values():
         if isinstance(docstring.value, str):
             yield Text(docstring.lineno, docstring.value, "docstring")
     if strings:
-        yield from _strings(tree, set(docstrings))
+        yield from _strings(nodes, set(docstrings))
 
 
-def _strings(tree: ast.Module, seen: set[int]) -> Iterator[Text]:
-    """Yield the strings of a module that have a space in them, f-strings with `{}` for values."""
+def _strings(nodes: Sequence[ast.AST], seen: set[int]) -> Iterator[Text]:
+    """Yield the strings among nodes that have a space in them, f-strings with `{}` for values."""
     described = {
         id(keyword.value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Call)
         for keyword in node.keywords
         if keyword.arg in DESCRIPTIONS
     }
     described |= {
         id(node.args[-1])
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
         if node.func.id in DECLARATIONS
     }
-    for node in ast.walk(tree):  # outer nodes first
+    for node in nodes:
         if id(node) in seen:
             continue
         text = ""
