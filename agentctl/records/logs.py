@@ -46,18 +46,11 @@ PAUSE_SECONDS = 60.0
 
 
 class RateLimitedLog:
-    """A logger that writes equal lines at most once in `pause` seconds. Thread-safe.
+    """A logger that writes equal lines at most once in `PAUSE_SECONDS`. Thread-safe."""
 
-    Args:
-        pause: seconds between two equal lines.
-    """
-
-    def __init__(
-        self, logger: logging.Logger, *, level: int = logging.WARNING, pause: float = PAUSE_SECONDS
-    ) -> None:
+    def __init__(self, logger: logging.Logger, *, level: int = logging.WARNING) -> None:
         self._logger = logger
         self._level = level
-        self._pause = pause
         self._logged_at: dict[str, float] = {}
 
     def log(self, message: str, *arguments: object, cause: BaseException | None = None) -> None:
@@ -67,10 +60,10 @@ class RateLimitedLog:
         """
         line = message % arguments
         now = time.monotonic()
-        if now - self._logged_at.get(line, float("-inf")) < self._pause:
+        if now - self._logged_at.get(line, float("-inf")) < PAUSE_SECONDS:
             return
         self._logged_at = {
-            text: at for text, at in self._logged_at.items() if now - at < self._pause
+            text: at for text, at in self._logged_at.items() if now - at < PAUSE_SECONDS
         }
         self._logged_at[line] = now
         self._logger.log(self._level, line, exc_info=cause)

@@ -118,9 +118,9 @@ class Conditions:
         bounded = self.with_condition(f"{column} >= :{first}", **{first: prefix})
         return bounded.with_present(f"{column} < :{last}", **{last: prefix_end(prefix)})
 
-    def with_any(self, column: str, values: Collection[Value], name: str = "") -> Conditions:
+    def with_any(self, column: str, values: Collection[Value]) -> Conditions:
         """Add the condition that a column has one of some values."""
-        text, named = build_any(column, values, name)
+        text, named = build_any(column, values)
         return self.with_condition(text, **named)
 
     def with_times(

@@ -104,7 +104,7 @@ class Migration(NamedTuple):
             return found[0] if f"CREATE TABLE {found[2]} (" in self.text else ""
 
         def drop(found: re.Match[str]) -> str:
-            superseded = found[1] in list_superseded("postgres")
+            superseded = found[1] in list_superseded()
             return "" if superseded else f"DROP INDEX IF EXISTS {found[1]};"
 
         return self._replace(text=_DROPPED_INDEX.sub(drop, _CREATED_INDEX.sub(keep, self.text)))
@@ -171,11 +171,11 @@ def list_indexes(engine: Engine) -> Mapping[str, str]:
 
 
 @cache
-def list_superseded(engine: Engine) -> Sequence[str]:
-    """Return the names of the indexes that the migrations remove, in their order."""
-    text = "".join(each.text for each in load_migrations(engine))
+def list_superseded() -> Sequence[str]:
+    """Return the names of the indexes of PostgreSQL that the migrations remove, in their order."""
+    text = "".join(each.text for each in load_migrations("postgres"))
     dropped = dict.fromkeys(_DROPPED_INDEX.findall(text))
-    return [name for name in dropped if name not in list_indexes(engine)]
+    return [name for name in dropped if name not in list_indexes("postgres")]
 
 
 def list_pending(engine: Engine, version: StoredVersion, where: str) -> Sequence[Migration]:

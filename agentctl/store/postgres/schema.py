@@ -205,7 +205,7 @@ async def find_missing_indexes(connection: Connection) -> list[Migration]:
         for name, text in list_indexes("postgres").items()
         if not valid.get(name)
     ]
-    superseded = [name for name in list_superseded("postgres") if name in valid]
+    superseded = [name for name in list_superseded() if name in valid]
     return [*missing, *(Migration(0, f"removal of index {name}", "") for name in superseded)]
 
 

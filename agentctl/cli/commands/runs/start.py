@@ -119,13 +119,13 @@ async def start_run(
         user,
         background,
         idempotency_key,
-        _parse_pairs("--metadata", metadata),
+        _parse_metadata(metadata),
         parse_object("--session-state", session_state),
         parse_object("--output-schema", output_schema),
         input=parse_object(
             "--input", None if input is None else approvals.read_value("--input", input)
         ),
-        client_tools=_parse_tools("--client-tools", client_tools),
+        client_tools=_parse_tools(client_tools),
     )
     stream = choose_stream(stream, out, background=background)
     with _adding_hint(target, session):
@@ -192,37 +192,37 @@ def _adding_hint(target: Target, session: str | None) -> Iterator[None]:
         raise
 
 
-def _parse_tools(option: str, text: str | None) -> list[dict[str, Any]] | None:
+def _parse_tools(text: str | None) -> list[dict[str, Any]] | None:
     if text is None:
         return None
     try:
-        tools = parse_json(approvals.read_value(option, text))
+        tools = parse_json(approvals.read_value("--client-tools", text))
     except ValueError:
         tools = None
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise UsageError(
-            f"{option} must be a JSON array of tools",
-            hint=f"""write {option} '[{{"name": "open_file", "description": "…"}}]'""",
+            "--client-tools must be a JSON array of tools",
+            hint="""write --client-tools '[{"name": "open_file", "description": "…"}]'""",
         )
     return tools
 
 
-def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:
+def _parse_metadata(texts: list[str] | None) -> dict[str, Any] | None:
     """Return the object of texts `KEY=VALUE` with strings as values, or of one JSON object."""
     if not texts:
         return None
     if texts[0].lstrip().startswith("{"):
         if len(texts) > 1:
-            raise UsageError(f"{option} with a JSON object excludes another {option}")
-        return parse_object(option, texts[0])
+            raise UsageError("--metadata with a JSON object excludes another --metadata")
+        return parse_object("--metadata", texts[0])
     pairs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            hint = f'write: {option} team=cakes, or: {option} \'{{"team": "cakes"}}\''
-            raise UsageError(f"{option} must be KEY=VALUE or a JSON object", hint=hint)
+            hint = 'write: --metadata team=cakes, or: --metadata \'{"team": "cakes"}\''
+            raise UsageError("--metadata must be KEY=VALUE or a JSON object", hint=hint)
         if key in pairs:
-            raise UsageError(f"{option} has the key {key!r} twice")
+            raise UsageError(f"--metadata has the key {key!r} twice")
         pairs[key] = value
     return pairs
 
