@@ -16,6 +16,7 @@ from agentctl.config.settings import Console
 from agentctl.server import create_app
 from agentctl.transcripts.texts import PHASE_LOOKS
 from tests.cli.proxy import proxied
+from tests.conditions import wait_for
 from tests.console.browser import ConsolePage, expect, needs_browser, open_console
 from tests.console.deployed import READS, RUNS, hold, start, token, wait_for_status
 from tests.console.sums import repeat_sums
@@ -338,11 +339,11 @@ def test_stream_that_breaks_is_resumed_without_a_gap(
         proxied(server.url, cut_behind=b"event: ItemsChanged", times=2) as between,
         open_console(browser, between.url, "#/sessions/cut", token=token(server)) as shown,
     ):
+        wait_for(lambda: between.cut == 2)
         text = shown.page.locator(".markdown")
-        expect(text).to_contain_text("w60")
+        expect(text).to_contain_text(f"w{len(text.inner_text().split()) + 60}")
         words = text.inner_text().split()
         assert words == [f"w{number}" for number in range(len(words))]
-        assert between.cut
         shown.page.click("[data-cancel]")
         shown.page.click("dialog .danger")
         expect(shown.page.locator("[data-facts]")).to_contain_text("stopped")
