@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -109,6 +110,35 @@ async def test_expired_backups_are_deleted_unless_the_clock_is_doubtful(settings
     async with open_schedule(settings):
         await wait_until(lambda: not (folder / expired).exists())
     assert list_names(settings)
+
+
+async def test_stopped_server_keeps_the_lock_until_its_look_ends(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, released = threading.Event(), threading.Event()
+    remove = BackupFolder.remove_unfinished
+
+    def remove_late(folder: BackupFolder) -> None:
+        started.set()
+        released.wait(20)
+        remove(folder)
+
+    monkeypatch.setattr(BackupFolder, "remove_unfinished", remove_late)
+    folder = BackupFolder(settings.backup.folder, "main")
+    schedule = BackupSchedule(settings)
+    schedule.prepare()
+    task = asyncio.create_task(schedule.back_up_due(may_delete=True))
+    await wait_until(started.is_set)
+    task.cancel()
+    # The cancel reaches the task in this pass of the loop.
+    await asyncio.sleep(0)
+    with folder.locked() as is_locked:
+        assert not is_locked
+    released.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    with folder.locked() as is_locked:
+        assert is_locked
 
 
 async def test_failed_backup_is_reported_and_repeated(

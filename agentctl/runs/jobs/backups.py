@@ -6,10 +6,13 @@ was made, so that a restart, or another process with the lease, goes on with the
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from agentctl import errors
 from agentctl.config.databases import sqlite_path
@@ -24,6 +27,9 @@ RETRY_SECONDS = 30.0
 """Pause after a failed backup; it doubles with each further failure, up to `backup.every`."""
 
 _log = logging.getLogger("agentctl.backup")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class BackupSchedule:
@@ -140,24 +146,24 @@ class _DatabaseBackups:
                 self._not_before = time.monotonic() + RETRY_SECONDS
                 return
             at = int(time.time())
-            await call_in_thread(self._look, at)
+            await _call(self._look, at)
             if not self._is_due():
                 return
-            await call_in_thread(self.check_owner)
+            await _call(self.check_owner)
             if may_delete:
-                await call_in_thread(self._folder.delete_expired, self.table.rules, at)
+                await _call(self._folder.delete_expired, self.table.rules, at)
             size = get_file_size(self._source) + get_file_size(get_wal_path(self._source))
-            await call_in_thread(self._folder.check_space, size)
+            await _call(self._folder.check_space, size)
             backup = await back_up_in_child(self._source, self._folder.build_path(at), self._files)
-            path = await call_in_thread(self._folder.publish, backup)
+            path = await _call(self._folder.publish, backup)
             self.seconds = backup.seconds
             _log.info("backup of the database %s: %s", self.entry.id, path)
             if missing := backup.copied.files_missing:
                 text = "the backup %s lacks the bytes of %d files, such as %s"
                 _log.error(text, path, missing, backup.copied.missing_file)
             if may_delete:
-                await call_in_thread(self._folder.delete_expired, self.table.rules, at)
-            await call_in_thread(self._look, at)
+                await _call(self._folder.delete_expired, self.table.rules, at)
+            await _call(self._look, at)
             if self._failed_in_row:
                 _log.warning("backups of the database %s succeed again", self.entry.id)
             self._failed_in_row = 0
@@ -174,6 +180,19 @@ class _DatabaseBackups:
         self._not_before = time.monotonic() + pause
         message = "the backup of the database %s failed: %s; next attempt in %s"
         _log.error(message, self.entry.id, problem, format_span(pause), exc_info=cause)
+
+
+async def _call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a thread. A cancel waits for its end, as it may change the folder.
+
+    Otherwise the lock would be free while a stopped server still removes unfinished files, and
+    with them the facts that another process has just written.
+    """
+    call = asyncio.ensure_future(call_in_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(call)
+    finally:
+        await asyncio.wait([call])
 
 
 def prepare_folder(folder: Path) -> None:
