@@ -41,11 +41,15 @@ from agentctl.runtime.models.calls import (
 from agentctl.runtime.models.openai_answer import THINKING_TAGS, OpenAIAnswer, UnreadableAnswer
 from agentctl.runtime.models.openai_errors import build_status_failure, build_transport_failure
 from agentctl.runtime.models.provider import (
-    IsolatedClient,
+    CONNECT_SECONDS,
+    READ_SECONDS,
     build_http_client,
-    build_stream_client,
+    build_stream_transport,
     iterate_events,
+    limit_response,
 )
+from agentctl.runtime.models.stream_transport import encode_head, find_origin
+from agentctl.runtime.tracing import HEADER, find_traceparent
 from agentctl.runtime.transcript.history import clean_name
 
 if TYPE_CHECKING:
@@ -111,23 +115,25 @@ class OpenAIConnection(ModelConnection):
         self.secret = key
         self.takes = model.takes
         self._run_bytes = run_bytes
-        self._media_http: IsolatedClient | None = None
         # Takes the place of the bytes of a file until a body is sent; no one else knows it.
         self._mark = secrets.token_hex(16)
         self._model = model.model
         self._dialect = DIALECTS[model.provider]
         self._takes_schemas = _takes_schemas(model)
-        self._http = build_stream_client(run_bytes)
+        self._transport = build_stream_transport()
+        # This client knows proxies, and sends a body while it is read: no file is whole in memory.
+        self._http = build_http_client(run_bytes)
         self._url = httpx2.URL(_build_url(model))
+        self._origin = find_origin(self._url)
         headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
         }
         if key:
             headers |= {"api-key": key} if model.api_version else {"Authorization": f"Bearer {key}"}
-        # Merged with those of the client once: that is half of the CPU time to build a request. A
-        # GET, because the length of a body is not part of them.
-        self._headers = self._http.build_request("GET", self._url, headers=headers).headers
+        # A GET, because the length of a body is not part of them.
+        request = self._http.build_request("GET", self._url, headers=headers)
+        self._fields = request.headers.raw
 
     async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
         answer = OpenAIAnswer(sink)
@@ -143,35 +149,41 @@ class OpenAIConnection(ModelConnection):
 
     async def close(self) -> None:
         await self._http.aclose()
-        if self._media_http is not None:
-            await self._media_http.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
 
     async def _send(self, call: ModelCall) -> httpx2.Response:
         seconds = call.settings.timeout_seconds
         messages = await show_files(call.messages, self.takes, call.files)
         files = [file for message in messages for file in message.get("files", ())]
         body = orjson.dumps(self._build_body(call, messages))
-        http, headers = self._http, self._headers
-        # Copy the bytes: the request lives until the answer ends, and the result of orjson keeps
-        # its 4 KB buffer alive.
-        content: bytes | AsyncIterator[bytes] = bytes(memoryview(body))
-        if files:
-            # This client sends a body while it is read: no file is whole in memory.
-            self._media_http = self._media_http or build_http_client(self._run_bytes)
-            http, pieces = self._media_http, body.split(self._mark.encode())
-            sizes = (measure_base64(get_reference(file).size) for file in files)
-            length = sum(map(len, pieces)) + sum(sizes)
-            headers = httpx2.Headers([*headers.raw, (b"Content-Length", b"%d" % length)])
-            content = _stream_body(pieces, files, call.files)
-        timeout = http.timeout if seconds is None else httpx2.Timeout(seconds)
+        if files or self._transport is None:
+            return await self._send_in_parts(body.split(self._mark.encode()), files, call)
+        # Without the layers of a client, which are half of the CPU time of a request.
+        fields = [*self._fields, (b"Content-Length", b"%d" % len(body))]
+        if (traceparent := find_traceparent("models")) is not None:
+            fields.append((HEADER.encode(), traceparent.encode()))
+        data = encode_head("POST", self._url, fields) + body
+        times = (CONNECT_SECONDS, READ_SECONDS) if seconds is None else (seconds, seconds)
+        return limit_response(
+            await self._transport.send(self._origin, data, *times), self._run_bytes
+        )
+
+    async def _send_in_parts(
+        self, pieces: Sequence[bytes], files: Sequence[FileReference | LoadedFile], call: ModelCall
+    ) -> httpx2.Response:
+        seconds = call.settings.timeout_seconds
+        timeout = self._http.timeout if seconds is None else httpx2.Timeout(seconds)
+        sizes = (measure_base64(get_reference(file).size) for file in files)
+        length = sum(map(len, pieces)) + sum(sizes)
         request = httpx2.Request(
             "POST",
             self._url,
-            headers=headers,
-            content=content,
+            headers=[*self._fields, (b"Content-Length", b"%d" % length)],
+            content=_stream_body(pieces, files, call.files),
             extensions={"timeout": timeout.as_dict()},
         )
-        return await http.send(request, stream=True)
+        return await self._http.send(request, stream=True)
 
     def _build_body(self, call: ModelCall, messages: Sequence[Message]) -> dict[str, Any]:
         instructions = call.instructions

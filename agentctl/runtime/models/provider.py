@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextvars import Context
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -62,8 +62,8 @@ class UnusableResponse(httpx2.RemoteProtocolError):
     """A response of a provider that is not read to its end: it is too large, or compressed."""
 
 
-def build_limit_hook(run_bytes: int) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """Build a response hook that limits each response.
+def limit_response(response: httpx2.Response, run_bytes: int) -> httpx2.Response:
+    """Limit a response, and return it.
 
     Reading a response that exceeds a limit, or that is compressed, raises UnusableResponse.
     Requests ask for uncompressed data: a thousandth of a compressed body is enough to fill the
@@ -72,14 +72,11 @@ def build_limit_hook(run_bytes: int) -> Callable[[httpx2.Response], Awaitable[No
     Args:
         run_bytes: maximum size of a run.
     """
-
-    async def hook(response: httpx2.Response) -> None:
-        stream = cast(httpx2.AsyncByteStream, response.stream)
-        encoding = response.headers.get("content-encoding", "").strip().lower()
-        refused, streamed = encoding not in {"", "identity"}, response.is_success
-        response.stream = _LimitedStream(stream, run_bytes, refused=refused, streamed=streamed)
-
-    return hook
+    stream = cast(httpx2.AsyncByteStream, response.stream)
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    refused, streamed = encoding not in {"", "identity"}, response.is_success
+    response.stream = _LimitedStream(stream, run_bytes, refused=refused, streamed=streamed)
+    return response
 
 
 def iterate_events(response: httpx2.Response) -> AsyncIterator[list[bytes]]:
@@ -214,27 +211,28 @@ _LOGGED_CHARACTERS = 2_000
 """Maximum number of characters of a provider's text in the log."""
 
 
-def build_http_client(run_bytes: int) -> IsolatedClient:
-    """Build the client of a provider, with the bounds of an answer; it follows no redirect."""
+def build_http_client(run_bytes: int, transport: StreamTransport | None = None) -> IsolatedClient:
+    """Build the client of a provider, with the bounds of an answer; it follows no redirect.
+
+    Args:
+        transport: None for that of httpx2.
+    """
     return IsolatedClient(
         run_bytes,
         timeout=httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+        transport=transport,
     )
 
 
-def build_stream_client(run_bytes: int) -> IsolatedClient:
-    """Build the client of a provider for streams, with the transport that costs less for each read.
+def build_stream_transport() -> StreamTransport | None:
+    """Build the transport that costs less for each read of a stream.
 
-    If the environment names a proxy, the client has the transport of httpx2, which knows proxies.
+    None if the environment names a proxy: the transport of httpx2 knows proxies.
     """
     if getproxies().keys() & {"http", "https", "all"}:
-        return build_http_client(run_bytes)
-    return IsolatedClient(
-        run_bytes,
-        timeout=httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
-        transport=StreamTransport(_create_ssl_context()),
-    )
+        return None
+    return StreamTransport(_create_ssl_context())
 
 
 def http_client() -> httpx2.AsyncClient:
@@ -243,7 +241,7 @@ def http_client() -> httpx2.AsyncClient:
     It costs less for each token than the client that the library builds, and an idle connection
     keeps nothing of a run alive. An answer has at most 16 MiB of text.
     """
-    return build_stream_client(RUN_BYTES)
+    return build_http_client(RUN_BYTES, build_stream_transport())
 
 
 class IsolatedClient(httpx2.AsyncClient):
@@ -267,7 +265,10 @@ class IsolatedClient(httpx2.AsyncClient):
     propagation: Propagation = "models"
 
     def __init__(self, run_bytes: int, **options: Any) -> None:
-        hooks = {"response": [build_limit_hook(run_bytes)]}
+        async def limit(response: httpx2.Response) -> None:
+            limit_response(response, run_bytes)
+
+        hooks = {"response": [limit]}
         super().__init__(verify=_create_ssl_context(), event_hooks=hooks, **options)
         self.headers["Accept-Encoding"] = "identity"
 

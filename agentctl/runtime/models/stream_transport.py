@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from contextvars import Context
 from typing import cast
 
 import httptools
@@ -39,7 +40,8 @@ _FORBIDDEN = (b"\r", b"\n", b"\0")
 _FRAMES = {b"content-length", b"transfer-encoding"}
 _HEAD_END = b"\r\n\r\n"
 
-_Origin = tuple[str, str, int]
+Origin = tuple[str, str, int]
+"""The scheme, the host and the port of a URL."""
 
 
 class StreamTransport(httpx2.AsyncBaseTransport):
@@ -51,7 +53,7 @@ class StreamTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, ssl_context: ssl.SSLContext) -> None:
         self._ssl_context = ssl_context
-        self._idle: dict[_Origin, list[_Connection]] = {}
+        self._idle: dict[Origin, list[_Connection]] = {}
         self.open: set[_Connection] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -61,15 +63,32 @@ class StreamTransport(httpx2.AsyncBaseTransport):
             httpx2.TransportError: the connection or the head of the response failed, or a
                 timeout of the request has passed.
         """
-        data = _encode_request(request, await request.aread())
+        method, url, body = request.method, request.url, await request.aread()
+        head = encode_head(method, url, request.headers.raw)
         timeouts = request.extensions.get("timeout", {})
-        connection = self._take_idle(_find_origin(request.url))
+        times = timeouts.get("connect"), timeouts.get("read")
+        return await self.send(find_origin(url), head + body, *times, has_body=method != "HEAD")
+
+    async def send(
+        self,
+        origin: Origin,
+        data: bytes,
+        connect_seconds: float | None,
+        read_seconds: float | None,
+        *,
+        has_body: bool = True,
+    ) -> httpx2.Response:
+        """Do the same with the bytes of a request.
+
+        Args:
+            read_seconds: maximum time without data of the response; None for no limit.
+            has_body: False if the response ends with its head, as that to HEAD does.
+        """
+        connection = self._take_idle(origin)
         if connection is None:
-            connection = await self._connect(request, timeouts.get("connect"))
+            connection = await self._connect(origin, connect_seconds)
         try:
-            exchange = connection.send(
-                data, timeouts.get("read"), has_body=request.method != "HEAD"
-            )
+            exchange = connection.send(data, read_seconds, has_body=has_body)
             await exchange.wait_for_head()
         except BaseException:
             connection.close()
@@ -101,7 +120,7 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         if connection in idle:
             idle.remove(connection)
 
-    def _take_idle(self, origin: _Origin) -> _Connection | None:
+    def _take_idle(self, origin: Origin) -> _Connection | None:
         """Return an idle connection of the running loop; those of another one are not usable here.
 
         Agents call synchronous libraries in threads, which start further event loops.
@@ -116,17 +135,24 @@ class StreamTransport(httpx2.AsyncBaseTransport):
                 connection.close()
         return None
 
-    async def _connect(self, request: httpx2.Request, seconds: float | None) -> _Connection:
-        origin = scheme, host, port = _find_origin(request.url)
-        loop = asyncio.get_running_loop()
+    async def _connect(self, origin: Origin, seconds: float | None) -> _Connection:
+        scheme, host, port = origin
+        opening = asyncio.get_running_loop().create_connection(
+            lambda: _Connection(self, origin),
+            host,
+            port,
+            ssl=self._ssl_context if scheme == "https" else None,
+        )
+        # A connection keeps the context of the task that opens it, and would keep its run alive.
+        connecting = asyncio.create_task(opening, context=Context())
         try:
             async with asyncio.timeout(seconds):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self, origin),
-                    host,
-                    port,
-                    ssl=self._ssl_context if scheme == "https" else None,
-                )
+                _, connection = await connecting
+        except asyncio.CancelledError:
+            if connecting.done() and not connecting.cancelled() and not connecting.exception():
+                # It was opened together with the cancel: only this code can close it.
+                connecting.result()[1].close()
+            raise
         except TimeoutError as error:
             raise httpx2.ConnectTimeout("the connection was not established in time") from error
         except OSError as error:
@@ -141,7 +167,7 @@ class _Connection(asyncio.Protocol):
         loop: the event loop to which it belongs.
     """
 
-    def __init__(self, owner: StreamTransport, origin: _Origin) -> None:
+    def __init__(self, owner: StreamTransport, origin: Origin) -> None:
         self.origin = origin
         self.loop = asyncio.get_running_loop()
         self._owner = owner
@@ -163,12 +189,7 @@ class _Connection(asyncio.Protocol):
         return not received.poll(0)
 
     def send(self, data: bytes, read_seconds: float | None, *, has_body: bool) -> _Exchange:
-        """Send a request.
-
-        Args:
-            read_seconds: maximum time without data of the response; None for no limit.
-            has_body: False if the response ends with its head, as that to HEAD does.
-        """
+        """Send a request; see `StreamTransport.send`."""
         if self._transport.is_closing():
             raise httpx2.RemoteProtocolError("the connection ended before the request")
         self._cancel_expiry()
@@ -419,20 +440,20 @@ class _Body(httpx2.AsyncByteStream):
             self._owner.release(connection)
 
 
-def _find_origin(url: httpx2.URL) -> _Origin:
+def find_origin(url: httpx2.URL) -> Origin:
     port = url.port or (443 if url.scheme == "https" else 80)
     return url.scheme, url.raw_host.decode("ascii"), port
 
 
-def _encode_request(request: httpx2.Request, body: bytes) -> bytes:
-    """Return the bytes of a request.
+def encode_head(method: str, url: httpx2.URL, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the bytes of a request before its body.
 
     Raises:
         httpx2.LocalProtocolError: a header field has a line break; its text is not repeated.
     """
-    lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
-    lines += [b"%b: %b" % field for field in request.headers.raw]
-    fields = b"".join(lines)
-    if any(characters in fields for characters in _FORBIDDEN):
+    lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), url.raw_path)]
+    lines += [b"%b: %b" % field for field in fields]
+    head = b"".join(lines)
+    if any(characters in head for characters in _FORBIDDEN):
         raise httpx2.LocalProtocolError("a header field of the request has a line break")
-    return b"\r\n".join([*lines, b"", body])
+    return b"\r\n".join([*lines, b"", b""])
