@@ -303,17 +303,19 @@ async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
     Raises:
         ClientDisconnect: the client has disconnected, and `work` has ended.
     """
-    task = asyncio.ensure_future(work)
+    task = asyncio.current_task()
+    assert task is not None
     watch = asyncio.ensure_future(_wait_for_disconnect(receive))
+    # As `asyncio.timeout` does: the work needs no task of its own.
+    watch.add_done_callback(lambda done: None if done.cancelled() else task.cancel())
     try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        if watch.done() and not watch.cancelled() and task.uncancel() == 0:
+            raise ClientDisconnect from None
+        raise
     finally:
         watch.cancel()
-        if not task.done():
-            await _cancel_and_wait(task)
 
 
 async def wait_for_first_events(receive: Receive, events: AsyncGenerator[list[T]]) -> list[T]:

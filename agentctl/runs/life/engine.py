@@ -229,15 +229,16 @@ class Engine:
         if self.tracer is not None:
             submission = replace(submission, spec=self.tracer.place(submission.spec))
         run = LiveRun(submission.spec, submission.component, **self.shared)
-        _add_log_context(run)
+        add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
+        if (trace := parse_run_trace(run.spec.trace)) is not None:
+            add_log_context(trace_id=trace.own.trace_id)
 
         self._starts.begin(run.run_id)
         is_followed = False
 
         try:
             admit = partial(admit_run, submission, self._catalog, is_full=is_full)
-            admitted = await self.start(run, admit)
-            if admitted.is_queued:
+            if not await self.start(run, admit):
                 return QueuedRun(run.spec)
         except IdempotentReplay as replayed:
             add_log_context(run_id=replayed.run_id)
@@ -273,14 +274,42 @@ class Engine:
         session_state = claimed.session_state
         self._execute(run, claimed.state.owner or "", AdmittedRun(run.spec, session_state))
 
-    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> AdmittedRun:
-        """Commit the row of a run and start its work, unless it waits in the queue."""
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> bool:
+        """Commit the row of a run and start its work; return False if it waits in the queue."""
         # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
-        return await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
+        begun: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._run_tasks.start(self._commit_and_supervise(run, admit, begun))
+        return await begun
 
-    async def _commit_and_execute(  # noqa: C901
+    async def _commit_and_supervise(
+        self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]], begun: asyncio.Future[bool]
+    ) -> None:
+        try:
+            begins = await self._begin(run, admit)
+        except BaseException as error:
+            if not begun.done():
+                begun.set_exception(error)
+                begun.exception()  # The caller may leave before it gets it.
+            raise
+        if not begun.done():
+            begun.set_result(begins)
+        if begins:
+            await self._supervise(run)
+
+    async def _begin(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> bool:
+        """Commit the row of a run; return False if it waits in the queue."""
+        worker_id, admitted = await self._commit(run, admit)
+        if not admitted.is_queued:
+            self._enter(run, worker_id, admitted)
+        elif not self.claims.is_serving:
+            self._search_tasks.start(self.claims.attend(run.database, run.run_id))
+        elif admitted.may_begin:
+            self.claims.wake(run.database)
+        return not admitted.is_queued
+
+    async def _commit(
         self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]
-    ) -> AdmittedRun:
+    ) -> tuple[str, AdmittedRun]:
         outcome_unknown = False
 
         async def commit() -> tuple[str, AdmittedRun]:
@@ -298,24 +327,14 @@ class Engine:
 
         try:
             if run.parent is None:
-                worker_id, admitted = await commit()
-            else:
-                worker_id, admitted = await retry_while_unavailable(
-                    commit, stopped=run.stop_requested
-                )
+                return await commit()
+            return await retry_while_unavailable(commit, stopped=run.stop_requested)
         except errors.Unavailable as error:
             if outcome_unknown:
                 self._search_tasks.start(self._find_uncertain_row(run))
             if isinstance(error, errors.OutcomeUnknown):
                 error.run_id = run.run_id
             raise
-        if not admitted.is_queued:
-            self._execute(run, worker_id, admitted)
-        elif not self.claims.is_serving:
-            self._search_tasks.start(self.claims.attend(run.database, run.run_id))
-        elif admitted.may_begin:
-            self.claims.wake(run.database)
-        return admitted
 
     async def _find_uncertain_row(self, run: LiveRun) -> None:
         """Search for a row whose commit has an unknown outcome; no one else would end its run.
@@ -337,9 +356,14 @@ class Engine:
             await asyncio.sleep(SEARCH_SECONDS)
 
     def _execute(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
+        self._enter(run, worker_id, admitted)
+        self._run_tasks.start(self._supervise(run))
+
+    def _enter(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
         # One step of the event loop: a shutdown or the loss of the worker either finds the run in
         # `_live`, or was before, and then it is found below.
         self._live[run.run_id] = run
+        run.ended.add_done_callback(partial(self._leave, run))
         self._root_count += run.parent is None
         self._has_live.set()
         self.counters.started[run.component.kind] += run.attempt == 1
@@ -355,18 +379,17 @@ class Engine:
             run.hand_over(ending)
         elif ending is not None:
             run.stop(ending)
-        self._run_tasks.start(self._supervise(run))
+
+    def _leave(self, run: LiveRun, _: object) -> None:
+        # The next leg of the run may have begun already.
+        if self._live.get(run.run_id) is run:
+            del self._live[run.run_id]
+        self._root_count -= run.parent is None
+        if not self._live:
+            self._has_live.clear()
 
     async def _supervise(self, run: LiveRun) -> None:
-        try:
-            await self._supervision.supervise(run)
-        finally:
-            # The next leg of the run may have begun already.
-            if self._live.get(run.run_id) is run:
-                del self._live[run.run_id]
-            self._root_count -= run.parent is None
-            if not self._live:
-                self._has_live.clear()
+        await self._supervision.supervise(run)
         if run.parent is None:
             self.claims.handle_end(run)
         ended = run.ended.result()
@@ -470,10 +493,3 @@ class Engine:
         await self._search_tasks.cancel_all()
         await self.cancel_runs()
         await self._run_tasks.cancel_all()
-
-
-def _add_log_context(run: LiveRun) -> None:
-    """Name a run in the log records of the request that starts it."""
-    add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
-    if (trace := parse_run_trace(run.spec.trace)) is not None:
-        add_log_context(trace_id=trace.own.trace_id)

@@ -239,8 +239,8 @@ class LegHost(Protocol):
     def holding_slot(self) -> AbstractContextManager[None]:
         """Hold a slot for a run that is about to start."""
 
-    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> AdmittedRun:
-        """Commit the row of a run and start its work."""
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> bool:
+        """Commit the row of a run and start its work; return False if it waits in the queue."""
 
     def execute_leg(self, run: LiveRun, claimed: ClaimedLeg) -> None:
         """Start the work of a claimed leg."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -158,7 +158,7 @@ class Supervision:
             if run.is_handed_over and ending == run.requested_end:
                 ending = HandOver(lost=True)
             ending = _keep_state(run, ending)
-            stored = await self._store_in_time(run, ending)
+            stored = await self._store(run, ending)
         except asyncio.CancelledError:
             # A tool cancelled every task of the process: store the end in a new one, for which
             # nothing waits. If another end is stored already, it remains.
@@ -173,34 +173,41 @@ class Supervision:
         except Exception:
             _log.exception("run %s ended with an unexpected error", run.run_id)
         finally:
-            # After the commit: a status that a follower has seen cannot be lost.
-            _publish_end(run, stored)
-            run.ended.set_result(stored or ending)
-            if (folder := run.files.folder) is not None:
-                self._run_tasks.start(call_in_thread(folder.cleanup))
-            for member in run.reported:
-                # Also after an unexpected error: it waits for this without a limit.
-                member.end_report()
+            self._end(run, ending, stored)
 
-    async def _store_in_time(self, run: LiveRun, ending: LegEnd) -> LegEnd | None:
-        """Store an end; return None if the database is unavailable for too long.
+    def _end(self, run: LiveRun, ending: LegEnd, stored: LegEnd | None) -> None:
+        """Publish the end of a leg, unless the wait for its database has ended before.
+
+        Args:
+            stored: None if it is not stored: then it has no last event.
+        """
+        if run.ended.done():
+            return
+        # After the commit: a status that a follower has seen cannot be lost.
+        _publish_end(run, stored)
+        run.ended.set_result(stored or ending)
+        if (folder := run.files.folder) is not None:
+            self._run_tasks.start(call_in_thread(folder.cleanup))
+        for member in run.reported:
+            # Also after an unexpected error: it waits for this without a limit.
+            member.end_report()
+
+    async def _store(self, run: LiveRun, ending: LegEnd) -> LegEnd:
+        """Store an end; the run ends without it if the database is unavailable for too long.
 
         Storing continues then: a living process leaves no run without a status.
         """
         loop = asyncio.get_running_loop()
-        unavailable, latest = loop.create_future(), loop.time() + STORE_WAIT_SECONDS
-        storing = self._run_tasks.start(self._store(run, ending, unavailable))
-        await asyncio.wait({storing, unavailable}, return_when=asyncio.FIRST_COMPLETED)
-        if not storing.done():
-            await asyncio.wait({storing}, timeout=max(latest - loop.time(), 0))
-        return storing.result() if storing.done() else None
+        latest, waits = loop.time() + STORE_WAIT_SECONDS, list[asyncio.TimerHandle]()
 
-    async def _store(
-        self, run: LiveRun, ending: LegEnd, unavailable: asyncio.Future[None] | None = None
-    ) -> LegEnd:
-        stored = await self._store_end(run, ending, unavailable)
+        def on_unavailable() -> None:
+            _rate_limited.log("ends and pauses of runs could not be stored yet")
+            if not waits:
+                waits.append(loop.call_at(latest, self._end, run, ending, None))
+
+        stored = await self._store_end(run, ending, on_unavailable)
         # After the end is published: the followers of the run do not wait for this.
-        asyncio.get_running_loop().call_soon(self._report_leg, run, stored)
+        loop.call_soon(self._report_leg, run, stored)
         return stored
 
     def _report_leg(self, run: LiveRun, ending: LegEnd) -> None:
@@ -213,7 +220,7 @@ class Supervision:
             self._tracer.end_leg(run, ending, calls)
 
     async def _store_end(
-        self, run: LiveRun, ending: LegEnd, unavailable: asyncio.Future[None] | None
+        self, run: LiveRun, ending: LegEnd, on_unavailable: Callable[[], None]
     ) -> LegEnd:
         def on_stopped(late: bool) -> None:
             work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
@@ -221,11 +228,6 @@ class Supervision:
 
         def on_change() -> None:
             self._run_tasks.start(_record(run, _replace_holding(run), "a part of its work"))
-
-        def on_unavailable() -> None:
-            _rate_limited.log("ends and pauses of runs could not be stored yet")
-            if unavailable is not None and not unavailable.done():
-                unavailable.set_result(None)
 
         if isinstance(ending, Pause):
             paused = await store_pause(
