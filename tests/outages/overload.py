@@ -221,15 +221,24 @@ def _sort(outcome: Outcome, text: str, response: httpx2.Response) -> None:
 
 @contextlib.contextmanager
 def serving(
-    case: Case, endpoint: ModelEndpoint, folder: Path, postgres: PostgresServer | None, schema: str
+    case: Case,
+    endpoint: ModelEndpoint,
+    folder: Path,
+    postgres: PostgresServer | None,
+    schema: str,
+    **options: Any,
 ) -> Iterator[Place]:
-    """Start a server for a case; on SQLite if the case has no settings of PostgreSQL."""
+    """Start a server for a case; on SQLite if the case has no settings of PostgreSQL.
+
+    Args:
+        options: as of `create_deployment`.
+    """
     databases = dict(SQLITE_DATABASES)
     if case.settings:
         assert postgres is not None
         url = f'url = "{postgres.url}"\nsearch_path = "{schema}"'
         databases["main"] = f"{url}\n{case.settings}"
-    deployment = create_deployment(folder, endpoint.base_url, databases=databases)
+    deployment = create_deployment(folder, endpoint.base_url, databases=databases, **options)
     server = Server("overloaded", deployment)
     file = folder / "main.db"
 

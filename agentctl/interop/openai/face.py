@@ -135,6 +135,7 @@ async def _run(
                 raise
             turn.messages = history
 
+    call.operations.require_open(kind, model)
     if turn.previous is not None:
         turn.conversation = await find_continued_session(call, turn.previous)
     session_id, conversation = _get_header(call, SESSION_HEADER), turn.conversation

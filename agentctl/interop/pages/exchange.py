@@ -109,6 +109,8 @@ class PageExchange(Generic[GivenT]):
         if len(keys) > 1:
             raise BadRequest("The header field Idempotency-Key is given more than once")
         key = keys[0] if keys else None
+        if not given.continues:
+            self.operations.require_open(self.kind, self.component_id)
         known = await self.operations.find_waiting(
             self.kind,
             self.component_id,

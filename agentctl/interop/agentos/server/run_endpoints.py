@@ -242,7 +242,7 @@ class RunEndpoints(Endpoints):
         ] = None,
     ) -> Response:
         operations = call.operations
-        operations.require_component(kind, component_id)
+        operations.require_open(kind, component_id)
         body = await _RUN.read_with_files(call)
         request = build_run_request(RunRequest, body, idempotency_key)
         if body.get("stream", True):
