@@ -52,6 +52,9 @@ LOCKED = CASES["sessions locked by another session"]
 PICTURE = "data:image/png;base64,?"
 """A file that is refused when it is stored."""
 
+SOON = 0.2
+"""Seconds, below those after which a pool is late."""
+
 FACES = {
     "openai": (
         "/v1/chat/completions",
@@ -161,22 +164,23 @@ async def _refuse_without_body(place: Place, path: str) -> bytes:
 async def _refuse_by_face(
     place: Place, path: str, body: dict[str, Any]
 ) -> tuple[str, httpx2.Response]:
-    """Return the message and the answer of a start for which the pool was late all the time."""
+    """Return the message and the answer of a refused start, which came before a connection could.
+
+    The pool is late: work on the database waits for longer than `SOON`.
+    """
     async with _locked(place) as add_start, place.client() as client:
         for number in count():
             add_start()
-            text = f"by-a-face-{number}"
-            if not await _is_late(place):
+            if not (await _send_head(place, "/agents/echo/runs")).startswith(b"HTTP/1.1 503 "):
                 continue
+            text = f"by-a-face-{number}"
             sent = json.loads(json.dumps(body).replace("{text}", text))
-            answer = await client.post(path, json=sent)
-            if await _is_late(place):
-                return text, answer
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SOON):
+                    answer = await client.post(path, json=sent)
+                if answer.status_code == 503:
+                    return text, answer
     raise AssertionError
-
-
-async def _is_late(place: Place) -> bool:
-    return (await _send_head(place, "/agents/echo/runs")).startswith(b"HTTP/1.1 503 ")
 
 
 async def _send_head(place: Place, path: str) -> bytes:
