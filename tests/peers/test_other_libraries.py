@@ -232,30 +232,68 @@ async def test_cancel_ends_the_run(served: Served) -> None:
         await wait_until(lambda: served.endpoint.open_calls() == open_before, SECONDS)
 
 
-def test_question_of_llama_index_survives_a_kill(
-    tmp_path: Path, model_endpoint: ModelEndpoint
+class Question(NamedTuple):
+    """The agent of a library that asks a person.
+
+    Attributes:
+        model: the behaviour of the endpoint.
+        asked: the beginning of the question.
+        calls: names and results of its tools.
+        answer: a part of the answer of the agent.
+        requests: number of calls of its model.
+    """
+
+    model: str
+    asked: str
+    calls: list[tuple[str, str]]
+    answer: str
+    requests: int
+
+
+QUESTIONS = {
+    "crewai": Question("echo", "Refund it?", [], "paid: ", 1),
+    "llama-index": Question(
+        "tool:list_orders", "May I look?", [("list_orders", "order 7")], "order 7", 2
+    ),
+    "claude-agent-sdk": Question(
+        "tool:mcp__own__list_orders",
+        "May I call mcp__own__list_orders with {}?",
+        [("mcp__own__list_orders", '[{"type":"text","text":"order 7"}]')],
+        "order 7",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_question_survives_a_kill(
+    tmp_path: Path, model_endpoint: ModelEndpoint, vendor_endpoint: ModelEndpoint, name: str
 ) -> None:
-    python = find_python("llama-index")
-    code, number = MODEL.subn('"tool:list_orders"', read_block("### A person in LlamaIndex"))
+    python = find_python(name)
+    library, expected = LIBRARIES[name], QUESTIONS[name]
+    endpoint = vendor_endpoint if library.is_vendor else model_endpoint
+    endpoint.forget()
+    code = read_block(f"### A person in {library.title}")
+    code, number = MODEL.subn(f'"{expected.model}"', code)
     assert number == 1
     (tmp_path / "asking.py").write_text(code)
     table = '[[agents]]\nid = "asking"\nobject = "asking:ask"'
     inner = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
-    given = LIBRARIES["llama-index"].variables
-    variables = {key: value.format(url=model_endpoint.root_url) for key, value in given.items()}
+    (tmp_path / "home").mkdir()
+    given = {key: value.format(url=endpoint.root_url) for key, value in library.variables.items()}
+    variables = {**given, "HOME": str(tmp_path / "home")}
     deployment = WaitingDeployment(inner, model_endpoint.base_url, str(python), variables)
     with deployment.serve("first.log") as server:
-        run = server.start("asking", "{}")
+        run = server.start("asking", "order 7" if expected.model == "echo" else "{}")
         assert run["status"] == "PAUSED", run["error"]
         (asked,) = server.list_approvals(run)
-        assert asked["question"] == "May I look?"
+        assert asked["question"].startswith(expected.asked)
         server.kill()
     with deployment.serve("second.log") as server:
         server.decide(run, "answer", answer="yes")
         run = server.wait_for_end(run)
     assert run["status"] == "COMPLETED", run["error"]
-    assert [(each["tool_name"], each["result"]) for each in run["tools"]] == [
-        ("list_orders", "order 7")
-    ]
+    assert [(each["tool_name"], each["result"]) for each in run["tools"] or ()] == expected.calls
+    assert run["content"].startswith(expected.answer)
     assert "order 7" in run["content"]
-    assert len(model_endpoint.requests("tool:list_orders")) == 2
+    assert len(endpoint.requests(expected.model)) == expected.requests
