@@ -306,8 +306,15 @@ async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
     task = asyncio.current_task()
     assert task is not None
     watch = asyncio.ensure_future(_wait_for_disconnect(receive))
+    is_working = True
+
+    def cancel_work(watch: asyncio.Future[None]) -> None:
+        # The work may have ended in the same pass of the event loop: the caller goes on then.
+        if is_working and not watch.cancelled():
+            task.cancel()
+
     # As `asyncio.timeout` does: the work needs no task of its own.
-    watch.add_done_callback(lambda done: None if done.cancelled() else task.cancel())
+    watch.add_done_callback(cancel_work)
     try:
         return await work
     except asyncio.CancelledError:
@@ -315,6 +322,7 @@ async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
             raise ClientDisconnect from None
         raise
     finally:
+        is_working = False
         watch.cancel()
 
 

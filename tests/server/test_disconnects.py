@@ -11,10 +11,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentctl.runs.life.engine import CLIENT_DISCONNECTED, Engine
 from agentctl.server import create_app
+from agentctl.server.answers import cancel_on_disconnect
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -183,3 +184,22 @@ def check_runs(deployment: Deployment, status: str) -> None:
             assert found == []
         elif way is not leave_before_the_first_event:
             assert len(found) == CLIENTS + 1
+
+
+async def test_disconnect_at_the_end_of_the_work_cancels_nothing_after_it() -> None:
+    loop = asyncio.get_running_loop()
+    disconnect: asyncio.Future[Message] = loop.create_future()
+    work: asyncio.Future[str] = loop.create_future()
+
+    async def answer() -> str:
+        result = await cancel_on_disconnect(lambda: disconnect, work)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return result
+
+    task = asyncio.create_task(answer())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    disconnect.set_result({"type": "http.disconnect"})
+    work.set_result("done")
+    assert await task == "done"
