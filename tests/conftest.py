@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import os
 import signal
-import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import httpcore2
 import hypothesis
 import pytest
 from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 
-from tests.forking import stop_templates
+from tests.forking import share_trust, stop_templates
 from tests.user_modules import forget_user_modules
 
 _OURS = ("AGENTCTL_", "JWT_")
@@ -51,7 +48,7 @@ def pytest_configure() -> None:
     # A shell that starts the suite in the background makes every process of it ignore Ctrl-C.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    httpcore2.default_ssl_context = _share_trust(httpcore2.default_ssl_context)
+    share_trust()
     for name in vars(DEFAULT_TIMEOUT_CONFIG):
         setattr(DEFAULT_TIMEOUT_CONFIG, name, REQUEST_SECONDS)
     # The same examples in every run, without regard to the time that they take. The database would
@@ -65,17 +62,6 @@ def pytest_configure() -> None:
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     hypothesis.settings.load_profile("agentctl")
-
-
-def _share_trust(load: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
-    """Load the trusted authorities once: it takes 25 ms, and every client of a test would do it."""
-    cached = functools.cache(lambda _names, **options: load(**options))
-
-    def share(**options: bool) -> ssl.SSLContext:
-        names = tuple(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
-        return cached(names, **options)
-
-    return share
 
 
 @pytest.hookimpl(tryfirst=True)

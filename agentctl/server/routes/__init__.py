@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -393,9 +393,10 @@ _RESPONSES: dict[str, Responses] = {
 }
 
 
-def build_all_operations() -> list[Operation]:
+@cache
+def build_all_operations() -> tuple[Operation, ...]:
     """Return all operations except those of the documentation pages."""
-    return [*map(_build_operation, OPERATIONS.values()), *console.build_operations()]
+    return (*map(_build_operation, OPERATIONS.values()), *console.build_operations())
 
 
 def _build_operation(declared: Declaration) -> Operation:
