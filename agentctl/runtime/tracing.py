@@ -154,8 +154,8 @@ class Spans:
     @property
     def first_token_at(self) -> int | None:
         """The time of the first part of an answer of a model; None without one."""
-        times = (span.first_token_at for span in self._spans)
-        return min((time for time in times if time is not None), default=None)
+        times = [span.first_token_at for span in self._spans if span.first_token_at is not None]
+        return min(times, default=None)
 
     def since(self, count: int, *, tools: bool = False) -> dict[str, Any]:
         """Return the spans after the first `count` ones as JSON; those of tool calls on request."""
@@ -170,8 +170,8 @@ class Spans:
 
     def take_ended(self) -> list[Span]:
         """Return the spans that have ended in this leg and were not taken before."""
-        ended = [span for span in self._spans if span.finished_at is not None]
-        new = [span for span in ended if span not in self._reported]
+        known = self._reported
+        new = [span for span in self._spans if span.finished_at is not None and span not in known]
         self._reported.update(new)
         return new
 

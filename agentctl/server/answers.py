@@ -506,4 +506,4 @@ def add_common_headers(
     """Add the id of the request, and the header fields that every response has."""
     headers = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED_HEADERS]
     names = dict(headers)
-    return [*headers, *(field for field in _DEFAULT_HEADERS if field[0] not in names)]
+    return headers + [field for field in _DEFAULT_HEADERS if field[0] not in names]

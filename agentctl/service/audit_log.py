@@ -404,16 +404,14 @@ class AuditedCall:
     def _build_entry(
         self, outcome: AuditOutcome, status: int | None = None, reason: str | None = None
     ) -> AuditRow:
-        resources = [
-            *(
-                resource
-                for name, text in self._path_params.items()
-                for resource in _format_resources(_RESOURCE_NOUNS.get(name), (text,))
-            ),
-            *self._resources,
-            *([] if self._batch is None else [f"{self._batch.noun}:{self._batch.digest}"]),
-            *(self._created if outcome == "allowed" or self._done else ()),
-        ]
+        resources = list[str]()
+        for name, text in self._path_params.items():
+            resources += _format_resources(_RESOURCE_NOUNS.get(name), (text,))
+        resources += self._resources
+        if self._batch is not None:
+            resources.append(f"{self._batch.noun}:{self._batch.digest}")
+        if outcome == "allowed" or self._done:
+            resources += self._created
         return AuditRow(
             at=now(),
             principal=self._principal.identity,

@@ -15,9 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -259,30 +258,25 @@ def install_executor() -> RunThreadExecutor:
     return _executors[loop]
 
 
-@contextmanager
-def watch_threads(unstopped: UnstoppedWork) -> Iterator[None]:
-    """Register the threads that the block started and that still run at its end.
+class RunThreads:
+    """The threads that a block of one run starts; those that still run at its end are registered.
 
     Args:
         unstopped: the unstopped work of the run.
     """
-    threads = _RunThreads(unstopped)
-    token = current_threads.set(threads)
-    try:
-        yield
-    finally:
-        current_threads.reset(token)
-        threads.abandon()
-
-
-class _RunThreads:
-    """The threads of one run."""
 
     def __init__(self, unstopped: UnstoppedWork) -> None:
         self._unstopped = unstopped
         self._calls: dict[Future[Any], str] = {}
         self._loop = asyncio.get_running_loop()
         self._ended = False
+
+    def __enter__(self) -> None:
+        self._token = current_threads.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        current_threads.reset(self._token)
+        self.abandon()
 
     def start(self, function: Callable[[], T]) -> Future[T]:
         abandoned_threads.check("with a thread")

@@ -9,7 +9,7 @@ import pytest
 
 from agentctl.work import event_loop, unstopped
 from agentctl.work.event_loop import AbandonedThreads, TooManyAbandonedThreads, abandoned_threads
-from agentctl.work.unstopped import UnstoppedWork, install_executor, watch_threads
+from agentctl.work.unstopped import RunThreads, UnstoppedWork, install_executor
 from tests.loops import wait_until
 
 
@@ -20,7 +20,7 @@ async def call_in_thread(unstopped: UnstoppedWork, release: threading.Event) -> 
         release.wait(60)
         return threading.current_thread().name if threading.current_thread().daemon else "pool"
 
-    with watch_threads(unstopped):
+    with RunThreads(unstopped):
         # The library may use separate tasks.
         return await asyncio.create_task(asyncio.to_thread(work))
 
@@ -67,5 +67,5 @@ async def test_calls_without_a_run_use_the_pool() -> None:
 
 async def test_stop_iteration_in_a_thread_does_not_hang() -> None:
     install_executor()
-    with watch_threads(UnstoppedWork()), pytest.raises(RuntimeError):
+    with RunThreads(UnstoppedWork()), pytest.raises(RuntimeError):
         await asyncio.to_thread(next, iter(()))

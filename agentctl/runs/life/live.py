@@ -171,8 +171,7 @@ class LiveRun:
         self._cause_reader = cause_reader
         self._budgets = budgets
         self.files = files(self)
-        self._system_database = databases.system
-        self._quotas = databases.quotas
+        self._databases = databases
         self._stored_at = 0
 
     @property
@@ -183,10 +182,12 @@ class LiveRun:
     def memories(self) -> RunMemories | None:
         if self.spec.user_id is None:
             return None
-        return RunMemories(self._system_database, self.spec.user_id, self.spec, quotas=self._quotas)
+        databases = self._databases
+        return RunMemories(databases.system, self.spec.user_id, self.spec, quotas=databases.quotas)
 
     def open_store(self, *, is_shared: bool) -> RunItems:
-        return RunItems(self._system_database, self, self._quotas, is_shared=is_shared)
+        databases = self._databases
+        return RunItems(databases.system, self, databases.quotas, is_shared=is_shared)
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:

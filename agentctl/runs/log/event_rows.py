@@ -18,8 +18,7 @@ before. Then the pieces, one for each event.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple, cast
 
@@ -48,13 +47,9 @@ Members = tuple[tuple[str, str], ...]
 """Members of the JSON of an event after its text, which some libraries of agents report."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunIdentity:
-    """The fields that every event of a run has.
-
-    Attributes:
-        content_frame: the frame of its content.
-    """
+    """The fields that every event of a run has."""
 
     run_id: str
     session_id: str
@@ -62,10 +57,11 @@ class RunIdentity:
     kind: ComponentKind
     component_id: str
     component_name: str
-    content_frame: TextFrame = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "content_frame", TextFrame(self, EventKind.CONTENT))
+    @cached_property
+    def content_frame(self) -> TextFrame:
+        """The frame of its content."""
+        return TextFrame(self, EventKind.CONTENT)
 
     def list_members(self) -> dict[str, str]:
         """Return the members of the JSON of an event, in their order."""

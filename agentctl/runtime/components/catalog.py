@@ -363,15 +363,15 @@ class Catalog:
             ExecutionError: the API key of the model is not set.
             InvalidConfiguration: a tool or the model is not usable.
         """
-        if component.key not in self._runners:
+        if (runner := self._runners.get(component.key)) is None:
             from agentctl.runtime.components.configured import build_runner
 
             instructions, actions, rules = self._build_actions(component)
             connections = self.models.connect(self.model(component))
-            self._runners[component.key] = build_runner(
+            runner = self._runners[component.key] = build_runner(
                 component, connections, instructions, actions, rules, self.models.counters
             )
-        return self._runners[component.key]
+        return runner
 
     def _build_actions(
         self, component: Component

@@ -27,7 +27,7 @@ from agentctl.runtime.tracing import SPAN_STATUSES
 from agentctl.runtime.transcript import history
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
 from agentctl.work.run_scope import CurrentCall, current_call
-from agentctl.work.unstopped import install_executor, watch_threads
+from agentctl.work.unstopped import RunThreads, install_executor
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories
@@ -174,7 +174,7 @@ async def execute_component(
     current_call.set(None)
     catalog.give_models(context)
     try:
-        with watch_threads(context.transcript.unstopped):
+        with RunThreads(context.transcript.unstopped):
             if context.spec.purpose is not None:
                 await execute_background_work(component, context, catalog)
             else:

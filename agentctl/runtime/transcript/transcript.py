@@ -125,8 +125,10 @@ class Transcript:
 
         None for a counter that is not known.
         """
-        usage = self._answer.usage if self._answer is not None else {}
-        return {name: _add(count, usage.get(name)) for name, count in self._usage.items()}
+        if self._answer is None:
+            return {**self._usage}
+        usage = self._answer.usage
+        return {name: _add(count, usage[name]) for name, count in self._usage.items()}
 
     @property
     def model_metrics(self) -> dict[str, dict[str, int | None]] | None:

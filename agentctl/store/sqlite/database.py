@@ -197,7 +197,7 @@ class Writer:
         connection.execute("COMMIT")
 
     def _begin(self, connection: apsw.Connection, group: list[_QueuedUnit]) -> None:
-        until = min(unit.deadline for unit in group)
+        until = min([unit.deadline for unit in group])
         self._busy_handler.seconds = max(0.0, until - time.monotonic())
         # The lock first: a transaction that began with a read cannot get it after a commit of
         # another process, and SQLite would not wait for it.
