@@ -245,7 +245,7 @@ class RepeatOperations(RunOperations):
             _check_confirmed(build_plan(stored, origin, runs_code=repeat.runs_code), request)
         with self.hosting.engine.admitting(component, background=start.background) as is_full:
             submission = await self.build_submission(
-                component.kind, component.id, start, (), stream=stream, identity=identity,
+                component, start, (), stream=stream, identity=identity,
                 has_files=bool(repeat.files),
             )  # fmt: skip
             check_files(self.hosting.catalog, component, map(get_reference, repeat.files))

@@ -14,7 +14,6 @@ from agentctl.config.settings import Limits, Model
 from agentctl.errors import InvalidConfiguration, NotFound, TooLarge, ValidationFailed
 from agentctl.interface.requests import MAXIMUM_RUN_FILES, EarlierMessage, RunRequest
 from agentctl.records.files import FileReference
-from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.strict import find_object
 from agentctl.records.text import (
@@ -340,8 +339,7 @@ class RunStarts(OperationFamily):
 
     async def build_submission(
         self,
-        kind: ComponentKind,
-        component_id: str,
+        component: Component,
         request: RunRequest,
         earlier: Sequence[EarlierMessage],
         *,
@@ -355,13 +353,12 @@ class RunStarts(OperationFamily):
             identity: its identity, if it is not that of a start with the same fields.
             has_files: True if its message has files that the request does not name.
         """
-        component = self.lookups.component(kind, component_id)
+        hosting = self.hosting
         session_id = request.session_id
         if session_id is None:
-            session_id = self.principal.session_id or new_id()
-        session_id = check_session_id(session_id)
-        component = self.hosting.catalog.choose_side(component, session_id)
-        hosting = self.hosting
+            session_id = self.principal.session_id
+        session_id = new_id() if session_id is None else check_session_id(session_id)
+        component = hosting.catalog.choose_side(component, session_id)
         given = await read_run_input(
             hosting.catalog, component, request, hosting.settings.limits, has_files=has_files
         )
@@ -371,7 +368,7 @@ class RunStarts(OperationFamily):
         file_ids, given_files = await read_files(self.lookups, component, request, earlier, hosting)
         if identity is None:
             identity = self._build_idempotency(
-                kind, component_id, request, earlier, given_files, stream=stream
+                component, request, earlier, given_files, stream=stream
             )
         outlives_caller = self._outlives_caller(request)
         limits = hosting.settings.runs
@@ -379,8 +376,8 @@ class RunStarts(OperationFamily):
         spec = RunSpec(
             run_id=new_id(),
             session_id=session_id,
-            component_type=kind,
-            component_id=component_id,
+            component_type=component.kind,
+            component_id=component.id,
             user_id=user_id,
             input=given.message,
             input_object=given.object,
@@ -392,7 +389,7 @@ class RunStarts(OperationFamily):
             metadata=metadata,
             session_state=session_state,
             output_schema=await self._dump_output_schema(component, request.output_schema),
-            client_tools=await dump_request_tools(self.hosting.catalog, component, request),
+            client_tools=await dump_request_tools(hosting.catalog, component, request),
             tool_choice=request.tool_choice,
             stop=request.stop,
             session_history=request.session_history,
@@ -402,7 +399,7 @@ class RunStarts(OperationFamily):
             request_id=self._request_id,
             actor=self.principal.actor,
             durable=component.durable,
-            version=find_version(self.hosting.catalog, component),
+            version=find_version(hosting.catalog, component),
             files=dump_references(given_files[: len(request.files)]),
         )
 
@@ -435,8 +432,7 @@ class RunStarts(OperationFamily):
 
     def _build_idempotency(
         self,
-        kind: ComponentKind,
-        component_id: str,
+        component: Component,
         request: RunRequest,
         earlier: Sequence[EarlierMessage],
         files: Sequence[FileReference],
@@ -445,7 +441,9 @@ class RunStarts(OperationFamily):
     ) -> Idempotency | None:
         if request.idempotency_key is None:
             return None
-        fields = [kind, component_id, request.message, request.session_id, request.user_id]
+        fields = [
+            component.kind, component.id, request.message, request.session_id, request.user_id
+        ]  # fmt: skip
         objects = {
             "metadata": request.metadata,
             "session_state": request.session_state,

@@ -222,9 +222,7 @@ class RunOperations(RunStarts):
             component = self.lookups.component(kind, component_id)
             engine = self.hosting.engine
             with engine.admitting(component, background=request.background) as is_full:
-                submission = await self.build_submission(
-                    kind, component_id, request, earlier, stream=stream
-                )
+                submission = await self.build_submission(component, request, earlier, stream=stream)
                 database = self.lookups.database(submission.component.database)
                 if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:
                     submission = replace(submission, spec=replace(submission.spec, run_id=run_id))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 import struct
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import httpx2
 import pytest
 
 from agentctl.runtime.models import stream_transport
-from agentctl.runtime.models.stream_transport import StreamTransport
+from agentctl.runtime.models.stream_transport import StreamTransport, _Connection
 from tests.certificates import create_certificate
 from tests.loops import wait_until
 
@@ -396,3 +399,55 @@ async def test_closed_response_ends_a_read_in_another_task() -> None:
         await response.stream.aclose()  # type: ignore[union-attr]
         with pytest.raises(httpx2.ReadError):
             await asyncio.wait_for(reading, 60)
+
+
+class Kept:
+    """What the context of a run has."""
+
+
+_run: ContextVar[Kept] = ContextVar("run")
+
+
+async def test_idle_connection_keeps_nothing_of_the_run_that_opened_it() -> None:
+    server = Server(CHUNKED, chunk(b"x"), chunk(b""))
+    async with server.running() as client:
+
+        async def execute() -> weakref.ref[Kept]:
+            kept = Kept()
+            _run.set(kept)
+            assert b"".join(await read(client, server.url)) == b"x"
+            return weakref.ref(kept)
+
+        found = await asyncio.create_task(execute())
+        assert isinstance(client._transport, StreamTransport)
+        assert client._transport.open
+        await asyncio.sleep(0)  # The event loop itself has the task that has just ended.
+        gc.collect()
+        assert found() is None
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_connection_that_opens_together_with_a_cancel_is_closed(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    made = _Connection.connection_made
+    server = Server(CHUNKED, chunk(b"x"), chunk(b""))
+    async with server.running() as client:
+        reading = asyncio.create_task(read(client, server.url))
+
+        def cancel_after(left: int) -> None:
+            if left:
+                asyncio.get_running_loop().call_soon(cancel_after, left - 1)
+            else:
+                reading.cancel()
+
+        def connect(self: _Connection, transport: asyncio.BaseTransport) -> None:
+            made(self, transport)
+            cancel_after(steps)
+
+        monkeypatch.setattr(_Connection, "connection_made", connect)
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        transport = client._transport
+        assert isinstance(transport, StreamTransport)
+        await wait_until(lambda: not transport.open)

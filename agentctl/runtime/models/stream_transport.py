@@ -4,8 +4,9 @@ A response is read as it arrives: all chunks of one read of the socket are one p
 The transport of httpx2 passes each chunk separately, through a cancel scope and two generators.
 
 Connections are kept for the next request to the same origin in the same event loop. Nothing of a
-response is left on a connection that is kept: what belongs to one request is in its `_Exchange`. It
-knows no proxies: a client that needs one uses the transport of httpx2.
+response is left on a connection that is kept: what belongs to one request is in its `_Exchange`.
+Connections and timers have an empty context: that of a run would keep it alive. It knows no
+proxies: a client that needs one uses the transport of httpx2.
 """
 
 from __future__ import annotations
@@ -136,23 +137,25 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         return None
 
     async def _connect(self, origin: Origin, seconds: float | None) -> _Connection:
-        scheme, host, port = origin
-        opening = asyncio.get_running_loop().create_connection(
-            lambda: _Connection(self, origin),
-            host,
-            port,
-            ssl=self._ssl_context if scheme == "https" else None,
-        )
-        # A connection keeps the context of the task that opens it, and would keep its run alive.
-        connecting = asyncio.create_task(opening, context=Context())
+        connecting = asyncio.create_task(self._open(origin, seconds), context=Context())
         try:
-            async with asyncio.timeout(seconds):
-                _, connection = await connecting
+            return await connecting
         except asyncio.CancelledError:
             if connecting.done() and not connecting.cancelled() and not connecting.exception():
                 # It was opened together with the cancel: only this code can close it.
-                connecting.result()[1].close()
+                connecting.result().close()
             raise
+
+    async def _open(self, origin: Origin, seconds: float | None) -> _Connection:
+        scheme, host, port = origin
+        try:
+            async with asyncio.timeout(seconds):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: _Connection(self, origin),
+                    host,
+                    port,
+                    ssl=self._ssl_context if scheme == "https" else None,
+                )
         except TimeoutError as error:
             raise httpx2.ConnectTimeout("the connection was not established in time") from error
         except OSError as error:
@@ -208,7 +211,7 @@ class _Connection(asyncio.Protocol):
             return False
         exchange.discard()
         self._exchange = None
-        self._expiry = self.loop.call_later(seconds, self.close)
+        self._expiry = self.loop.call_later(seconds, self.close, context=Context())
         return True
 
     def close(self) -> None:
@@ -308,7 +311,9 @@ class _Exchange:
             # for each of many small parts costs no timer.
             self._deadline = self._loop.time() + self._read_seconds
             if self._timer is None:
-                self._timer = self._loop.call_later(self._read_seconds, self._check_deadline)
+                self._timer = self._loop.call_later(
+                    self._read_seconds, self._check_deadline, context=Context()
+                )
         try:
             await self._waiter
         finally:
