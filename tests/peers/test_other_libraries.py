@@ -29,7 +29,7 @@ __all__ = ["vendor_endpoint"]
 
 SECONDS = 60.0
 
-LINES = 20
+LINES = 25
 """Maximum length of a wrapper."""
 
 MODEL = re.compile(r'"(?:gpt|gemini|claude)-[\w.-]+"')
@@ -232,6 +232,42 @@ async def test_cancel_ends_the_run(served: Served) -> None:
         await wait_until(lambda: served.endpoint.open_calls() == open_before, SECONDS)
 
 
+CODE = """Thought: I look.
+<code>
+print("order " + "7")
+final_answer("done")
+</code>"""
+
+
+@pytest.mark.parametrize("code", [CODE, CODE.replace("print(", "absent(")])
+def test_code_of_an_agent_of_smolagents_is_a_tool_call(
+    tmp_path: Path, model_endpoint: ModelEndpoint, code: str
+) -> None:
+    program = read_wrapper("smolagents").replace("ToolCallingAgent", "CodeAgent")
+    program = MODEL.sub('"echo"', program).replace("verbosity_level=0", "max_steps=1")
+    deployment = create_asking(tmp_path, model_endpoint, "smolagents", program)
+    with deployment.serve() as server:
+        run = server.start("asking", code)
+    assert run["status"] == "COMPLETED", run["error"]
+    (call,) = run["tools"]
+    has_failed = "absent" in code
+    assert (call["tool_name"], call["tool_call_error"]) == ("python_interpreter", has_failed)
+    assert ("absent" if has_failed else "order 7") in call["result"]
+
+
+def create_asking(folder: Path, endpoint: ModelEndpoint, name: str, code: str) -> WaitingDeployment:
+    """Create a deployment with the agent `asking` of a code, for the environment of a library."""
+    code = code.replace("async def support(", "async def ask(")
+    (folder / "asking.py").write_text(code)
+    table = '[[agents]]\nid = "asking"\nobject = "asking:ask"'
+    inner = create_deployment(folder, endpoint.base_url, extra=table)
+    (folder / "home").mkdir()
+    given = LIBRARIES[name].variables
+    variables = {key: value.format(url=endpoint.root_url) for key, value in given.items()}
+    variables["HOME"] = str(folder / "home")
+    return WaitingDeployment(inner, endpoint.base_url, str(find_python(name)), variables)
+
+
 class Question(NamedTuple):
     """The agent of a library that asks a person.
 
@@ -269,20 +305,13 @@ QUESTIONS = {
 def test_question_survives_a_kill(
     tmp_path: Path, model_endpoint: ModelEndpoint, vendor_endpoint: ModelEndpoint, name: str
 ) -> None:
-    python = find_python(name)
     library, expected = LIBRARIES[name], QUESTIONS[name]
     endpoint = vendor_endpoint if library.is_vendor else model_endpoint
     endpoint.forget()
     code = read_block(f"### A person in {library.title}")
     code, number = MODEL.subn(f'"{expected.model}"', code)
     assert number == 1
-    (tmp_path / "asking.py").write_text(code)
-    table = '[[agents]]\nid = "asking"\nobject = "asking:ask"'
-    inner = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
-    (tmp_path / "home").mkdir()
-    given = {key: value.format(url=endpoint.root_url) for key, value in library.variables.items()}
-    variables = {**given, "HOME": str(tmp_path / "home")}
-    deployment = WaitingDeployment(inner, model_endpoint.base_url, str(python), variables)
+    deployment = create_asking(tmp_path, endpoint, name, code)
     with deployment.serve("first.log") as server:
         run = server.start("asking", "order 7" if expected.model == "echo" else "{}")
         assert run["status"] == "PAUSED", run["error"]
