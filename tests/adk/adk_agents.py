@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,13 @@ def double(node_input: str) -> dict[str, str]:
     """Repeat a text."""
     return {"twice": node_input * 2}
 
+
+def note_import(callback_context: Any, llm_request: Any) -> None:
+    """Write down whether the library of the model is loaded before the first call of the model."""
+    callback_context.state["loaded"] = "litellm" in sys.modules
+
+
+loader = Agent(name="loader", model=chat("loader"), before_model_callback=note_import)
 
 flow = Workflow(name="flow", edges=[("START", Agent(name="start", model=chat("start")), double)])
 

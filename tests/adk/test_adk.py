@@ -14,7 +14,7 @@ from tests.endpoint import ModelEndpoint
 from tests.environments import find_adk
 from tests.pauses.waiting import SECONDS, WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import ScriptedModels
-from tests.process import AGENTCTL, base_environment
+from tests.process import AGENTCTL, base_environment, serve_config
 
 PAYMENT = [("pay", {"amount": 10, "to": "bob"})]
 
@@ -65,6 +65,21 @@ def test_agent_as_a_tool_is_a_member(server: WaitingServer, models: ScriptedMode
     for kind in ("input_tokens", "output_tokens"):
         counted = sum_tokens([run, member], kind)
         assert counted == sum(getattr(each, kind) for each in models.calls) > 0
+
+
+def test_first_model_call_imports_nothing(
+    deployment: WaitingDeployment, models: ScriptedModels
+) -> None:
+    models.begin({"loader": ["Hello."]})
+    variables = {"MODEL_URL": deployment.model_url, **deployment.variables}
+    # A fork of a loaded process would have loaded it before.
+    program = (deployment.python, "-m", "agentctl")
+    place = deployment.inner.path
+    with serve_config(place, log="loading.log", variables=variables, program=program) as process:
+        server = WaitingServer(deployment, process)
+        run = server.start("loader", "hello")
+        session = server._request("GET", f"/sessions/{run['session_id']}")
+    assert (run["content"], session["session_state"]["loaded"]) == ("Hello.", True)
 
 
 def test_failed_member_fails_its_run(server: WaitingServer, models: ScriptedModels) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -56,6 +57,15 @@ class AdkRunner(LibraryRunner):
         self._app = target if isinstance(target, App) else App(name=_NAME, root_agent=target)
         # It closes the toolsets of the agents, and the plugins.
         super().__init__(OwnerTask(lambda: InMemoryRunner(app=self._app)))
+
+    async def open(self) -> None:
+        """Open the app, and load what a `LiteLlm` imports in its first call, which takes seconds.
+
+        The library has no public function for it, and would block the event loop.
+        """
+        await super().open()
+        if module := sys.modules.get("google.adk.models.lite_llm"):
+            await asyncio.to_thread(module._ensure_litellm_imported)
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in the task of the caller; the library has a second task for it.
