@@ -41,8 +41,6 @@ from agentctl.runtime.models.calls import (
 from agentctl.runtime.models.openai_answer import THINKING_TAGS, OpenAIAnswer, UnreadableAnswer
 from agentctl.runtime.models.openai_errors import build_status_failure, build_transport_failure
 from agentctl.runtime.models.provider import (
-    CONNECT_SECONDS,
-    READ_SECONDS,
     build_http_client,
     build_stream_transport,
     iterate_events,
@@ -154,36 +152,30 @@ class OpenAIConnection(ModelConnection):
 
     async def _send(self, call: ModelCall) -> httpx2.Response:
         seconds = call.settings.timeout_seconds
+        timeout = self._http.timeout if seconds is None else httpx2.Timeout(seconds)
+        timeouts = timeout.as_dict()
         messages = await show_files(call.messages, self.takes, call.files)
         files = [file for message in messages for file in message.get("files", ())]
         body = orjson.dumps(self._build_body(call, messages))
         if files or self._transport is None:
-            return await self._send_in_parts(body.split(self._mark.encode()), files, call)
-        # Without the layers of a client, which are half of the CPU time of a request.
+            pieces = body.split(self._mark.encode())
+            sizes = (measure_base64(get_reference(file).size) for file in files)
+            length = sum(map(len, pieces)) + sum(sizes)
+            request = httpx2.Request(
+                "POST",
+                self._url,
+                headers=[*self._fields, (b"Content-Length", b"%d" % length)],
+                content=_stream_body(pieces, files, call.files),
+                extensions={"timeout": timeouts},
+            )
+            return await self._http.send(request, stream=True)
+        # Without the layers of a client: they take 100 of the 230 CPU us of a request.
         fields = [*self._fields, (b"Content-Length", b"%d" % len(body))]
         if (traceparent := find_traceparent("models")) is not None:
             fields.append((HEADER.encode(), traceparent.encode()))
         data = encode_head("POST", self._url, fields) + body
-        times = (CONNECT_SECONDS, READ_SECONDS) if seconds is None else (seconds, seconds)
-        return limit_response(
-            await self._transport.send(self._origin, data, *times), self._run_bytes
-        )
-
-    async def _send_in_parts(
-        self, pieces: Sequence[bytes], files: Sequence[FileReference | LoadedFile], call: ModelCall
-    ) -> httpx2.Response:
-        seconds = call.settings.timeout_seconds
-        timeout = self._http.timeout if seconds is None else httpx2.Timeout(seconds)
-        sizes = (measure_base64(get_reference(file).size) for file in files)
-        length = sum(map(len, pieces)) + sum(sizes)
-        request = httpx2.Request(
-            "POST",
-            self._url,
-            headers=[*self._fields, (b"Content-Length", b"%d" % length)],
-            content=_stream_body(pieces, files, call.files),
-            extensions={"timeout": timeout.as_dict()},
-        )
-        return await self._http.send(request, stream=True)
+        response = await self._transport.send(self._origin, data, timeouts)
+        return limit_response(response, self._run_bytes)
 
     def _build_body(self, call: ModelCall, messages: Sequence[Message]) -> dict[str, Any]:
         instructions = call.instructions

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextvars import Context
 from typing import cast
 
@@ -44,6 +44,9 @@ _HEAD_END = b"\r\n\r\n"
 Origin = tuple[str, str, int]
 """The scheme, the host and the port of a URL."""
 
+Timeouts = Mapping[str, float | None]
+"""Seconds to `connect`, and to `read` a part of a response; None for no limit."""
+
 
 class StreamTransport(httpx2.AsyncBaseTransport):
     """The connections of one client.
@@ -67,29 +70,21 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         method, url, body = request.method, request.url, await request.aread()
         head = encode_head(method, url, request.headers.raw)
         timeouts = request.extensions.get("timeout", {})
-        times = timeouts.get("connect"), timeouts.get("read")
-        return await self.send(find_origin(url), head + body, *times, has_body=method != "HEAD")
+        return await self.send(find_origin(url), head + body, timeouts, has_body=method != "HEAD")
 
     async def send(
-        self,
-        origin: Origin,
-        data: bytes,
-        connect_seconds: float | None,
-        read_seconds: float | None,
-        *,
-        has_body: bool = True,
+        self, origin: Origin, data: bytes, timeouts: Timeouts, *, has_body: bool = True
     ) -> httpx2.Response:
         """Do the same with the bytes of a request.
 
         Args:
-            read_seconds: maximum time without data of the response; None for no limit.
             has_body: False if the response ends with its head, as that to HEAD does.
         """
         connection = self._take_idle(origin)
         if connection is None:
-            connection = await self._connect(origin, connect_seconds)
+            connection = await self._connect(origin, timeouts.get("connect"))
         try:
-            exchange = connection.send(data, read_seconds, has_body=has_body)
+            exchange = connection.send(data, timeouts.get("read"), has_body=has_body)
             await exchange.wait_for_head()
         except BaseException:
             connection.close()
