@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from agentctl.work.event_loop import abandoned_threads, retrieve_exception
@@ -182,56 +182,14 @@ async def run_in_thread(
         TooManyAbandonedThreads: the function was not called.
     """
     abandoned_threads.check(name)
-    call = _ThreadCall(function)
-    threading.Thread(target=call.execute, name=f"tool {name}", daemon=True).start()
+    call = _start_thread(function, f"tool {name}")
+    outcome = asyncio.wrap_future(call)
     try:
-        value, error = await asyncio.shield(call.outcome)
+        return await asyncio.shield(outcome)
     except asyncio.CancelledError:
-        call.abandon()
-        unstopped.add(call.outcome, unstopped_name or name)
+        abandoned_threads.add(call)
+        unstopped.add(outcome, unstopped_name or name)
         raise
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]  # without an error it is the result
-
-
-class _ThreadCall(Generic[T]):
-    """A function call in a thread.
-
-    Attributes:
-        outcome: the result and the exception; never done if the event loop is closed before.
-    """
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
-        self._context = contextvars.copy_context()
-        self._loop = asyncio.get_running_loop()
-        self._ended = False
-        self._abandoned = False
-        self.outcome: asyncio.Future[tuple[T | None, BaseException | None]]
-        self.outcome = self._loop.create_future()
-
-    def execute(self) -> None:
-        """Call the function and deliver its outcome to the event loop. Runs in the thread."""
-        try:
-            outcome: tuple[Any, BaseException | None]
-            outcome = (self._context.run(self._function), None)
-        except BaseException as error:
-            outcome = (None, error)
-        with abandoned_threads.lock:
-            self._ended = True
-            abandoned_threads.count -= self._abandoned
-        try:
-            self._loop.call_soon_threadsafe(self.outcome.set_result, outcome)
-        except RuntimeError:
-            # The event loop was closed while the tool ran: no one needs the outcome.
-            return
-
-    def abandon(self) -> None:
-        """Count the thread as abandoned, unless it has ended."""
-        with abandoned_threads.lock:
-            self._abandoned = not self._ended
-            abandoned_threads.count += self._abandoned
 
 
 class RunThreadExecutor(ThreadPoolExecutor):
@@ -280,15 +238,10 @@ class RunThreads:
 
     def start(self, function: Callable[[], T]) -> Future[T]:
         abandoned_threads.check("with a thread")
-        call: Future[T] = Future()
-        # A running future cannot be cancelled: it is done when its thread has ended.
-        call.set_running_or_notify_cancel()
+        call = _start_thread(function, "agent")
         tool = current_call.get()
         self._calls[call] = tool.name if tool is not None else RUNNER
         call.add_done_callback(lambda done: self._calls.pop(done, None))
-        # What the function starts belongs to the run, too.
-        work = partial(contextvars.copy_context().run, function)
-        threading.Thread(target=_execute, args=(call, work), name="agent", daemon=True).start()
         if self._ended:
             self.abandon()
         return call
@@ -298,6 +251,16 @@ class RunThreads:
         for call, name in list(self._calls.items()):
             abandoned_threads.add(call)
             self._unstopped.add(asyncio.wrap_future(call, loop=self._loop), name)
+
+
+def _start_thread(function: Callable[[], T], name: str) -> Future[T]:
+    """Call a function in a new daemon thread, which belongs to the run of the caller."""
+    call: Future[T] = Future()
+    # A running future cannot be cancelled: it is done when its thread has ended.
+    call.set_running_or_notify_cancel()
+    work = partial(contextvars.copy_context().run, function)
+    threading.Thread(target=_execute, args=(call, work), name=name, daemon=True).start()
+    return call
 
 
 def _execute(call: Future[T], function: Callable[[], T]) -> None:
