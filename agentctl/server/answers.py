@@ -313,7 +313,7 @@ async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
         if is_working and not watch.cancelled():
             task.cancel()
 
-    # As `asyncio.timeout` does: the work needs no task of its own.
+    # As `asyncio.timeout` does, without a task for the work.
     watch.add_done_callback(cancel_work)
     try:
         return await work

@@ -402,7 +402,7 @@ async def test_closed_response_ends_a_read_in_another_task() -> None:
 
 
 class Kept:
-    """What the context of a run has."""
+    """An object in the context of a run."""
 
 
 _run: ContextVar[Kept] = ContextVar("run")
