@@ -307,14 +307,9 @@ async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
     assert task is not None
     watch = asyncio.ensure_future(_wait_for_disconnect(receive))
     is_working = True
-
-    def cancel_work(watch: asyncio.Future[None]) -> None:
-        # The work may have ended in the same pass of the event loop: the caller goes on then.
-        if is_working and not watch.cancelled():
-            task.cancel()
-
-    # As `asyncio.timeout` does, without a task for the work.
-    watch.add_done_callback(cancel_work)
+    # As `asyncio.timeout` does, without a task for the work. The work may have ended in the same
+    # pass of the event loop: the caller goes on then.
+    watch.add_done_callback(lambda _: is_working and not watch.cancelled() and task.cancel())
     try:
         return await work
     except asyncio.CancelledError:
