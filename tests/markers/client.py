@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 
 from tests.markers.judge import Note, Outcome
-from tests.markers.server import COMPONENTS, DURABLE, MarkedServer
+from tests.markers.server import DURABLE, MarkedServer
 from tests.markers.text import Marker, find_markers
 
 __all__ = ["Clients"]
@@ -70,7 +70,7 @@ class Clients:
 
     async def run_next(self) -> None:
         """Start a run of a random user, and read, cancel or leave it."""
-        chance, component = self._chance, self._chance.choice(COMPONENTS)
+        chance, component = self._chance, self._chance.choice(self.server.components)
         user = chance.choice(self._users)
         face = self.draw(FACES)
         if component.startswith("workflows") and face in ("chat", "responses"):

@@ -25,6 +25,7 @@ class Plan:
         places: places of the ledger; the search goes on until each has an entry.
         kill_every: average number of runs between two kills of a worker.
         parallel: number of runs at the same time.
+        vendors: True if agents of the libraries of vendors run, too.
     """
 
     engine: Engine
@@ -34,6 +35,7 @@ class Plan:
     kill_every: int = 200
     parallel: int = 16
     places: frozenset[str] = frozenset()
+    vendors: bool = True
 
 
 def search(plan: Plan) -> Outcome:
@@ -41,7 +43,8 @@ def search(plan: Plan) -> Outcome:
     chance = Random(plan.seed)
     users = [Marker(letter).new_run(chance) for letter in "ab"]
     outcome = Outcome()
-    with start_marked_server(plan.engine, {each.user: f"user-{each}" for each in users}) as server:
+    subjects = {each.user: f"user-{each}" for each in users}
+    with start_marked_server(plan.engine, subjects, plan.vendors) as server:
         began = time.monotonic()
         asyncio.run(_search(plan, Clients(server, users, chance, outcome), chance))
         outcome.seconds, outcome.kills = time.monotonic() - began, server.kills

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -25,7 +25,7 @@ from tests.markers.endpoint import CERTIFICATE
 from tests.markers.text import LEDGER
 from tests.postgres_server import list_children, run_postgres_server
 
-__all__ = ["COMPONENTS", "DURABLE", "Engine", "MarkedServer", "start_marked_server"]
+__all__ = ["DURABLE", "Engine", "MarkedServer", "start_marked_server"]
 
 Engine = Literal["sqlite", "postgresql"]
 
@@ -50,12 +50,15 @@ _VENDORS = {
 }
 """The providers whose interface is not that of OpenAI, and their settings."""
 
-COMPONENTS = (
+_COMPONENTS = (
     "agents/http", "agents/tls", "agents/groq", "agents/durable", "agents/mcp",
-    *(f"agents/{name}" for name in (*_CODE, *_VENDORS)),
+    *(f"agents/{name}" for name in _CODE),
     "teams/lead", "teams/route", "teams/all", "teams/libraries", "teams/lasting",
     "workflows/steps", "workflows/mixed",
 )  # fmt: skip
+
+_VENDOR_AGENTS = tuple(f"agents/{name}" for name in _VENDORS)
+"""Agents of the libraries of vendors, whose import takes 12 of the 15 CPU seconds of a worker."""
 
 DURABLE = ("agents/durable", "teams/lasting")
 """The components whose runs have no `dependencies`, because these are not stored."""
@@ -140,12 +143,14 @@ class MarkedServer:
     """A running server with its endpoint.
 
     Attributes:
+        components: what it runs.
         tokens: a token of each user, by the letter of the user.
         ledger: the file with the ledger.
         kills: the number of killed workers.
     """
 
     server: Server
+    components: tuple[str, ...]
     tokens: dict[str, str]
     ledger: Path
     kills: int = 0
@@ -169,10 +174,13 @@ class MarkedServer:
 
 
 @contextlib.contextmanager
-def start_marked_server(engine: Engine, users: dict[str, str]) -> Iterator[MarkedServer]:
+def start_marked_server(
+    engine: Engine, users: dict[str, str], vendors: bool
+) -> Iterator[MarkedServer]:
     """Start the endpoint, the database and the server.
 
     Args:
+        vendors: True if it runs `_VENDOR_AGENTS`, too.
         users: the subject of each user, by its letter.
     """
     folder = Path(tempfile.mkdtemp(prefix="agentctl-markers-"))
@@ -191,7 +199,9 @@ def start_marked_server(engine: Engine, users: dict[str, str]) -> Iterator[Marke
                 name: f'url = "{url}"\nsearch_path = "{name}_markers"' for name in databases
             }
         tls = httpx2.get(f"{endpoint.root_url}/").json()["tls"]
-        config = _format_config(endpoint.base_url, endpoint.root_url, tls, ledger)
+        config = _format_config(
+            endpoint.base_url, endpoint.root_url, tls, ledger, _VENDORS if vendors else {}
+        )
         deployment = create_deployment(
             folder, endpoint.base_url, extra=config, databases=databases, server=AGENTOS
         )
@@ -222,14 +232,17 @@ def start_marked_server(engine: Engine, users: dict[str, str]) -> Iterator[Marke
         server = Server("server", deployment, "--workers", str(WORKERS), variables=environment)
         server.start()
         try:
-            yield MarkedServer(server, tokens, ledger)
+            components = (*_COMPONENTS, *(_VENDOR_AGENTS if vendors else ()))
+            yield MarkedServer(server, components, tokens, ledger)
             server.stop()
         finally:
             if server.is_running:
                 server.kill()
 
 
-def _format_config(base_url: str, root_url: str, tls_port: int, ledger: Path) -> str:
+def _format_config(
+    base_url: str, root_url: str, tls_port: int, ledger: Path, vendors: Mapping[str, str]
+) -> str:
     tls = f"https://localhost:{tls_port}/v1"
     config = _CONFIG.format(
         run_seconds=RUN_SECONDS,
@@ -243,7 +256,7 @@ def _format_config(base_url: str, root_url: str, tls_port: int, ledger: Path) ->
         "http": f'provider = "openai"\nbase_url = "{base_url}"',
         "tls": f'provider = "openai"\nbase_url = "{tls}"',
         "groq": f'provider = "groq"\nbase_url = "{base_url}"\napi_key_env = "MARKERS_KEY"',
-        **{name: f'{lines}\nbase_url = "{root_url}"' for name, lines in _VENDORS.items()},
+        **{name: f'{lines}\nbase_url = "{root_url}"' for name, lines in vendors.items()},
     }
     tables = [config, _COMPOSED]
     tables += [
@@ -254,9 +267,7 @@ def _format_config(base_url: str, root_url: str, tls_port: int, ledger: Path) ->
         "http": 'tools = ["tests.markers.hosted:note"]',
         "tls": f"tools = {_TOOLS}",
         "groq": "",
-        "anthropic": "",
-        "google": "",
-        "bedrock": "",
+        **dict.fromkeys(vendors, ""),
     }
     tables += [
         f'[[agents]]\nid = "{name}"\nmodel = "{name}"\n{tools}' for name, tools in agents.items()

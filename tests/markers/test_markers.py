@@ -32,13 +32,18 @@ BOB = Marker("b", "33333333", "dddddddd")
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 def test_texts_of_two_users_stay_apart(engine: Engine) -> None:
-    outcome = search(Plan(engine, RUNS, SECONDS, SEED, kill_every=50, places=PLACES))
+    # The libraries of vendors do not know the engine.
+    vendors = LONG or engine == "sqlite"
+    plan = Plan(engine, RUNS, SECONDS, SEED, kill_every=50, places=PLACES, vendors=vendors)
+    outcome = search(plan)
     print(outcome.format())
     assert outcome.violations == []
     # The search has inspected something.
     assert outcome.kills
     assert sum(note.status == "COMPLETED" for note in outcome.notes) > RUNS / 4 or LONG
     assert outcome.entries.keys() >= PLACES
+    names = {note.component.partition("/")[2] for note in outcome.notes}
+    assert ({"anthropic", "google", "bedrock"} <= names) is vendors
 
 
 def test_marker_names_user_session_and_run() -> None:
