@@ -194,7 +194,6 @@ def _check_engines(source: Database, target: Database | None = None) -> None:
 
 
 async def _find_stage(copier: Copier) -> Stage:
-    """Return the stage of the copy between two databases."""
     source, target = copier.source, copier.target
     ours, theirs = await source.read(state.get_state()), await target.read(state.get_state())
     _check_source(source, target.place, ours, theirs)

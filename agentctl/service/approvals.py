@@ -184,7 +184,6 @@ class ApprovalOperations(OperationFamily):
     async def _find(
         self, kind: ComponentKind, component_id: str, approval_id: str
     ) -> tuple[Database, ApprovalRow]:
-        """Return an approval and its database."""
         component = self.hosting.catalog.get(kind, component_id)
         decided = self._decided_ids()
         sees_all = decided is None or component_id in decided
@@ -392,7 +391,6 @@ class ApprovalOperations(OperationFamily):
 def _match_decisions(
     rows: Sequence[ApprovalRow], decisions: Sequence[Ruling]
 ) -> list[tuple[ApprovalRow, Ruling]]:
-    """Return the approval of each decision of the user of a run."""
     if len(decisions) > MAXIMUM_DECISIONS:
         raise errors.ValidationFailed(f"decisions must be at most {MAXIMUM_DECISIONS}")
     matched: dict[str, tuple[ApprovalRow, Ruling]] = {}

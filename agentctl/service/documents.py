@@ -344,7 +344,6 @@ def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
 
 
 def _build_members(row: RunRow, facts: RelatedFacts) -> dict[str, Any]:
-    """Build the members of a record and of a summary that are no column of the run."""
     return {
         KINDS[row.component_type].id_field: row.component_id,
         "metrics": embed_stored(facts.metrics),

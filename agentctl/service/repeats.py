@@ -160,7 +160,6 @@ class RepeatOperations(RunOperations):
     def _build_request(
         self, stored: StoredOrigin, request: RetryRequest, session_id: str
     ) -> RunRequest:
-        """Return the request of a run with the input of its origin."""
         row = stored.row
         return RunRequest(
             message=row.input,
@@ -267,7 +266,6 @@ def _load_object(text: str | None) -> dict[str, Any] | None:
 
 
 def _find_target(of_run: ComponentRef, request: ForkRequest) -> ComponentRef:
-    """Return the component that goes on."""
     named = {"agent": request.agent_id, "team": request.team_id}
     given = [(kind, component_id) for kind, component_id in named.items() if component_id]
     if len(given) > 1:
@@ -276,7 +274,6 @@ def _find_target(of_run: ComponentRef, request: ForkRequest) -> ComponentRef:
 
 
 def _cut_messages(messages: list[dict[str, Any]], at: int) -> list[dict[str, Any]]:
-    """Return the first messages of a run."""
     if not 0 <= at <= len(messages):
         raise errors.ValidationFailed(
             f"at must be 0 to {len(messages)}: the run has {len(messages)} messages"

@@ -402,7 +402,6 @@ class StoredCalls:
         }
 
     def _replay(self) -> Iterator[tuple[str, list[Place]]]:
-        """Yield the places of the messages of each recorded request."""
         places: list[Place] = []
         for call_id, call in self._calls.items():
             if (sent := call.get("sent")) is None:
@@ -416,7 +415,6 @@ class StoredCalls:
 
 
 def _group(places: Iterable[Place]) -> list[ReferenceRecord]:
-    """Return places of messages as ranges."""
     ranges = list[ReferenceRecord]()
     for source, at in places:
         name = _SOURCES[source]

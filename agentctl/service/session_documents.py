@@ -196,7 +196,6 @@ class SessionHistories:
     async def _keep(
         self, key: tuple[str, str], row: SessionRow, runs: Sequence[StoredHistory], before: _Kept
     ) -> bytes:
-        """Keep the history with its new runs, and return it."""
         text = before.text
         if runs:
             pieces = [piece for piece in (text, *(run.text for run in runs)) if piece]

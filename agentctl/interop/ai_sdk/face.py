@@ -321,7 +321,6 @@ def _read_message(parts: Sequence[Placed], at: str) -> str:
 
 
 def _read_files(parts: Sequence[Placed]) -> list[GivenFile]:
-    """Return the files of a message of the user."""
     return [
         read_data_url(
             place,
@@ -334,7 +333,6 @@ def _read_files(parts: Sequence[Placed]) -> list[GivenFile]:
 
 
 def _find_calls(parts: Sequence[Placed]) -> dict[str, Placed]:
-    """Return the tool calls of a message of the assistant by their ids."""
     return {
         check_value(part.get("toolCallId"), str, f"{place}.toolCallId"): (place, part)
         for place, part in parts

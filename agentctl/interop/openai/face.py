@@ -178,7 +178,6 @@ async def _run(
 
 
 def _get_header(call: Call, name: str) -> str | None:
-    """Return the value of a header field; None if it is not given."""
     values = call.headers.getlist(name)
     if len(values) > 1:
         raise RefusedParameter(f"The header field {name} is given more than once", None)

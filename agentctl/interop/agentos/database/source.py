@@ -196,7 +196,6 @@ def _choose(tables: Mapping[str, set[str]], columns: frozenset[str], default: st
 def _find_layout(
     tables: Mapping[str, set[str]], schema: str, table: str | None, place: str
 ) -> Layout:
-    """Find the tables by their columns."""
     if table is not None and table not in _tables_with(tables, _SESSION_COLUMNS):
         raise errors.NotFound(f"{place} has no table {table!r} with sessions of AgentOS")
     sessions = table or _choose(tables, _SESSION_COLUMNS, DEFAULT_SESSIONS)

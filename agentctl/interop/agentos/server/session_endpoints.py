@@ -211,7 +211,6 @@ class ApprovalEndpoints(operation.Endpoints):
 def _find_component(
     kind: ComponentKind | None, *ids: str | None
 ) -> tuple[ComponentKind | None, str | None]:
-    """Return the kind and the id of the component that parameters name."""
     named = [(each, found) for each, found in zip(KINDS, ids, strict=True) if found]
     if len(named) > 1 or (named and kind not in (None, named[0][0])):
         raise ValidationFailed("agent_id, team_id, workflow_id and source_type name several kinds")
