@@ -242,8 +242,7 @@ class BytesResponse(Response):
         self.background = None
         fields: list[tuple[bytes, bytes]] = []
         if content_type is not None:
-            fields.append((b"content-type", content_type))
-            fields.append((b"content-length", b"%d" % len(body)))
+            fields += [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
         for name, value in (headers or {}).items():
             fields.append((name.lower().encode("ascii"), value.encode("latin-1", "replace")))
         self.raw_headers = fields
@@ -265,8 +264,7 @@ class LargeResponse(BytesResponse):
         with caller.app_state.response_budget.reserve(caller.owner, len(self.body)):
             await _send_head(self, send)
             for start in range(0, len(self.body), LARGE_BYTES):
-                part = self.body[start : start + LARGE_BYTES]
-                await _send_part(send, bytes(part))
+                await _send_part(send, bytes(self.body[start : start + LARGE_BYTES]))
             await send({"type": "http.response.body", "body": b""})
 
 
@@ -307,8 +305,7 @@ async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
     assert task is not None
     watch = asyncio.ensure_future(_wait_for_disconnect(receive))
     is_working = True
-    # As `asyncio.timeout` does, without a task for the work. The work may have ended in the same
-    # pass of the event loop: the caller goes on then.
+    # The work may have ended in the same pass of the event loop: the caller goes on then.
     watch.add_done_callback(lambda _: is_working and not watch.cancelled() and task.cancel())
     try:
         return await work
@@ -338,10 +335,9 @@ async def wait_for_first_events(receive: Receive, events: AsyncGenerator[list[T]
     return first
 
 
-async def _cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def _cancel_and_wait(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 class EventStreamResponse(Response, Generic[T]):
