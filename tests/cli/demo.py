@@ -56,7 +56,7 @@ def serving(
     demo = ("--demo", "--port", "0", "--demo-dir", str(folder))
     variables = _environment(folder) | dict(environment or {})
     with start_server(*demo, *options, log=log, environment=variables, program=program) as server:
-        said = server.wait_for("agentctl runs start")
+        said = server.wait_for("agentctl console --sub me")
         config = folder / "agentctl.toml"
         yield Demo(server.url, config, _mint(config), said, server.process)
 
