@@ -108,7 +108,7 @@ def start_demo(folder: Path, postgres: str = POSTGRES) -> Iterator[Demo]:
     """Start the server of `make demo` on a free port and in another folder."""
     options = ("--demo", "--port", "0", "--demo-dir", str(folder))
     with start_server(*options, log=folder.parent / "demo.log") as server:
-        yield Demo(server.url, folder, server.wait_for("runs start"), postgres)
+        yield Demo(server.url, folder, server.wait_for("agentctl console --sub me"), postgres)
 
 
 def normalize(text: str) -> str:
