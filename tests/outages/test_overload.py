@@ -97,13 +97,7 @@ FACES = {
 
 
 @pytest.mark.parametrize(
-    ("compatibility", "path"),
-    [
-        ("none", "/agents/echo/runs"),
-        ("none", "/agents/echo/runs/first/retry"),
-        ("none", "/agents/echo/runs/first/fork"),
-        ("agentos", "/agents/echo/runs"),
-    ],
+    ("compatibility", "path"), [("none", "/agents/echo/runs"), ("agentos", "/agents/echo/runs")]
 )
 def test_start_is_refused_before_its_body_is_read(
     slow_postgres: PostgresServer,

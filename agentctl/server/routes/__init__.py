@@ -166,7 +166,6 @@ async def repeat_run(
     idempotency_key: StartKey = None,
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs/{run_id}/retry` or `…/fork`, and that of other kinds."""
-    call.operations.require_open(kind, component_id)
     body = await _read_body(f"{verb}_run", call, kind, component_id, run_id)
     request_type = RetryRequest if verb == "retry" else ForkRequest
     request = build_run_request(request_type, body, idempotency_key)
