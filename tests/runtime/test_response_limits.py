@@ -283,7 +283,7 @@ class Chunks(httpx2.AsyncByteStream):
 def test_portions_are_complete_events_of_the_same_bytes(chunks: list[bytes]) -> None:
     async def read() -> list[bytes]:
         response = httpx2.Response(200, stream=Chunks(chunks))
-        await provider.build_limit_hook(1_000)(response)
+        provider.limit_response(response, 1_000)
         return [portion async for portion in response.aiter_raw()]
 
     portions = asyncio.run(read())

@@ -23,7 +23,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentctl.runtime.models.openai_answer import OpenAIAnswer
-from agentctl.runtime.models.provider import build_limit_hook, iterate_events
+from agentctl.runtime.models.provider import iterate_events, limit_response
 
 TOKENS = 2_000
 ROUNDS = 7
@@ -129,11 +129,15 @@ READERS: dict[str, Callable[[httpx2.AsyncClient], Awaitable[str]]] = {
 }
 
 
+async def limit(response: httpx2.Response) -> None:
+    limit_response(response, 1_000_000)
+
+
 async def measure(reads: list[bytes]) -> None:
     spent: dict[str, list[float]] = {name: [] for name in READERS}
     for _ in range(ROUNDS):
         for name, read in READERS.items():
-            hooks: Any = {"response": [build_limit_hook(1_000_000)]}
+            hooks: Any = {"response": [limit]}
             transport = Endpoint(reads)
             async with httpx2.AsyncClient(transport=transport, event_hooks=hooks) as http:
                 start = time.process_time()
