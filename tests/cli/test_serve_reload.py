@@ -94,7 +94,7 @@ def _status(server: ServerProcess, run_id: str) -> str:
 
 def test_changes_reload_and_broken_ones_keep_the_server(server: ServerProcess) -> None:
     folder = server.log.parent
-    assert "reload: for development" in server.log_text
+    server.wait_for("reload: for development")
     assert _agent(server) == ("first", "One")
     (folder / "shop.py").write_text(TOOL.format(text="Another"))
     assert "reload: shop.py changed" in _wait_for_reloads(server, 1)
