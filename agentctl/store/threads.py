@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from agentctl.work.event_loop import retrieve_exception
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -44,3 +46,24 @@ async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
 
     threading.Thread(target=call, name="agentctl blocking call", daemon=True).start()
     return await outcome
+
+
+async def complete_in_thread(
+    function: Callable[[], T], *, on_cancel: Callable[[], object] | None = None
+) -> T:
+    """Do the same as `call_in_thread`, but a cancel waits for the end of the call.
+
+    For a function that changes files, or has them open: until it ends, they are not free.
+
+    Args:
+        on_cancel: asks the function to end soon.
+    """
+    call = asyncio.ensure_future(call_in_thread(function))
+    call.add_done_callback(retrieve_exception)
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        if on_cancel is not None:
+            on_cancel()
+        await asyncio.wait([call])
+        raise

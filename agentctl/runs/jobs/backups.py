@@ -6,13 +6,11 @@ was made, so that a restart, or another process with the lease, goes on with the
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from agentctl import errors
 from agentctl.config.databases import sqlite_path
@@ -21,15 +19,12 @@ from agentctl.records.times import format_span
 from agentctl.store.sqlite.backup import back_up_in_child, read_creation_time
 from agentctl.store.sqlite.backup_folder import BackupFolder, StoredBackup
 from agentctl.store.sqlite.connection import get_file_size, get_wal_path
-from agentctl.store.threads import call_in_thread
+from agentctl.store.threads import call_in_thread, complete_in_thread
 
 RETRY_SECONDS = 30.0
 """Pause after a failed backup; it doubles with each further failure, up to `backup.every`."""
 
 _log = logging.getLogger("agentctl.backup")
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class BackupSchedule:
@@ -146,24 +141,26 @@ class _DatabaseBackups:
                 self._not_before = time.monotonic() + RETRY_SECONDS
                 return
             at = int(time.time())
-            await _call(self._look, at)
+            delete_expired = partial(self._folder.delete_expired, self.table.rules, at)
+            # The lock lasts until the folder does not change any more, even after a cancel.
+            await complete_in_thread(partial(self._look, at))
             if not self._is_due():
                 return
-            await _call(self.check_owner)
+            await call_in_thread(self.check_owner)
             if may_delete:
-                await _call(self._folder.delete_expired, self.table.rules, at)
+                await complete_in_thread(delete_expired)
             size = get_file_size(self._source) + get_file_size(get_wal_path(self._source))
-            await _call(self._folder.check_space, size)
+            await call_in_thread(self._folder.check_space, size)
             backup = await back_up_in_child(self._source, self._folder.build_path(at), self._files)
-            path = await _call(self._folder.publish, backup)
+            path = await complete_in_thread(partial(self._folder.publish, backup))
             self.seconds = backup.seconds
             _log.info("backup of the database %s: %s", self.entry.id, path)
             if missing := backup.copied.files_missing:
                 text = "the backup %s lacks the bytes of %d files, such as %s"
                 _log.error(text, path, missing, backup.copied.missing_file)
             if may_delete:
-                await _call(self._folder.delete_expired, self.table.rules, at)
-            await _call(self._look, at)
+                await complete_in_thread(delete_expired)
+            await complete_in_thread(partial(self._look, at))
             if self._failed_in_row:
                 _log.warning("backups of the database %s succeed again", self.entry.id)
             self._failed_in_row = 0
@@ -180,19 +177,6 @@ class _DatabaseBackups:
         self._not_before = time.monotonic() + pause
         message = "the backup of the database %s failed: %s; next attempt in %s"
         _log.error(message, self.entry.id, problem, format_span(pause), exc_info=cause)
-
-
-async def _call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a thread. A cancel waits for its end, as it may change the folder.
-
-    Otherwise the lock would be free while a stopped server still removes unfinished files, and
-    with them the facts that another process has just written.
-    """
-    call = asyncio.ensure_future(call_in_thread(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(call)
-    finally:
-        await asyncio.wait([call])
 
 
 def prepare_folder(folder: Path) -> None:

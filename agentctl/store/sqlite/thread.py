@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -19,8 +18,7 @@ from agentctl.store.sqlite.connection import (
     get_file_size,
     to_public_error,
 )
-from agentctl.store.threads import call_in_thread
-from agentctl.work.event_loop import retrieve_exception
+from agentctl.store.threads import complete_in_thread
 
 T = TypeVar("T")
 
@@ -61,14 +59,8 @@ async def run_on_thread(
         finally:
             connection.close(True)
 
-    running = asyncio.ensure_future(call_in_thread(run))
-    running.add_done_callback(retrieve_exception)
     try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        stop.set()
-        await asyncio.wait([running])
-        raise
+        return await complete_in_thread(run, on_cancel=stop.set)
     except apsw.CantOpenError as error:
         raise add_path(to_public_error(error, str(path)), path) from None
     except apsw.Error as error:
