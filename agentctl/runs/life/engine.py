@@ -297,7 +297,20 @@ class Engine:
             await self._supervise(run)
 
     async def _begin(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> bool:
-        """Commit the row of a run; return False if it waits in the queue."""
+        """Commit the row of a run, and enter it; return False if it waits in the queue."""
+        worker_id, admitted = await self._commit(run, admit)
+        if not admitted.is_queued:
+            self._enter(run, worker_id, admitted)
+        elif not self.claims.is_serving:
+            self._search_tasks.start(self.claims.attend(run.database, run.run_id))
+        elif admitted.may_begin:
+            self.claims.wake(run.database)
+        return not admitted.is_queued
+
+    async def _commit(
+        self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]
+    ) -> tuple[str, AdmittedRun]:
+        """Commit the row of a run; return the id of the worker in it, too."""
         outcome_unknown = False
 
         async def commit() -> tuple[str, AdmittedRun]:
@@ -314,23 +327,15 @@ class Engine:
                 raise
 
         try:
-            stopped = run.stop_requested
-            worker_id, admitted = await (
-                retry_while_unavailable(commit, stopped=stopped) if run.parent else commit()
-            )
+            if run.parent is None:
+                return await commit()
+            return await retry_while_unavailable(commit, stopped=run.stop_requested)
         except errors.Unavailable as error:
             if outcome_unknown:
                 self._search_tasks.start(self._find_uncertain_row(run))
             if isinstance(error, errors.OutcomeUnknown):
                 error.run_id = run.run_id
             raise
-        if not admitted.is_queued:
-            self._enter(run, worker_id, admitted)
-        elif not self.claims.is_serving:
-            self._search_tasks.start(self.claims.attend(run.database, run.run_id))
-        elif admitted.may_begin:
-            self.claims.wake(run.database)
-        return not admitted.is_queued
 
     async def _find_uncertain_row(self, run: LiveRun) -> None:
         """Search for a row whose commit has an unknown outcome; no one else would end its run.
