@@ -198,12 +198,14 @@ class Supervision:
         Storing continues then: a living process leaves no run without a status.
         """
         loop = asyncio.get_running_loop()
-        latest, waits = loop.time() + STORE_WAIT_SECONDS, list[asyncio.TimerHandle]()
+        latest = loop.time() + STORE_WAIT_SECONDS
+        timer: asyncio.TimerHandle | None = None
 
         def on_unavailable() -> None:
+            nonlocal timer
             _rate_limited.log("ends and pauses of runs could not be stored yet")
-            if not waits:
-                waits.append(loop.call_at(latest, self._end, run, ending, None))
+            if timer is None:
+                timer = loop.call_at(latest, self._end, run, ending, None)
 
         stored = await self._store_end(run, ending, on_unavailable)
         # After the end is published: the followers of the run do not wait for this.
