@@ -260,9 +260,8 @@ class Requests:
 def _find_key(message: Message) -> object:
     calls = message.get("tool_calls")
     made = orjson.dumps(calls, option=orjson.OPT_SORT_KEYS) if calls else None
-    files = message.get("files")
-    shown = tuple(get_reference(file).sha256 for file in files) if files else ()
-    return message["role"], message["content"], message.get("tool_call_id"), made, shown
+    files = tuple(get_reference(file).sha256 for file in message.get("files", ()))
+    return message["role"], message["content"], message.get("tool_call_id"), made, files
 
 
 def _count_common(before: list[Message], messages: list[Message]) -> int:

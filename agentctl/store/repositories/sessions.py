@@ -39,8 +39,6 @@ class UnusableSession:
     row: SessionRow
 
 
-_NUMBERS = (int, float)
-
 NO_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS, 0)).decode()
 """The counters of a new session: a JSON object."""
 
@@ -48,10 +46,8 @@ NO_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS, 0)).decode()
 def parse_counters(metrics: str | None) -> dict[str, int]:
     """Return the nine token counters of a JSON object; missing and damaged ones are 0."""
     stored = (parse_stored(metrics, dict) if metrics else None) or {}
-    return {
-        name: int(count) if isinstance(count := stored.get(name), _NUMBERS) else 0
-        for name in TOKEN_COUNTERS
-    }
+    counts = {name: stored.get(name) for name in TOKEN_COUNTERS}
+    return {name: int(n) if isinstance(n, int | float) else 0 for name, n in counts.items()}
 
 
 def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
