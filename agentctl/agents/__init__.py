@@ -360,12 +360,12 @@ class ToolStarted:
     Attributes:
         call_id: id of the call, unique in the run.
         name: name of the tool.
-        arguments: the arguments, an object with a JSON form.
+        arguments: the arguments, an object with a JSON form; a text is the argument `input`.
     """
 
     call_id: str
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] | str
 
 
 @dataclass(frozen=True, slots=True)

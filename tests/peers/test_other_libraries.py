@@ -29,7 +29,7 @@ __all__ = ["vendor_endpoint"]
 
 SECONDS = 60.0
 
-LINES = 25
+LINES = 20
 """Maximum length of a wrapper."""
 
 MODEL = re.compile(r'"(?:gpt|gemini|claude)-[\w.-]+"')
@@ -253,6 +253,7 @@ def test_code_of_an_agent_of_smolagents_is_a_tool_call(
     has_failed = "absent" in code
     assert (call["tool_name"], call["tool_call_error"]) == ("python_interpreter", has_failed)
     assert ("absent" if has_failed else "order 7") in call["result"]
+    assert ("absent(" if has_failed else "print(") in call["tool_args"]["input"]
 
 
 def create_asking(folder: Path, endpoint: ModelEndpoint, name: str, code: str) -> WaitingDeployment:

@@ -134,7 +134,7 @@ def test_generator_reports_text_and_events_in_order() -> None:
     ]  # fmt: skip
     calls = transcript.messages[1]["tool_calls"]
     assert [call["arguments"] for call in calls] == [
-        {"query": "cats", "limit": 3}, {"query": "more"},
+        {"query": "cats", "limit": 3}, {"input": "more"},
     ]  # fmt: skip
 
 

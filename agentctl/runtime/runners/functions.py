@@ -188,7 +188,8 @@ async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repea
         case Thinking(text=text):
             run.add_thinking(text)
         case ToolStarted(call_id=call_id, name=name, arguments=arguments):
-            run.start_call(call_id, name, arguments)
+            given = {"input": arguments} if isinstance(arguments, str) else arguments
+            run.start_call(call_id, name, given)
         case ToolCompleted(call_id=call_id, result=result, failed=failed):
             run.end_call(call_id, result, failed=failed)
         case Progress(text=text, fraction=fraction):
