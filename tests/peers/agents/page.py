@@ -48,20 +48,20 @@ NO_CONVERSATION = "its models get no message of the user, only what its code wri
 def format_lists() -> str:
     """Return the agents of all libraries and the reasons as Markdown.
 
-    An agent with "yes" for every part is named only, the others are items with their other parts.
+    Agents with "yes" for every part come first, then an item for those with the same other parts.
     """
     lines, reasons = [], list[str]()
     for library, agents in AGENTS.items():
-        whole, items = list[str](), list[str]()
+        groups: dict[str, list[str]] = {"": []}
         for name, public in agents.items():
-            verdicts = _group_parts(name, public, reasons)
-            if verdicts:
-                items += _wrap(f"- **{public.shape}**: {'; '.join(verdicts)}", "  ")
-            else:
-                whole.append(public.shape)
+            verdicts = "; ".join(_group_parts(name, public, reasons))
+            groups.setdefault(verdicts, []).append(public.shape)
 
+        whole = groups.pop("")
         lines += [f"### {TITLES[library]}", "", *_wrap(f"Yes: {'; '.join(whole)}."), ""]
-        lines += [*items, ""] if items else []
+        for verdicts, shapes in groups.items():
+            lines += _wrap(f"- **{verdicts}**: {'; '.join(shapes)}.", "  ")
+        lines += [""] if groups else []
     lines += [f"{number}. {reason}." for number, reason in enumerate(reasons, 1)]
     return "\n".join(lines).rstrip()
 
