@@ -1,7 +1,7 @@
-"""Bounds on the size and the shape of the code: `python -m tests.architecture.budgets`.
+"""Bounds on the code and on the words of its pages: `python -m tests.architecture.budgets`.
 
 The bounds are data of this module and the table "Sizes" of docs/architecture.md. `make lint` fails
-if the code exceeds one of them. A commit that raises a bound has the reason in its message.
+if one of them is exceeded. A commit that raises a bound has the reason in its message.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from tests.architecture.prose import REPOSITORY
 from tests.architecture.sources import Module, modules, part
@@ -21,6 +22,9 @@ MAXIMUM_COMPLEX = 9
 
 MAXIMUM_CASTS = 95
 """Calls of `typing.cast`."""
+
+MAXIMUM_WORDS = 120_000
+"""Words of the pages that are not generated."""
 
 SAME_NAMES = {
     "Database": "an entry of `[[databases]]`, and an open database",
@@ -72,6 +76,17 @@ def count_lines() -> dict[str, int]:
     return lines
 
 
+def count_words(root: Path) -> int:
+    """Return the words of the pages, without the changelog and those that are generated."""
+    pages = {*root.glob("*.md"), *(root / "docs").rglob("*.md")} - {root / "CHANGELOG.md"}
+    generated = root / "docs/reference"
+    return sum(
+        len(page.read_text(encoding="utf-8").split())
+        for page in pages
+        if generated not in page.parents
+    )
+
+
 def read_budgets() -> dict[str, int]:
     """Return the maximum lines of each package, from docs/architecture.md."""
     page = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
@@ -80,12 +95,15 @@ def read_budgets() -> dict[str, int]:
 
 
 def find_problems() -> Iterator[str]:
-    """Yield each bound that the code exceeds."""
+    """Yield each bound that is exceeded."""
     if len(complex_functions := find_complex_functions()) > MAXIMUM_COMPLEX:
         names = ", ".join(complex_functions)
         yield f"{len(complex_functions)} functions are too complex ({names}): {MAXIMUM_COMPLEX} may"
     if (casts := count_casts(modules())) > MAXIMUM_CASTS:
         yield f"{casts} calls of cast, at most {MAXIMUM_CASTS} are allowed"
+    if (words := count_words(REPOSITORY)) > MAXIMUM_WORDS:
+        advice = "take out what pages say twice (count: python -m tests.architecture.measure)"
+        yield f"the pages have {words:,} words, at most {MAXIMUM_WORDS:,} are allowed: {advice}"
     same = find_same_names(modules())
     yield from (
         f"the class {name} has two meanings: {', '.join(same[name])}"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.architecture.budgets import count_casts, find_same_names
+from tests.architecture.budgets import count_casts, count_words, find_same_names
 from tests.architecture.prose import REPOSITORY
 from tests.architecture.sources import Module, cycles, load_modules
 from tests.architecture.test_shape import SHORTEST_FILE
@@ -165,17 +165,6 @@ def count_complex_functions(root: Path) -> int:
         [*command, *options], cwd=root, capture_output=True, text=True, check=True
     )
     return sum(" C901 " in line for line in done.stdout.splitlines())
-
-
-def count_words(root: Path) -> int:
-    """Return the words of the pages, without the changelog and those that are generated."""
-    pages = {*root.glob("*.md"), *(root / "docs").rglob("*.md")} - {root / "CHANGELOG.md"}
-    generated = root / "docs/reference"
-    return sum(
-        len(page.read_text(encoding="utf-8").split())
-        for page in pages
-        if generated not in page.parents
-    )
 
 
 def count_test_cases(root: Path) -> int:
