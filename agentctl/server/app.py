@@ -10,6 +10,7 @@ header fields, also after an unexpected exception.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -60,6 +61,7 @@ from agentctl.server.routing import (
     path_below_root,
     send_error_response,
 )
+from agentctl.work.event_loop import build_abandoned_outcome
 
 _access_log = logging.getLogger("agentctl.access")
 
@@ -145,6 +147,11 @@ class AuthenticationMiddleware:
             await self.app(scope, receive, response)
         except Exception as error:
             await send_error_response(error, scope, receive, response)
+        except asyncio.CancelledError:
+            # The server ends and waits no longer; what the request has begun may be committed.
+            if response.status is not None:
+                raise
+            await send_error_response(build_abandoned_outcome(), scope, receive, response)
         finally:
             seconds = perf_counter() - start
             operation = getattr(scope.get("route"), "operation", None) or scope.get(OWN_ROUTE_KEY)

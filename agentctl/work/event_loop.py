@@ -126,6 +126,17 @@ def build_unread_outcome(run_id: str, error: errors.Unavailable) -> errors.Outco
     return unread
 
 
+def build_abandoned_outcome(run_id: str | None = None) -> errors.OutcomeUnknown:
+    """Build the error of a request whose process ends before its database has answered."""
+    unknown = errors.OutcomeUnknown(
+        "The server has shut down, and the request may have been executed",
+        cause="its database did not answer in time",
+        hint="look for its effect before you repeat the request",
+    )
+    unknown.run_id = run_id
+    return unknown
+
+
 LEFTOVER_SECONDS = 1.0
 """Time that the remaining work has to end after its last cancel, and the threads after that."""
 

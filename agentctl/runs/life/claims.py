@@ -22,6 +22,7 @@ from agentctl.records.times import now
 from agentctl.runs.desk.decisions import EXPIRY
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
 from agentctl.runs.life import legs
+from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.supervision import DATABASE_UNAVAILABLE
 from agentctl.runs.life.versions import VersionGate
@@ -120,6 +121,16 @@ class LegClaims:
         finally:
             if self._passes.pop(database.id):
                 self.wake(database)
+
+    def leave_in_queue(self, run: LiveRun, admitted: AdmittedRun) -> None:
+        """Leave a committed run to any server; cancel it if it is stopped, or already was."""
+
+        def cancel(_: object) -> None:
+            self._run_tasks.start(_cancel_queued(run))
+
+        run.stop_requested.add_done_callback(cancel)
+        if admitted.may_begin:
+            self.wake(run.database)
 
     async def attend(self, database: Database, run_id: str) -> None:
         """Begin a run that this process has admitted, as soon as it may; for a local command."""
@@ -277,3 +288,11 @@ class LegClaims:
             )
             return _REVOKED if revoked else None
         return DATABASE_UNAVAILABLE
+
+
+async def _cancel_queued(run: LiveRun) -> None:
+    ending, outbox = run.requested_end, run.database.outbox
+    assert ending is not None
+    cancel = cancel_run(outbox, run.run_id, ending.actor or "system", ending.reason)
+    await retry_while_unavailable(lambda: run.database.write(cancel))
+    outbox.wake()

@@ -50,7 +50,7 @@ from agentctl.runtime.failures import CauseReader
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
 from agentctl.store.uploads import Uploads
-from agentctl.work.event_loop import Tasks, retry_while_unavailable
+from agentctl.work.event_loop import Tasks, build_abandoned_outcome, retry_while_unavailable
 
 CLOSE_SECONDS = 5.0
 """Maximum time that an engine waits for the final status of its runs, once it has ended them."""
@@ -301,11 +301,11 @@ class Engine:
         worker_id, admitted = await self._commit(run, admit)
         if not admitted.is_queued:
             self._enter(run, worker_id, admitted)
-        elif not self.claims.is_serving:
+            return True
+        self.claims.leave_in_queue(run, admitted)
+        if not self.claims.is_serving:
             self._search_tasks.start(self.claims.attend(run.database, run.run_id))
-        elif admitted.may_begin:
-            self.claims.wake(run.database)
-        return not admitted.is_queued
+        return False
 
     async def _commit(
         self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]
@@ -330,6 +330,8 @@ class Engine:
             if run.parent is None:
                 return await commit()
             return await retry_while_unavailable(commit, stopped=run.stop_requested)
+        except asyncio.CancelledError:
+            raise build_abandoned_outcome(run.run_id) from None
         except errors.Unavailable as error:
             if outcome_unknown:
                 self._search_tasks.start(self._find_uncertain_row(run))
@@ -350,9 +352,9 @@ class Engine:
                         run.stop(_NOT_REPORTED)
                     admitted, owner = stored
                     if admitted.is_queued:
-                        # Any server begins it.
-                        return
-                    self._execute(run, owner or "", admitted)
+                        self.claims.leave_in_queue(run, admitted)
+                    else:
+                        self._execute(run, owner or "", admitted)
                     return
             await asyncio.sleep(SEARCH_SECONDS)
 

@@ -1,0 +1,142 @@
+"""Requests whose client leaves, or whose server stops, while PostgreSQL commits their change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import httpx2
+import orjson
+import pytest
+
+from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.postgres_server import PostgresServer
+from tests.process import ServerProcess, serve_config
+
+pytestmark = pytest.mark.slow
+
+LINED = '[[agents]]\nid = "lined"\nmodel = "echo"\non_busy = "enqueue"\n'
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE relation = 'sessions'::regclass AND NOT granted"
+
+
+class Place:
+    """A deployment on a schema of its own, and its lock on the sessions."""
+
+    def __init__(self, folder: Path, endpoint: ModelEndpoint, server: PostgresServer) -> None:
+        self._url, self._schema = server.url, f"late_{uuid4().hex}"
+        lines = f'url = "{self._url}"\nsearch_path = "{self._schema}"\nstatement_seconds = 60'
+        databases = {"main": lines, "second": 'url = "sqlite:///second.db"'}
+        self.deployment: Deployment = create_deployment(
+            folder, endpoint.base_url, extra=LINED, databases=databases
+        )
+
+    @contextlib.asynccontextmanager
+    async def locked(self) -> AsyncIterator[asyncpg.Connection]:
+        settings = {"search_path": self._schema}
+        connection = await asyncpg.connect(self._url, server_settings=settings)
+        try:
+            async with connection.transaction():
+                await connection.execute("LOCK TABLE sessions IN EXCLUSIVE MODE")
+                yield connection
+        finally:
+            await connection.close()
+
+    def client(self, served: ServerProcess) -> httpx2.AsyncClient:
+        headers = self.deployment.bearer("me", ADMIN)
+        return httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=60)
+
+
+async def wait_for_commit(connection: asyncpg.Connection) -> None:
+    """Wait until a statement of a server waits for the lock."""
+    async with asyncio.timeout(60):
+        while not await connection.fetchval(WAITING):
+            await asyncio.sleep(0.05)
+
+
+def is_open(port: int, remote_port: int) -> bool:
+    """Return True if a process of this machine has this side of a connection."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ends = f":{port:04X}", f":{remote_port:04X}"
+    return any((line[1][-5:], line[2][-5:]) == ends for line in lines)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_queued_run_is_cancelled_if_its_client_left_during_its_commit(
+    tmp_path: Path, model_endpoint: ModelEndpoint, server: PostgresServer, stream: bool
+) -> None:
+    place = Place(tmp_path, model_endpoint, server)
+    with serve_config(place.deployment.path) as served:
+        async with place.client(served) as client:
+            body = {"message": "first", "session_id": "s", "background": True, "stream": False}
+            first = (await client.post("/agents/hang/runs", json=body)).json()
+            async with place.locked() as connection:
+                data = orjson.dumps({"message": "left", "session_id": "s", "stream": stream})
+                fields = {
+                    **place.deployment.bearer("me", ADMIN), "Host": "x",
+                    "Content-Type": "application/json", "Content-Length": str(len(data)),
+                }  # fmt: skip
+                lines = ["POST /agents/lined/runs HTTP/1.1", *map(": ".join, fields.items())]
+                _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+                own = writer.get_extra_info("sockname")[1]
+                writer.write("\r\n".join([*lines, "", ""]).encode() + data)
+                await wait_for_commit(connection)
+                writer.close()
+                await wait_until(lambda: not is_open(served.port, own))
+
+            async def find_left() -> list[str]:
+                runs = (await client.get("/sessions/s/runs")).json()
+                return [run["status"] for run in runs if run["input"] == "left"]
+
+            async with asyncio.timeout(60):
+                while await find_left() in ([], ["PENDING"]):
+                    # Its turn comes; it must not be executed.
+                    path = f"/agents/hang/runs/{first['run_id']}/cancel"
+                    await client.post(path, params={"session_id": "s"})
+            assert await find_left() == ["CANCELLED"]
+    assert '"left"' not in orjson.dumps(model_endpoint.requests("echo")).decode()
+
+
+REQUESTS: list[tuple[str, str, dict[str, object] | None]] = [
+    ("POST", "/agents/echo/runs", {"message": "x", "stream": False}),
+    ("POST", "/agents/echo/runs", {"message": "x", "stream": False, "background": True}),
+    ("DELETE", "/sessions/s", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), REQUESTS)
+async def test_request_that_the_shutdown_interrupts_has_an_unknown_outcome(
+    tmp_path: Path,
+    model_endpoint: ModelEndpoint,
+    server: PostgresServer,
+    method: str,
+    path: str,
+    body: dict[str, object] | None,
+) -> None:
+    place = Place(tmp_path, model_endpoint, server)
+    with serve_config(place.deployment.path) as served:
+        async with place.client(served) as client:
+            first = {"message": "first", "session_id": "s", "stream": False}
+            assert (await client.post("/agents/echo/runs", json=first)).status_code == 200
+            async with place.locked() as connection:
+                sent = asyncio.create_task(client.request(method, path, json=body))
+                await wait_for_commit(connection)
+                served.process.send_signal(signal.SIGTERM)
+                answer = await sent
+        assert answer.status_code == 503, answer.text
+        assert answer.json()["error_code"] == "OUTCOME_UNKNOWN"
+        assert await asyncio.to_thread(served.process.wait, 60) == 0
+        assert "Traceback" not in served.log_text
+    if body is None:
+        return
+    with serve_config(place.deployment.path) as served:
+        async with place.client(served) as client:
+            found = await client.get(f"/runs/{answer.json()['run_id']}")
+            assert found.status_code == 404 or found.json()["status"] == "ERROR", found.text
