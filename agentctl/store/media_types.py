@@ -44,11 +44,14 @@ MEDIA_TYPES = (*(media_type for _, media_type in _SIGNATURES), *_TEXT_TYPES.valu
 _UNKNOWN = ("", "application/octet-stream", "application/x-www-form-urlencoded")
 """Types that clients send if they do not know one."""
 
-_MARKUP = re.compile(rb"<(?:!doctype|html|head|body|script|iframe|svg|\?php)", re.IGNORECASE)
-_LONGEST_MARKUP = 9
+_MARKUP = re.compile(rb"<(?:!doctype|html|head|body|script|iframe|\?php)[\s/>]", re.IGNORECASE)
+"""Is searched in all bytes. A picture of 10 MB has it by chance once in 80,000 pictures, `<svg`, of
+which a reader of SVG finds only the first, once in 50."""
 
-_PDF_START = 1_024
-"""Bytes in which readers look for the start of a PDF."""
+_LONGEST_MARKUP = 10
+
+_HEAD_BYTES = 1_024
+"""Bytes in which readers look for the start of a PDF or of an SVG."""
 
 _FIRST_OF_PROGRAM = re.compile(r"<[a-z!?/%]|#!", re.IGNORECASE)
 _FIRST_OF_JSON = '{["-0123456789tfn'
@@ -57,7 +60,7 @@ _START_BYTES = 4_096
 
 
 class TypeReader:
-    """Finds the type of a file while its bytes arrive, in pieces of any size."""
+    """Finds the type of a file while its bytes arrive, in pieces of `_LONGEST_MARKUP` or more."""
 
     def __init__(self) -> None:
         self._start = b""
@@ -68,11 +71,11 @@ class TypeReader:
 
     def feed(self, piece: bytes) -> None:
         """Read the next bytes."""
-        is_pdf = self._start.startswith(b"%PDF-") and len(self._start) >= _PDF_START
+        is_pdf = self._start.startswith(b"%PDF-") and len(self._start) >= _HEAD_BYTES
         self._start += piece[: _START_BYTES - len(self._start)]
         if not (self._has_markup or is_pdf):
             # The streams of a PDF may be texts about markup.
-            searched = piece[:_PDF_START] if self._start.startswith(b"%PDF-") else piece
+            searched = piece[:_HEAD_BYTES] if self._start.startswith(b"%PDF-") else piece
             self._has_markup = _MARKUP.search(self._last + searched) is not None
         self._last = piece[-_LONGEST_MARKUP:]
         if self._decoder is not None:
@@ -103,9 +106,10 @@ class TypeReader:
         """
         announced = announced.partition(";")[0].strip().lower()
         found = next((kind for pattern, kind in _SIGNATURES if pattern.match(self._start)), None)
+        head = self._start[:_HEAD_BYTES].lower()
         if found is None:
             found = self._find_text_type(name, announced)
-        elif self._has_markup or (found[-3:] != "pdf" and b"%PDF-" in self._start[:_PDF_START]):
+        elif self._has_markup or b"<svg" in head or (found[-3:] != "pdf" and b"%pdf-" in head):
             raise _build_refusal(f"The file is {found} and another type at once")
         if zipfile.is_zipfile(path):
             raise _build_refusal("The file is, or contains, a zip archive")
