@@ -30,6 +30,9 @@ _USER = "pgserver"
 
 _SETTINGS = ("listen_addresses=''", "max_connections=200", "shared_buffers=64MB")
 
+_FAST = ("fsync=off", "full_page_writes=off", "autovacuum=off")
+"""An automatic ANALYZE next to a VACUUM of a test hides new rows from it, and changes plans."""
+
 
 class PostgresServer:
     """A server that listens on a socket in its folder.
@@ -68,9 +71,8 @@ class PostgresServer:
             for path in (folder, self._data):
                 os.chown(path, user.pw_uid, user.pw_gid)
             self._as["user"] = _USER
-        self._settings = [*_SETTINGS, f"unix_socket_directories='{folder}'", *settings]
-        if not durable:
-            self._settings += ["fsync=off", "full_page_writes=off"]
+        fast = () if durable else _FAST
+        self._settings = [*_SETTINGS, f"unix_socket_directories='{folder}'", *fast, *settings]
         self.url = f"postgresql://postgres@/postgres?host={folder}"
         self.socket = folder / ".s.PGSQL.5432"
         if primary is not None:

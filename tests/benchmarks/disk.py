@@ -60,7 +60,8 @@ def count_log(records: list[str], names: dict[int, str]) -> Counter[str]:
 
 async def measure(runs: int, runs_of_session: int) -> None:
     """Write runs, and print what they take on the disk."""
-    with run_postgres_server(settings=["autovacuum_naptime=5s", "wal_keep_size=1GB"]) as server:
+    vacuum = ["autovacuum=on", "autovacuum_naptime=5s"]
+    with run_postgres_server(settings=[*vacuum, "wal_keep_size=1GB"]) as server:
         meter = Meter(server, "variant_0")
         await meter.open()
         variant = Variant("unchanged", 0, server, runs_of_session)

@@ -45,7 +45,7 @@ def entry(path: Path) -> settings.Database:
 def killed(source: Path, copy: Path, step: int) -> list[dict[str, list[object]]]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.store.killed_migration", str(source), str(copy), str(step)],
-        cwd=ROOT, env=without_coverage(os.environ), capture_output=True, text=True, timeout=60,
+        cwd=ROOT, env=without_coverage(os.environ), capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
