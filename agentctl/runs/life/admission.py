@@ -78,7 +78,6 @@ class Submission:
         idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
             None.
         is_new_session: True if the session must not exist, False if it must; None for any.
-        extra_write: builds further writes for the transaction of the row; None for none.
         files: the ids of the files that the session of the run gets.
         copies: the files of another session of which this one gets a copy, each with the id of it.
     """
@@ -89,7 +88,6 @@ class Submission:
     outlives_caller: bool
     idempotency: Idempotency | None = None
     is_new_session: bool | None = None
-    extra_write: Callable[[], Work[None]] | None = None
     files: Sequence[str] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
 
@@ -146,7 +144,12 @@ class StoredVersions:
 
 
 def admit_run(
-    submission: Submission, catalog: Catalog, worker_id: str, *, is_full: bool = False
+    submission: Submission,
+    catalog: Catalog,
+    worker_id: str,
+    *,
+    is_full: bool = False,
+    extra_write: Callable[[], Work[None]] | None = None,
 ) -> Work[AdmittedRun]:
     """Get or create the session and write the row of a root run.
 
@@ -155,6 +158,7 @@ def admit_run(
 
     Args:
         is_full: True if all slots of the process are taken: the run has to wait.
+        extra_write: builds further writes for the transaction of the row; None for none.
 
     Raises:
         NotFound: the session is not visible to the caller.
@@ -163,7 +167,7 @@ def admit_run(
         TooLarge: the state of the session would be too large.
     """
     new = _build_session(submission, catalog, is_full)
-    admission = _admit_run(submission, catalog, worker_id, new, is_full)
+    admission = _admit_run(submission, catalog, worker_id, new, is_full, extra_write)
     quotas = catalog.settings.quotas
     if (
         submission.idempotency is not None
@@ -179,7 +183,8 @@ def admit_run(
         return admission
 
     return admission.with_shortcut(
-        _admit_plain_run(submission, worker_id, new), admit_once(submission.spec, admission)
+        _admit_plain_run(submission, worker_id, new, extra_write),
+        admit_once(submission.spec, admission),
     )
 
 
@@ -210,11 +215,14 @@ def _name_session(spec: RunSpec) -> str:
 
 @single_unit
 def _admit_plain_run(
-    submission: Submission, worker_id: str, new: SessionRow
+    submission: Submission,
+    worker_id: str,
+    new: SessionRow,
+    extra_write: Callable[[], Work[None]] | None,
 ) -> Steps[AdmittedRun | None]:
     entry = None
-    if submission.extra_write is not None:
-        entry = audit.find_entry(submission.extra_write())
+    if extra_write is not None:
+        entry = audit.find_entry(extra_write())
         if entry is None:
             return None
     spec = submission.spec
@@ -228,7 +236,12 @@ def _admit_plain_run(
 
 @unit
 def _admit_run(
-    submission: Submission, catalog: Catalog, worker_id: str, new: SessionRow, is_full: bool
+    submission: Submission,
+    catalog: Catalog,
+    worker_id: str,
+    new: SessionRow,
+    is_full: bool,
+    extra_write: Callable[[], Work[None]] | None,
 ) -> Steps[AdmittedRun]:
     spec, component = submission.spec, submission.component
     if submission.idempotency is not None:
@@ -253,8 +266,8 @@ def _admit_run(
         changes = orjson.loads(spec.session_state)
         limit = catalog.settings.limits.state_bytes
         state = yield from _change_state(session, changes, limit, is_stored=turn is None)
-    if submission.extra_write is not None:
-        yield from submission.extra_write()
+    if extra_write is not None:
+        yield from extra_write()
     yield from quotas.check_added(
         catalog.settings.quotas, spec.user_id, "sessions" if is_first else None
     )

@@ -160,11 +160,8 @@ class Engine:
         finally:
             self._starting -= 1
 
-    @contextlib.contextmanager
-    def admitting(self, component: Component, *, background: bool) -> Iterator[bool]:
-        """Hold a slot for the start of a root run; yield True if it has to wait in the queue.
-
-        It is decided before other work for the run.
+    def has_to_wait(self, component: Component, *, background: bool) -> bool:
+        """Return True if a new root run has to wait in the queue, before other work for it.
 
         Raises:
             TooManyRequests: `limits.concurrent_runs` root runs are live already, and the run cannot
@@ -176,8 +173,7 @@ class Engine:
         is_full = self.free_slots <= 0 or self.claims.has_waiting(component.database)
         if is_full and not background and component.on_busy != "enqueue":
             raise errors.TooManyRequests("Too many runs at once")
-        with self.holding_slot():
-            yield is_full
+        return is_full
 
     def find_run(self, run_id: str) -> LiveRun | None:
         return self._live.get(run_id)
@@ -209,13 +205,20 @@ class Engine:
         """Number of members that wait until they may execute."""
         return self._members.waiting
 
-    async def submit(self, submission: Submission, *, is_full: bool) -> StartedRun:
+    async def submit(
+        self,
+        submission: Submission,
+        *,
+        is_full: bool,
+        extra_write: Callable[[], Work[None]] | None = None,
+    ) -> StartedRun:
         """Commit the row of a root run, and start its work unless it has to wait.
 
         The caller of a streamed run calls `complete_start` when it has sent the first event.
 
         Args:
-            is_full: as of `admitting`, whose slot the caller holds.
+            is_full: the result of `has_to_wait`; the caller holds a slot since then.
+            extra_write: as in `admit_run`.
 
         Returns:
             The run, the earlier run of a repeated request, or the run that waits in the queue.
@@ -237,7 +240,9 @@ class Engine:
         is_followed = False
 
         try:
-            admit = partial(admit_run, submission, self._catalog, is_full=is_full)
+            admit = partial(
+                admit_run, submission, self._catalog, is_full=is_full, extra_write=extra_write
+            )
             if not await self.start(run, admit):
                 return QueuedRun(run.spec)
         except IdempotentReplay as replayed:
