@@ -6,24 +6,16 @@ goes to the log `agentctl.runtime` only.
 A cause has the type, the message and the place of an exception of the code of an agent or a tool.
 It is kept with its run for callers with the scope `runs:debug` (docs/contract.md "Causes"); every
 other caller has the fixed text of the failure.
-
-While a step of the event loop works, no request and no other run of the process continues. Work
-that grows with what a peer sends, such as a model endpoint, an MCP program or an agent in code, is
-refused by its size, divided into steps, or done in a thread (docs/decisions/0075).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sysconfig
-import time
-from collections.abc import Callable, Collection, Iterator
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any, Literal, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, Literal
 
 from agentctl.config.known_secrets import list_secrets
 from agentctl.config.settings import Settings
@@ -199,20 +191,14 @@ class CauseReader:
         return not is_library(path)
 
 
-class Causes:
+class Causes(list[dict[str, Any]]):
     """The causes of one run, in the order in which they were raised."""
-
-    def __init__(self, stored: Collection[dict[str, Any]] = ()) -> None:
-        self._causes = list(stored)
 
     def add(self, cause: dict[str, Any]) -> None:
         """Add a cause. The last one replaces the one before if the run has too many."""
-        if len(self._causes) == MAXIMUM_CAUSES:
-            self._causes.pop()
-        self._causes.append(cause)
-
-    def to_json(self) -> list[dict[str, Any]]:
-        return self._causes
+        if len(self) == MAXIMUM_CAUSES:
+            self.pop()
+        self.append(cause)
 
 
 def is_library(path: str) -> bool:
@@ -246,22 +232,11 @@ def _name_type(error: BaseException) -> str:
     return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
 
 
-T = TypeVar("T")
-
-STEP_SECONDS = 0.01
-"""Time after which a loop over received items gives other tasks their turn."""
-
-STEP_BYTES = 65_536
-"""Size of data whose conversion is a step of the event loop; larger data is converted in a thread,
-between whose instructions other tasks get their turn."""
-
 MAXIMUM_CALLS = 128
 """Maximum number of tool calls in one answer: they are executed concurrently."""
 
 MAXIMUM_PARTS = 1_024
 """Maximum number of parts in one answer: texts, reasoning and tool calls in turn."""
-
-_begun: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
 
 MAXIMUM_FAILURES = 3
 """Failures of one tool in a row after which the run ends with TOOL_FAILED."""
@@ -276,62 +251,3 @@ def check_parts(parts: int, calls: int) -> None:
         raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
     if parts > MAXIMUM_PARTS:
         raise ExecutionError("MODEL_REJECTED", "The model's answer has too many parts")
-
-
-class Turns:
-    """Gives the other tasks of the event loop their turn while a task works on many items.
-
-    A task that awaits something that takes time anyway is not delayed.
-    """
-
-    def __init__(self) -> None:
-        self._begun: float | None = None
-
-    async def take(self) -> None:
-        """Let other tasks continue if this one has worked for `STEP_SECONDS`."""
-        now = time.perf_counter()
-        if self._begun is None:
-            self._begun = now
-            self._loop.call_soon(self._renew)
-        elif now - self._begun >= STEP_SECONDS:
-            await asyncio.sleep(0)
-
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        # Kept: in Python 3.11 a system call is necessary to find the running event loop.
-        return asyncio.get_running_loop()
-
-    def _renew(self) -> None:
-        self._begun = None
-
-
-async def take_shared_turn() -> None:
-    """Wait for a step of the event loop in which callers have worked less than `STEP_SECONDS`.
-
-    For short work of many tasks: a step of the loop continues all tasks that are ready.
-    """
-    loop = asyncio.get_running_loop()
-    while (begun := _begun.get(loop)) is not None:
-        if time.perf_counter() - begun < STEP_SECONDS:
-            return
-        await asyncio.sleep(0)
-    _begun[loop] = time.perf_counter()
-    loop.call_soon(_begun.pop, loop, None)
-
-
-async def convert(function: Callable[[], T], size: int, step_bytes: int = STEP_BYTES) -> T:
-    """Call a function that converts data, in a thread if the data is large.
-
-    A cancel does not end a thread; its result is dropped.
-
-    Args:
-        function: has no effect except its result.
-        size: the size of the data in bytes or characters.
-        step_bytes: the size that is a step of the event loop.
-    """
-    if size <= step_bytes:
-        return function()
-    from agentctl.work.run_scope import outside_run
-
-    with outside_run():
-        return await asyncio.to_thread(function)

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 import orjson
 
 from agentctl.errors import Unavailable, ValidationFailed
-from agentctl.runtime.failures import take_shared_turn
+from agentctl.work.event_loop import take_shared_turn
 
 MAXIMUM_SUBSCHEMAS = 1_000
 """Maximum number of subschemas of a request's schema, each counted wherever it is referred to. One

@@ -65,9 +65,6 @@ LARGE_BYTES = 262_144
 CALLER_KEY = "agentctl.caller"
 """Key of the `Caller` in the ASGI scope."""
 
-ERROR_RESPONSE_KEY = "agentctl.error_response"
-"""Key of a function in the ASGI scope that builds error responses in place of `error_response`."""
-
 OWN_ROUTE_KEY = "agentctl.own_route"
 """Key of the method and the path template of a route that is no operation, in the ASGI scope."""
 

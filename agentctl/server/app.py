@@ -39,7 +39,6 @@ from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.records.text import new_id
 from agentctl.server.answers import (
     CALLER_KEY,
-    ERROR_RESPONSE_KEY,
     OWN_ROUTE_KEY,
     AppState,
     BytesResponse,
@@ -57,8 +56,6 @@ from agentctl.server.routing import (
     Face,
     Operation,
     check_routes,
-    find_face,
-    path_below_root,
     send_error_response,
 )
 from agentctl.work.event_loop import build_abandoned_outcome
@@ -137,8 +134,6 @@ class AuthenticationMiddleware:
         if method == "HEAD":  # In a copy, because the HTTP protocol still reads the method HEAD.
             scope = {**scope, "method": "GET"}
         scope[RESPONSE_KEY] = response
-        if (face := find_face(self._faces, path_below_root(scope))) is not None:
-            scope[ERROR_RESPONSE_KEY] = face.find_error_response(scope)
         try:
             self.state.running_service  # noqa: B018 - raises while the app is not running
             if self._guard is not None:
@@ -146,12 +141,13 @@ class AuthenticationMiddleware:
             scope[CALLER_KEY] = await self._identify_caller(scope["headers"], request_id)
             await self.app(scope, receive, response)
         except Exception as error:
-            await send_error_response(error, scope, receive, response)
+            await send_error_response(error, scope, receive, response, self._faces)
         except asyncio.CancelledError:
             # The server ends and waits no longer; what the request has begun may be committed.
             if response.status is not None:
                 raise
-            await send_error_response(build_abandoned_outcome(), scope, receive, response)
+            outcome = build_abandoned_outcome()
+            await send_error_response(outcome, scope, receive, response, self._faces)
         finally:
             seconds = perf_counter() - start
             operation = getattr(scope.get("route"), "operation", None) or scope.get(OWN_ROUTE_KEY)

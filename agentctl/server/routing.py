@@ -58,7 +58,7 @@ from agentctl.records.logs import RateLimitedLog, add_log_context
 from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.times import now
-from agentctl.server.answers import CALLER_KEY, ERROR_RESPONSE_KEY, Call, error_response, revalidate
+from agentctl.server.answers import CALLER_KEY, Call, error_response, revalidate
 from agentctl.server.requests import Adapt, BodyFields, Parameters, RequestBody
 from agentctl.service.audit_log import EntryCounter
 from agentctl.store.repositories.audit import AuditRow
@@ -273,7 +273,7 @@ class Dispatcher:
             service = scope[CALLER_KEY].app_state.service
             if isinstance(error, Unauthenticated) and service is not None:
                 count_rejection(service.hosting.audit_log.counter, error)
-            await send_error_response(error, scope, receive, send)
+            await send_error_response(error, scope, receive, send, self._faces)
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = path_below_root(scope)
@@ -295,8 +295,10 @@ class Dispatcher:
         await response(scope, receive, send)
 
 
-async def send_error_response(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an error response; log an exception that is not ours and send a 500.
+async def send_error_response(
+    error: Exception, scope: Scope, receive: Receive, send: Send, faces: Iterable[Face]
+) -> None:
+    """Send an error response of a face or ours; log an exception that is not ours and send a 500.
 
     Raises:
         Exception: the response had already started, so only the closed connection can show the
@@ -317,7 +319,8 @@ async def send_error_response(error: Exception, scope: Scope, receive: Receive, 
         _log.warning("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)
     if response.status is not None:
         raise error
-    build_response = scope.get(ERROR_RESPONSE_KEY, error_response)
+    face = find_face(faces, path_below_root(scope))
+    build_response = error_response if face is None else face.find_error_response(scope)
     await build_response(shown)(scope, receive, send)
 
 

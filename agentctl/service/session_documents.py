@@ -30,7 +30,6 @@ from agentctl.records.sessions import (
     SessionSummary,
     SummaryRow,
 )
-from agentctl.runtime.failures import convert
 from agentctl.service.documents import (
     RecordWriter,
     check_array,
@@ -42,6 +41,7 @@ from agentctl.service.documents import (
 from agentctl.store.database import Database, ReadSize, Steps, unit
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.repositories.lists import ListedSession
+from agentctl.work.event_loop import convert
 
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
 _COLUMNS = {

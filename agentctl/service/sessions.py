@@ -42,7 +42,6 @@ from agentctl.records.sessions import (
 from agentctl.records.text import check_session_id, check_text, dump_checked_json, new_id
 from agentctl.records.times import now
 from agentctl.runtime.components.versions import build_session_data
-from agentctl.runtime.failures import convert
 from agentctl.service import documents, paging, run_documents, session_documents
 from agentctl.service.family import OperationFamily
 from agentctl.service.session_documents import JOIN_BYTES
@@ -51,6 +50,7 @@ from agentctl.store.repositories import lists, run_reads, sessions
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories.quotas import check_added
 from agentctl.store.visibility import EVERYONE
+from agentctl.work.event_loop import convert
 
 Row = TypeVar("Row", bound=SummaryRow)
 

@@ -2,6 +2,10 @@
 
 Task groups have a bounded wait, and retries last while a database is unavailable.
 
+While a step of the event loop works, no request and no other run of the process continues. Work
+that grows with what a peer sends, such as a model endpoint, an MCP program or an agent in code, is
+refused by its size, divided into steps, or done in a thread (docs/decisions/0075).
+
 Tools may leave work that cannot be stopped: tasks that ignore their cancellation, threads of
 an executor, threads that Python joins at its exit. A process that has stored the end of its runs
 and has closed its databases does not wait for such work (docs/cancellation.md "What can hang").
@@ -19,11 +23,14 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain, repeat
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from agentctl import errors
 from agentctl.work import child_processes
+from agentctl.work.run_scope import outside_run
 
 T = TypeVar("T")
 
@@ -135,6 +142,73 @@ def build_abandoned_outcome(run_id: str | None = None) -> errors.OutcomeUnknown:
     )
     unknown.run_id = run_id
     return unknown
+
+
+STEP_SECONDS = 0.01
+"""Time after which a loop over received items gives other tasks their turn."""
+
+STEP_BYTES = 65_536
+"""Size of data whose conversion is a step of the event loop; larger data is converted in a thread,
+between whose instructions other tasks get their turn."""
+
+_begun: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+
+
+class Turns:
+    """Gives the other tasks of the event loop their turn while a task works on many items.
+
+    A task that awaits something that takes time anyway is not delayed.
+    """
+
+    def __init__(self) -> None:
+        self._begun: float | None = None
+
+    async def take(self) -> None:
+        """Let other tasks continue if this one has worked for `STEP_SECONDS`."""
+        now = time.perf_counter()
+        if self._begun is None:
+            self._begun = now
+            self._loop.call_soon(self._renew)
+        elif now - self._begun >= STEP_SECONDS:
+            await asyncio.sleep(0)
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        # Kept: in Python 3.11 a system call is necessary to find the running event loop.
+        return asyncio.get_running_loop()
+
+    def _renew(self) -> None:
+        self._begun = None
+
+
+async def take_shared_turn() -> None:
+    """Wait for a step of the event loop in which callers have worked less than `STEP_SECONDS`.
+
+    For short work of many tasks: a step of the loop continues all tasks that are ready.
+    """
+    loop = asyncio.get_running_loop()
+    while (begun := _begun.get(loop)) is not None:
+        if time.perf_counter() - begun < STEP_SECONDS:
+            return
+        await asyncio.sleep(0)
+    _begun[loop] = time.perf_counter()
+    loop.call_soon(_begun.pop, loop, None)
+
+
+async def convert(function: Callable[[], T], size: int, step_bytes: int = STEP_BYTES) -> T:
+    """Call a function that converts data, in a thread if the data is large.
+
+    A cancel does not end a thread; its result is dropped.
+
+    Args:
+        function: has no effect except its result.
+        size: the size of the data in bytes or characters.
+        step_bytes: the size that is a step of the event loop.
+    """
+    if size <= step_bytes:
+        return function()
+    with outside_run():
+        return await asyncio.to_thread(function)
 
 
 LEFTOVER_SECONDS = 1.0

@@ -30,12 +30,11 @@ from agentctl.runs.log.event_rows import describe, format_stored_run
 from agentctl.runs.log.hub import FollowedRun
 from agentctl.runs.log.stream import Stream, limit_size
 from agentctl.runs.states import HandOver, is_settled
-from agentctl.runtime.failures import Turns
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import approvals, run_reads, sessions
 from agentctl.store.repositories.events import LAST_POSITION, EventRow, StoredPart
 from agentctl.store.visibility import EVERYONE
-from agentctl.work.event_loop import RETRY_LIMIT_SECONDS, build_unread_outcome
+from agentctl.work.event_loop import RETRY_LIMIT_SECONDS, Turns, build_unread_outcome
 
 T = TypeVar("T")
 

@@ -40,13 +40,13 @@ from agentctl.runs.log import event_rows
 from agentctl.runs.log.results import build_run_end, parse_summary, to_json
 from agentctl.runs.states import AlreadyFinished, Ending, HandOver, LegEnd, Pause, is_final
 from agentctl.runs.workers.recovery import return_members, return_tree
-from agentctl.runtime.failures import DETAILS, convert
+from agentctl.runtime.failures import DETAILS
 from agentctl.runtime.transcript.history import MAXIMUM_INPUT, cut_turn
 from agentctl.store.database import Database, Steps, Work, single_unit, unit
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.webhooks.facts import publish_run
-from agentctl.work.event_loop import retry_while_unavailable
+from agentctl.work.event_loop import convert, retry_while_unavailable
 
 T = TypeVar("T")
 

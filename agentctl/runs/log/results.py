@@ -63,7 +63,7 @@ def build_run_end(
         native_history=transcript.native_history,
         holding=holding,
         spans=to_json(transcript.spans.records()),
-        causes=to_json(causes) if (causes := transcript.causes.to_json()) else None,
+        causes=to_json(transcript.causes) if transcript.causes else None,
         model=transcript.spans.first_model,
         model_metrics=None if model_metrics is None else to_json(model_metrics),
         model_calls=transcript.spans.model_calls,

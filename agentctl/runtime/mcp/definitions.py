@@ -17,8 +17,8 @@ from agentctl.config.mcp_servers import allows_tool
 from agentctl.errors import Unavailable, ValidationFailed
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import escape_controls
-from agentctl.runtime.failures import Turns
 from agentctl.runtime.json_schema import check_request_schemas
+from agentctl.work.event_loop import Turns
 
 if TYPE_CHECKING:
     from agentctl.config.mcp_table import McpServer

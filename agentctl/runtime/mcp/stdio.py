@@ -30,9 +30,9 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.strict import has_too_many_values
 from agentctl.records.text import escape_controls, mask_secrets, replace_unstorable
-from agentctl.runtime.failures import Turns
 from agentctl.runtime.mcp.calls import McpUnavailable
 from agentctl.runtime.mcp.library import Streams, build_error, get_message, parse_message, types
+from agentctl.work.event_loop import Turns
 
 EXIT_SECONDS = 2.0
 """Time to exit after the end of stdin, and again after SIGTERM; then SIGKILL."""

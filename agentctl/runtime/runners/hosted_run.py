@@ -15,7 +15,7 @@ import orjson
 from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context, leave_out
-from agentctl.runtime.failures import STEP_BYTES, ExecutionError, Turns
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import LoadedFile, Message, build_files, leave_out_files, load_files
 from agentctl.runtime.json_values import (
     NotSerializable,
@@ -32,6 +32,7 @@ from agentctl.runtime.transcript.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
+from agentctl.work.event_loop import STEP_BYTES, Turns
 from agentctl.work.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:

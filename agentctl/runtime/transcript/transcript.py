@@ -155,7 +155,7 @@ class Transcript:
             **{name.removeprefix("_"): getattr(self, name) for name in _STORED},
             "open_calls": list(self._open_calls),
             "spans": self.spans.to_json(),
-            "causes": self.causes.to_json(),
+            "causes": self.causes,
             "requests": self.requests.since(),
         }
 
