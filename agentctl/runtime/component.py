@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from agentctl.light_dataclass import dataclass
@@ -18,7 +19,7 @@ class ComponentVersion(NamedTuple):
     configuration: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Component:
     """One agent, team or workflow.
 
@@ -43,7 +44,7 @@ class Component:
         """Its kind and id, as in errors: `agent writer`."""
         return f"{self.kind} {self.id}"
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The kind, and the id of its table: what its runs share in this process."""
         return f"{self.kind} {self.spec.id}"
@@ -64,8 +65,3 @@ class Component:
     def worker(self) -> Agent | Team:
         """The table of an agent, or of a team, whose leader works as an agent does."""
         return cast("Agent | Team", self.spec)
-
-    @property
-    def durable(self) -> bool:
-        """True if another process goes on with a run of it whose process has ended."""
-        return self.spec.durable

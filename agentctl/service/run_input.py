@@ -69,7 +69,7 @@ async def read_run_input(
         TooLarge: one is larger than its limit.
     """
     value = request.input
-    if component.durable and request.dependencies is not None:
+    if component.spec.durable and request.dependencies is not None:
         raise ValidationFailed(
             f"dependencies are not stored, so a durable {component.kind} cannot have them",
             hint="send what the run needs as metadata or in its input",
@@ -271,14 +271,15 @@ def build_neutral_messages(
 
     `files` has the files of the messages, and may have others.
     """
-    at, by_id = whole_seconds(now()), {file.file_id: file for file in files}
-    return tuple(_build_neutral_message(message, at, by_id) for message in earlier)
+    by_id = {file.file_id: file for file in files}
+    return tuple([_build_neutral_message(message, by_id) for message in earlier])
 
 
 def _build_neutral_message(
-    message: EarlierMessage, at: int, files: Mapping[str, FileReference]
+    message: EarlierMessage, files: Mapping[str, FileReference]
 ) -> dict[str, Any]:
     check_text("message", message.content)
+    at = whole_seconds(now())
     neutral: dict[str, Any] = {"role": message.role, "content": message.content, "created_at": at}
     if message.calls:
         check_json("message", list(message.calls))
@@ -397,7 +398,7 @@ class RunStarts(OperationFamily):
             earlier_messages=build_neutral_messages(earlier, given_files),
             request_id=self._request_id,
             actor=self.principal.actor,
-            durable=component.durable,
+            durable=component.spec.durable,
             version=find_version(hosting.catalog, component),
             files=dump_references(given_files[: len(request.files)]),
         )

@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-import orjson
-
 from agentctl import errors
 from agentctl.config.settings import Agent, Team
 from agentctl.config.upkeep import Quotas
@@ -41,7 +39,7 @@ from agentctl.records.sessions import (
 )
 from agentctl.records.text import check_session_id, check_text, dump_checked_json, new_id
 from agentctl.records.times import now
-from agentctl.runtime.components.versions import build_session_data
+from agentctl.runtime.components.versions import dump_session_data
 from agentctl.service import documents, paging, run_documents, session_documents
 from agentctl.service.family import OperationFamily
 from agentctl.service.session_documents import JOIN_BYTES
@@ -83,7 +81,7 @@ class SessionOperations(OperationFamily):
             if session.component_id is not None:
                 component = self.lookups.component(session.type, session.component_id)
                 name = component.name
-                data = orjson.dumps(build_session_data(self.hosting.catalog, component)).decode()
+                data = dump_session_data(self.hosting.catalog, component)
             row = sessions.build_session(
                 session_id or new_id(),
                 session.type,

@@ -22,7 +22,7 @@ from agentctl.runs.desk.waiting import check_queue, enqueue
 from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.components.versions import build_session_data, describe_version
+from agentctl.runtime.components.versions import describe_version, dump_session_data
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.transcript.history import StateChanges
@@ -197,7 +197,7 @@ def _build_session(submission: Submission, catalog: Catalog, is_full: bool) -> S
         now=now(),
         component_id=component.id,
         component_name=component.name,
-        component_data=orjson.dumps(build_session_data(catalog, component)).decode(),
+        component_data=dump_session_data(catalog, component),
         session_name=_name_session(spec),
         session_state=spec.session_state,
         # A background run waits for its claim: the response to its start shows it as PENDING.

@@ -61,6 +61,7 @@ class Catalog:
         mcp: the MCP servers.
         models: the connections to models.
         versions: the versions of components by key (`components.versions`).
+        session_data: the JSON that `components.versions` has built for sessions, by id and key.
     """
 
     def __init__(self, settings: config.Settings, components: Iterable[Component]) -> None:
@@ -82,6 +83,7 @@ class Catalog:
         self._openings: dict[str, asyncio.Task[None]] = {}
         self._policies: dict[tuple[str, str], ApprovalPolicy | None] = {}
         self.versions: dict[str, ComponentVersion | None] = {}
+        self.session_data: dict[tuple[str, str], str] = {}
 
     @classmethod
     def from_settings(cls, settings: config.Settings) -> Catalog:
@@ -440,8 +442,7 @@ class Catalog:
         """Return the runner of a component for one run, with tools of MCP servers and callers."""
         from agentctl.runtime.components.configured import add_actions
 
-        runner, references = self.runner(component), component.worker.tools
-        if any(parse_mcp_reference(reference) is not None for reference in references):
+        if references := (runner := self.runner(component)).references:
             from agentctl.runtime.mcp.calls import get_user
             from agentctl.runtime.tools.call_rules import build_mcp_rules
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.components.leadership import build_leader_instructions, build_member_actions
@@ -33,6 +34,7 @@ class ConfiguredRunner:
         counters: counts further attempts of model calls.
         actions: the tools that the model may call, by name.
         rules: the rules of those whose calls wait for a person, by name.
+        references: the tools of MCP servers that it names, which each run looks up.
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
         summarizes: True if every run has the summary of its session in its instructions.
@@ -47,6 +49,7 @@ class ConfiguredRunner:
     tools: Sequence[ToolRecord]
     actions: Mapping[str, Action]
     rules: Mapping[str, CallRule]
+    references: Sequence[str]
     system: str
     routes: bool
     memory: config.Memory
@@ -115,6 +118,7 @@ def build_runner(
         tools=[action.record() for action in actions.values()],
         actions=actions,
         rules=rules,
+        references=[each for each in component.worker.tools if parse_mcp_reference(each)],
         system=instructions,
         routes=component.kind == "team" and component.team.mode == "route",
         memory=component.worker.memory,

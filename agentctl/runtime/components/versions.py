@@ -23,6 +23,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.components import (
@@ -323,6 +325,14 @@ def build_session_data(catalog: Catalog, component: Component) -> dict[str, Any]
     if component.kind == "workflow":
         return {**named, "steps": _step_records(catalog, component)}
     return {**named, "model": _agent_model(catalog, component)}
+
+
+def dump_session_data(catalog: Catalog, component: Component) -> str:
+    """Return `build_session_data` as JSON text, built once in a process."""
+    known, place = catalog.session_data, (component.id, component.key)
+    if place not in known:
+        known[place] = orjson.dumps(build_session_data(catalog, component)).decode()
+    return known[place]
 
 
 def _team_record(catalog: Catalog, team: Component) -> TeamRecord:
