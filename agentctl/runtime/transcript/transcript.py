@@ -125,10 +125,10 @@ class Transcript:
 
         None for a counter that is not known.
         """
-        if self._answer is None:
-            return {**self._usage}
-        usage = self._answer.usage
-        return {name: _add(count, usage[name]) for name, count in self._usage.items()}
+        counters = {**self._usage}
+        if self._answer is not None:
+            _add_counts(counters, self._answer.usage)
+        return counters
 
     @property
     def model_metrics(self) -> dict[str, dict[str, int | None]] | None:
@@ -142,7 +142,8 @@ class Transcript:
         first = next(iter(of_models.values()))
         for name, count in self.metrics.items():
             rest = (count or 0) - sum(usage[name] or 0 for usage in of_models.values())
-            first[name] = _add(first[name], rest) if rest else first[name]
+            if rest:
+                _add_counts(first, {name: rest})
         return of_models
 
     def to_json(self) -> dict[str, Any]:
@@ -236,16 +237,15 @@ class Transcript:
         Args:
             model: the model that used the tokens; None for the one that was called last.
         """
+        _add_counts(self._usage, usage)
         for name in self._usage.keys() & usage.keys():
-            total = _add(self._usage[name], usage[name]) or 0
-            self._usage[name] = min(max(total, 0), MAXIMUM_TOKENS)
+            self._usage[name] = min(max(self._usage[name] or 0, 0), MAXIMUM_TOKENS)
         # A library reports the usage of a call at its end.
         self._add_usage_of_model(model or self.spans.last_model or "", usage)
 
     def _add_usage_of_model(self, model: str, usage: Mapping[str, int | None]) -> None:
         total = self._usage_of_models.setdefault(model, dict.fromkeys(TOKEN_COUNTERS))
-        for name in total.keys() & usage.keys():
-            total[name] = _add(total[name], usage[name])
+        _add_counts(total, usage)
 
     def add_content(self, delta: str) -> None:
         self._content.append(delta)
@@ -382,8 +382,7 @@ class Transcript:
         message = answer.message(tool_calls)
         if answer.span is not None:
             answer.span.answer = message
-        for name, count in answer.usage.items():
-            self._usage[name] = _add(self._usage[name], count)
+        _add_counts(self._usage, answer.usage)
         if answer.model is not None:
             self._add_usage_of_model(answer.model, answer.usage)
         # A model may repeat the ids of an earlier answer: then the new call is meant.
@@ -489,8 +488,10 @@ class Transcript:
             self.add_result(call_id, CANCELLED_RESULT, times.whole_seconds(now))
 
 
-def _add(total: int | None, count: int | None) -> int | None:
-    return count if total is None else total + (count or 0)
+def _add_counts(totals: dict[str, int | None], counts: Mapping[str, int | None]) -> None:
+    for name in totals.keys() & counts.keys():
+        total, count = totals[name], counts[name]
+        totals[name] = count if total is None else total + (count or 0)
 
 
 def _build_message(role: str, text: str) -> dict[str, Any]:
