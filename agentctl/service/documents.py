@@ -82,6 +82,14 @@ def embed_stored(text: str | None, opening: str = "") -> orjson.Fragment:
     return orjson.Fragment(stored_json(text, opening))
 
 
+def embed_array(text: str | None, opening: str = "[") -> orjson.Fragment:
+    """Do the same for an array; one that is not stored is empty."""
+    return embed_stored(text, opening) if text else _EMPTY
+
+
+_EMPTY = orjson.Fragment(b"[]")
+
+
 def check_array(pieces: Iterable[bytes]) -> None:
     """Check the inner texts of stored JSON arrays that are joined.
 
@@ -282,10 +290,10 @@ def build_run_document(
     def build(row: RunRow) -> dict[str, Any]:
         return {
             "messages": _cut_entries(row.messages, "content", cut),
-            "files": embed_stored(row.files or "[]", "["),
+            "files": embed_array(row.files),
             "tools": _cut_entries(row.tools, "result", cut),
             "trace_id": trace.own.trace_id if trace is not None else None,
-            "spans": embed_stored(row.spans or "[]", "[") if spans is None else spans,
+            "spans": embed_array(row.spans) if spans is None else spans,
             "member_runs": list(member_runs),
         }
 
@@ -350,7 +358,7 @@ def _build_members(row: RunRow, facts: RelatedFacts) -> dict[str, Any]:
         "total_tokens": facts.total_tokens,
         "error": {"code": row.error_code, "detail": row.error_detail} if row.error_code else None,
         "queue_position": facts.queue_position,
-        "version_changes": embed_stored(row.version_changes or "[]"),
+        "version_changes": embed_array(row.version_changes, ""),
         "late_result": "dropped" if row.late_result else None,
         "holding": orjson.Fragment(dump_holding(row)),
         "approvals": facts.approvals,
@@ -363,7 +371,7 @@ def _cut_entries(stored: str | None, field: str, cut: int | None) -> Any:
     A cut entry has `truncated`: `{"characters": N}` with the whole length.
     """
     if stored is None or cut is None:
-        return embed_stored(stored or "[]", "[")
+        return embed_array(stored)
     entries = require(parse_records(stored))
     cut_entries(entries, field, cut)
     return entries
