@@ -172,6 +172,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._exchange: _Exchange | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._arrivals = select.poll()
 
     @property
     def is_quiet(self) -> bool:
@@ -180,11 +181,7 @@ class _Connection(asyncio.Protocol):
         What the kernel has received by now, and the event loop has not read yet, would be the start
         of the next response.
         """
-        if self._transport.is_closing():
-            return False
-        received = select.poll()
-        received.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not received.poll(0)
+        return not (self._transport.is_closing() or self._arrivals.poll(0))
 
     def send(self, data: bytes, read_seconds: float | None, *, has_body: bool) -> _Exchange:
         """Send a request; see `StreamTransport.send`."""
@@ -219,6 +216,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._arrivals.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._owner.open.add(self)
 
     def data_received(self, data: bytes) -> None:
