@@ -10,7 +10,7 @@ has recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Literal
@@ -332,13 +332,17 @@ class LegTrace:
         self.enter()
 
 
-@contextmanager
-def enter_span(span: Span | None) -> Iterator[None]:
+def enter_span(span: Span | None) -> AbstractContextManager[None]:
     """Set the current span of OpenTelemetry to one of the current run, if it is traced."""
     leg = _current.get()
-    if leg is None or span is None:
-        yield
-        return
+    return _NOTHING if leg is None or span is None else _enter_traced(leg, span)
+
+
+_NOTHING = nullcontext()
+
+
+@contextmanager
+def _enter_traced(leg: LegTrace, span: Span) -> Iterator[None]:
     from opentelemetry import context
 
     token = leg.enter(span)

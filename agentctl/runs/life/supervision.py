@@ -291,14 +291,11 @@ class Supervision:
         if run.parent is None:
             await self._starts.wait_for_earlier()
         await self._budgets.check(run, all_budgets=True)
-        is_first_leg = run.spec.purpose is None and run.leg is None
-        # A workflow has no messages; its steps share the state.
-        if is_first_leg and run.component.kind != "workflow" and (size := run.state.damaged_bytes):
-            leave_out(run, "damaged_state", "", size)
-        if is_first_leg:
-            run.earlier_runs = await retry_while_unavailable(
-                lambda: _load_history(run, self._catalog), stopped=run.stop_requested
-            )
+        if run.spec.purpose is None and run.leg is None:
+            # A workflow has no messages; its steps share the state.
+            if run.component.kind != "workflow" and (size := run.state.measure_damage()):
+                leave_out(run, "damaged_state", "", size)
+            run.earlier_runs = await _load_history(run, self._catalog)
             kept = () if run.spec.origin is None else run.spec.origin.messages
             if messages := (*kept, *run.spec.earlier_messages):
                 run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, from_request=True)]
@@ -327,11 +324,17 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     Their number and size are limited, so that the cost of a run does not depend on the length of
     its session (docs/contract.md "Runs"). Members' runs and workflows have no history.
     """
-    component = run.component
-    if run.parent is not None or run.is_first or component.kind == "workflow":
+    if run.parent is not None or run.is_first or run.component.kind == "workflow":
         return []
     if not run.spec.session_history:
         return []
+    return await retry_while_unavailable(
+        lambda: _read_history(run, catalog), stopped=run.stop_requested
+    )
+
+
+async def _read_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
+    component = run.component
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
     before = None if run.spec.origin is None else run.spec.origin.before

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import orjson
@@ -290,9 +289,8 @@ class SessionState:
             self._values = stored
         return self._values
 
-    @cached_property
-    def damaged_bytes(self) -> int:
-        """The size of a stored state that is no JSON object; 0 if it is one."""
+    def measure_damage(self) -> int:
+        """Return the size of a stored state that is no JSON object; 0 if it is one."""
         if self._text is None:
             return 0
         parsed = parse_stored(self._text, dict)
