@@ -60,7 +60,7 @@ from agentctl.runtime.models.conversion import build_request, extract_usage
 from agentctl.runtime.models.provider import (
     CONNECT_SECONDS,
     READ_SECONDS,
-    IsolatedClient,
+    LimitedClient,
     UnusableResponse,
     build_http_client,
 )
@@ -319,7 +319,7 @@ def _pass_event(event: ModelResponseStreamEvent, sink: AnswerSink) -> None:
 class _HttpConnection(LibraryConnection):
     """A connection whose client uses the HTTP client of this package."""
 
-    def __init__(self, model: Model, http: IsolatedClient) -> None:
+    def __init__(self, model: Model, http: LimitedClient) -> None:
         super().__init__(model)
         self._http = http
 
@@ -343,7 +343,7 @@ def connect_library(model: config.Model, key: str, run_bytes: int) -> LibraryCon
     return connection
 
 
-def _build_anthropic(name: str, key: str, url: str, http: IsolatedClient) -> Model:
+def _build_anthropic(name: str, key: str, url: str, http: LimitedClient) -> Model:
     from anthropic import AsyncAnthropic
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -354,14 +354,14 @@ def _build_anthropic(name: str, key: str, url: str, http: IsolatedClient) -> Mod
     return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))
 
 
-def _build_google(name: str, key: str, url: str, http: IsolatedClient) -> Model:
+def _build_google(name: str, key: str, url: str, http: LimitedClient) -> Model:
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
 
     return GoogleModel(name, provider=GoogleProvider(api_key=key, base_url=url, http_client=http))
 
 
-def _build_mistral(name: str, key: str, url: str, http: IsolatedClient) -> Model:
+def _build_mistral(name: str, key: str, url: str, http: LimitedClient) -> Model:
     from pydantic_ai.models.mistral import MistralModel
     from pydantic_ai.providers.mistral import MistralProvider
 
@@ -369,7 +369,7 @@ def _build_mistral(name: str, key: str, url: str, http: IsolatedClient) -> Model
     return MistralModel(name, provider=provider)
 
 
-_PROVIDERS: dict[str, tuple[Callable[[str, str, str, IsolatedClient], Model], NativeOutput]] = {
+_PROVIDERS: dict[str, tuple[Callable[[str, str, str, LimitedClient], Model], NativeOutput]] = {
     "anthropic": (_build_anthropic, "always"),
     "google": (_build_google, "without_tools"),
     "mistral": (_build_mistral, "never"),

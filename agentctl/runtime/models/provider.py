@@ -13,7 +13,6 @@ import logging
 import re
 import ssl
 from collections.abc import AsyncIterator
-from contextvars import Context
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 from urllib.request import getproxies
@@ -22,7 +21,7 @@ import httpx2
 
 from agentctl.records.text import mask_secrets
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.models.stream_transport import StreamTransport
+from agentctl.runtime.models.stream_transport import StreamTransport, open_isolated
 from agentctl.runtime.tracing import HEADER, Propagation, find_traceparent
 
 if TYPE_CHECKING:
@@ -211,13 +210,14 @@ _LOGGED_CHARACTERS = 2_000
 """Maximum number of characters of a provider's text in the log."""
 
 
-def build_http_client(run_bytes: int, transport: StreamTransport | None = None) -> IsolatedClient:
+def build_http_client(run_bytes: int, transport: StreamTransport | None = None) -> LimitedClient:
     """Build the client of a provider, with the bounds of an answer; it follows no redirect.
 
     Args:
         transport: None for that of httpx2.
     """
-    return IsolatedClient(
+    # The transport for streams isolates its connections itself.
+    return (IsolatedClient if transport is None else LimitedClient)(
         run_bytes,
         timeout=httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
@@ -244,12 +244,8 @@ def http_client() -> httpx2.AsyncClient:
     return build_http_client(RUN_BYTES, build_stream_transport())
 
 
-class IsolatedClient(httpx2.AsyncClient):
-    """An HTTP client that sends each request in an empty context and limits the responses.
-
-    A connection outlives the run that opened it, and its transport keeps the context of the task
-    that created it. The model library stores the run in that context, with all of its messages: a
-    hundred idle connections would keep a hundred finished runs in memory.
+class LimitedClient(httpx2.AsyncClient):
+    """An HTTP client that limits the responses.
 
     All clients share one set of trusted certificate authorities, which takes a megabyte and 20 ms
     to load. So `verify` is not an argument.
@@ -272,17 +268,18 @@ class IsolatedClient(httpx2.AsyncClient):
         super().__init__(verify=_create_ssl_context(), event_hooks=hooks, **options)
         self.headers["Accept-Encoding"] = "identity"
 
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+    def build_request(self, *args: Any, **options: Any) -> httpx2.Request:
+        request = super().build_request(*args, **options)
         if (traceparent := find_traceparent(self.propagation)) is not None:
             request.headers[HEADER] = traceparent
-        sending = asyncio.create_task(super().send(request, **options), context=Context())
-        try:
-            return await sending
-        except asyncio.CancelledError:
-            if sending.done() and not sending.cancelled() and sending.exception() is None:
-                # The response arrived together with the cancel: only this code can close it.
-                await sending.result().aclose()
-            raise
+        return request
+
+
+class IsolatedClient(LimitedClient):
+    """The same with a transport of httpx2, which may also be one for a proxy."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        return await open_isolated(super().send(request, **options))
 
 
 @cache

@@ -5,8 +5,7 @@ The transport of httpx2 passes each chunk separately, through a cancel scope and
 
 Connections are kept for the next request to the same origin in the same event loop. Nothing of a
 response is left on a connection that is kept: what belongs to one request is in its `_Exchange`.
-Connections and timers have an empty context: that of a run would keep it alive. It knows no
-proxies: a client that needs one uses the transport of httpx2.
+It knows no proxies: a client that needs one uses the transport of httpx2.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextvars import Context
-from typing import cast
+from typing import Any, Protocol, TypeVar, cast
 
 import httptools
 import httpx2
@@ -46,6 +45,30 @@ Origin = tuple[str, str, int]
 
 Timeouts = Mapping[str, float | None]
 """Seconds to `connect`, and to `read` a part of a response; None for no limit."""
+
+
+class _Opened(Protocol):
+    async def aclose(self) -> None: ...
+
+
+Opened = TypeVar("Opened", bound=_Opened)
+
+
+async def open_isolated(opening: Coroutine[Any, Any, Opened]) -> Opened:
+    """Open a connection in an empty context; also with a request, whose response is returned.
+
+    A connection and its timers outlive the run that opened it, and have the context of the task
+    that created them. The model library stores the run in that context, with all of its messages: a
+    hundred idle connections would keep a hundred finished runs in memory.
+    """
+    task = asyncio.create_task(opening, context=Context())
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if task.done() and not task.cancelled() and task.exception() is None:
+            # It was opened together with the cancel: only this code can close it.
+            await task.result().aclose()
+        raise
 
 
 class StreamTransport(httpx2.AsyncBaseTransport):
@@ -82,7 +105,7 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         """
         connection = self._take_idle(origin)
         if connection is None:
-            connection = await self._connect(origin, timeouts.get("connect"))
+            connection = await open_isolated(self._connect(origin, timeouts.get("connect")))
         try:
             exchange = connection.send(data, timeouts.get("read"), has_body=has_body)
             await exchange.wait_for_head()
@@ -132,16 +155,6 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         return None
 
     async def _connect(self, origin: Origin, seconds: float | None) -> _Connection:
-        connecting = asyncio.create_task(self._open(origin, seconds), context=Context())
-        try:
-            return await connecting
-        except asyncio.CancelledError:
-            if connecting.done() and not connecting.cancelled() and not connecting.exception():
-                # It was opened together with the cancel: only this code can close it.
-                connecting.result().close()
-            raise
-
-    async def _open(self, origin: Origin, seconds: float | None) -> _Connection:
         scheme, host, port = origin
         try:
             async with asyncio.timeout(seconds):
@@ -205,6 +218,9 @@ class _Connection(asyncio.Protocol):
         self._exchange = None
         self._expiry = self.loop.call_later(seconds, self.close, context=Context())
         return True
+
+    async def aclose(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the connection at once."""
