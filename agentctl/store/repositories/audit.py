@@ -117,11 +117,12 @@ _DELETE_OLDER = Sql(
 )
 
 
-def append_entry(entry: AuditRow) -> Work[None]:
+@single_unit
+def append_entry(entry: AuditRow) -> Steps[None]:
     """Append an entry."""
     values = entry._asdict()
     del values["seq"]
-    return _APPEND.execute(**values)
+    yield Statement(_APPEND, values)
 
 
 def find_entry(work: Work[None]) -> Mapping[str, Value] | None:
