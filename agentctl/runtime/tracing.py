@@ -110,24 +110,28 @@ _FIELDS = tuple(item.name for item in fields(Span) if item.name not in _NOT_STOR
 
 
 class Spans:
-    """The spans of one run, in the order of their starts."""
+    """The spans of one run, in the order of their starts.
+
+    Attributes:
+        model_calls: the number of model calls so far.
+    """
 
     def __init__(self) -> None:
         self._spans: list[Span] = []
-        self._model_calls = 0
+        self.model_calls = 0
         self._reported: set[Span] = set()
         self._counts: dict[str, int] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with all spans, for a checkpoint."""
         spans = [{name: getattr(span, name) for name in _FIELDS} for span in self._spans]
-        return {"model_calls": self._model_calls, "spans": spans}
+        return {"model_calls": self.model_calls, "spans": spans}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Spans:
         """Return the spans of a checkpoint; open ones are still open."""
         spans = cls()
-        spans._model_calls = stored["model_calls"]
+        spans.model_calls = stored["model_calls"]
         spans._restore(stored["spans"])
         return spans
 
@@ -135,11 +139,6 @@ class Spans:
     def count(self) -> int:
         """The number of spans so far."""
         return len(self._spans)
-
-    @property
-    def model_calls(self) -> int:
-        """The number of model calls so far."""
-        return self._model_calls
 
     @property
     def first_model(self) -> str | None:
@@ -161,11 +160,11 @@ class Spans:
         """Return the spans after the first `count` ones as JSON; those of tool calls on request."""
         added = (span for span in self._spans[count:] if tools or span.kind != "tool")
         spans = [{name: getattr(span, name) for name in _FIELDS} for span in added]
-        return {"model_calls": self._model_calls, "spans": spans}
+        return {"model_calls": self.model_calls, "spans": spans}
 
     def extend(self, added: Mapping[str, Any]) -> None:
         """Add what `since` has returned."""
-        self._model_calls = added["model_calls"]
+        self.model_calls = added["model_calls"]
         self._restore(added["spans"])
 
     def take_ended(self) -> list[Span]:
@@ -177,8 +176,8 @@ class Spans:
 
     def start_model_call(self, model: str, at: int | None = None) -> Span:
         """Start the span of a call of a model, with its id in the configuration."""
-        self._model_calls += 1
-        return self._start("model", f"{CALL_PREFIX}{self._model_calls}", model, at)
+        self.model_calls += 1
+        return self._start("model", f"{CALL_PREFIX}{self.model_calls}", model, at)
 
     def rename_model_call(self, called: str, answered: str) -> None:
         """Name the latest open call of a model after the fallback that has answered it."""

@@ -69,6 +69,7 @@ class Transcript:
         left_out: the omissions of stored data that is damaged.
         room: tokens of the context window without those of an answer; 0 if not known.
         is_full: whether the conversation fills the context window.
+        open_answer: the answer that is arriving; None for none.
     """
 
     def __init__(self, unstopped: UnstoppedWork | None = None) -> None:
@@ -90,7 +91,7 @@ class Transcript:
         self._knows_usage = True
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._answer: AnswerInProgress | None = None
+        self.open_answer: AnswerInProgress | None = None
         self._open_calls: dict[str, tuple[dict[str, Any], Span]] = {}
         self._unanswered: dict[str, str] = {}
         self._requested: set[str] = set()
@@ -99,7 +100,7 @@ class Transcript:
 
     @property
     def is_answering(self) -> bool:
-        return self._answer is not None
+        return self.open_answer is not None
 
     @property
     def content(self) -> str:
@@ -108,9 +109,9 @@ class Transcript:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """All messages so far, including an answer that is still arriving."""
-        if self._answer is None or self._answer.is_empty:
+        if self.open_answer is None or self.open_answer.is_empty:
             return [*self._messages]
-        return [*self._messages, self._answer.message([])]
+        return [*self._messages, self.open_answer.message([])]
 
     @property
     def finish_reason(self) -> str | None:
@@ -126,8 +127,8 @@ class Transcript:
         None for a counter that is not known.
         """
         counters = {**self._usage}
-        if self._answer is not None:
-            _add_counts(counters, self._answer.usage)
+        if self.open_answer is not None:
+            _add_counts(counters, self.open_answer.usage)
         return counters
 
     @property
@@ -332,38 +333,36 @@ class Transcript:
         """
         self.end_answer([])
         span = self.spans.start_model_call(model) if model is not None else None
-        self._answer = AnswerInProgress(model, 0 if self._knows_usage else None, span, about_call)
+        self.open_answer = AnswerInProgress(
+            model, 0 if self._knows_usage else None, span, about_call
+        )
         return span
 
     def note_call(self, about_call: Mapping[str, Any]) -> None:
         """Add members to the message of the open answer, about its call."""
-        if self._answer is not None:
-            self._answer.about_call = {**self._answer.about_call, **about_call}
+        if self.open_answer is not None:
+            self.open_answer.about_call = {**self.open_answer.about_call, **about_call}
 
     def extend_answer(self, delta: str) -> None:
-        if self._answer is not None:
-            if not self._answer.pieces:
+        if self.open_answer is not None:
+            if not self.open_answer.pieces:
                 self.mark_first_token()
-            self._answer.pieces.append(delta)
+            self.open_answer.pieces.append(delta)
 
     def mark_first_token(self) -> None:
         """Record that a part of the open answer has arrived, such as thinking."""
-        if self._answer is not None and self._answer.span is not None:
-            self._answer.span.mark_first_token()
-
-    @property
-    def open_answer(self) -> AnswerInProgress | None:
-        return self._answer
+        if self.open_answer is not None and self.open_answer.span is not None:
+            self.open_answer.span.mark_first_token()
 
     def fail_answer(self, code: str) -> None:
         """Record that the model call of the open answer has failed; the answer stays open."""
-        if self._answer is not None:
-            self._answer.end_span("failed", code)
+        if self.open_answer is not None:
+            self.open_answer.end_span("failed", code)
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of the open answer to their current values (not a difference)."""
-        if self._answer is not None:
-            self._answer.usage = {name: usage.get(name, 0) for name in TOKEN_COUNTERS}
+        if self.open_answer is not None:
+            self.open_answer.usage = {name: usage.get(name, 0) for name in TOKEN_COUNTERS}
 
     def end_answer(
         self, tool_calls: list[dict[str, Any]], finish_reason: str | None = None
@@ -374,7 +373,7 @@ class Transcript:
             finish_reason: see docs/contract.md "Run record"; None if the answer is incomplete.
         """
         self.stop.release()
-        answer, self._answer = self._answer, None
+        answer, self.open_answer = self.open_answer, None
         if answer is None:
             return
         answer.finish_reason = finish_reason
@@ -405,10 +404,10 @@ class Transcript:
         if call["id"] in self._requested:
             self._requested.discard(call["id"])
             return
-        if self._answer is not None and not self._answer.is_empty:
+        if self.open_answer is not None and not self.open_answer.is_empty:
             self.end_answer([call], "tool_call")
             return
-        about_call = self._answer.about_call if self._answer is not None else {}
+        about_call = self.open_answer.about_call if self.open_answer is not None else {}
         self.end_answer([])
         last = next((entry for entry in reversed(self._messages) if entry["role"] != "tool"), None)
         if last is not None and last.get("tool_calls") and self._unanswered:
@@ -420,7 +419,7 @@ class Transcript:
 
     def request_calls(self, calls: list[dict[str, Any]]) -> None:
         """Complete the open answer with all of its calls, before they start."""
-        if self._answer is None:
+        if self.open_answer is None:
             self.begin_answer()
         self.end_answer(calls, "tool_call")
         self._requested = {call["id"] for call in calls}
