@@ -93,14 +93,13 @@ async def retry_while_unavailable(
     Raises:
         Unavailable: the database did not answer for `seconds`, or `stopped` is done.
     """
-    clock = asyncio.get_running_loop().time
     limit = RETRY_LIMIT_SECONDS if seconds is None else seconds
-    deadline, waits = clock() + limit, chain(pauses, repeat(pauses[-1]))
+    deadline, waits = time.monotonic() + limit, chain(pauses, repeat(pauses[-1]))
     while True:
         try:
             return await attempt()
         except errors.Unavailable:
-            if (stopped is not None and stopped.done()) or clock() >= deadline:
+            if (stopped is not None and stopped.done()) or time.monotonic() >= deadline:
                 raise
         if on_unavailable is not None:
             on_unavailable()

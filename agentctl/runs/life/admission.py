@@ -50,6 +50,9 @@ SESSION_NAME_LENGTH = 60
 """Characters of the first message that become the name of a session (docs/contract.md
 "Sessions")."""
 
+ExtraWrite = Callable[[], Work[None]] | None
+"""Builds further writes for the transaction of a row; None for none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
@@ -149,7 +152,7 @@ def admit_run(
     worker_id: str,
     *,
     is_full: bool = False,
-    extra_write: Callable[[], Work[None]] | None = None,
+    extra_write: ExtraWrite = None,
 ) -> Work[AdmittedRun]:
     """Get or create the session and write the row of a root run.
 
@@ -158,7 +161,6 @@ def admit_run(
 
     Args:
         is_full: True if all slots of the process are taken: the run has to wait.
-        extra_write: builds further writes for the transaction of the row; None for none.
 
     Raises:
         NotFound: the session is not visible to the caller.
@@ -215,10 +217,7 @@ def _name_session(spec: RunSpec) -> str:
 
 @single_unit
 def _admit_plain_run(
-    submission: Submission,
-    worker_id: str,
-    new: SessionRow,
-    extra_write: Callable[[], Work[None]] | None,
+    submission: Submission, worker_id: str, new: SessionRow, extra_write: ExtraWrite
 ) -> Steps[AdmittedRun | None]:
     entry = None
     if extra_write is not None:
@@ -241,7 +240,7 @@ def _admit_run(
     worker_id: str,
     new: SessionRow,
     is_full: bool,
-    extra_write: Callable[[], Work[None]] | None,
+    extra_write: ExtraWrite,
 ) -> Steps[AdmittedRun]:
     spec, component = submission.spec, submission.component
     if submission.idempotency is not None:

@@ -21,6 +21,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import (
     AdmittedRun,
+    ExtraWrite,
     IdempotentReplay,
     Submission,
     admit_once,
@@ -206,11 +207,7 @@ class Engine:
         return self._members.waiting
 
     async def submit(
-        self,
-        submission: Submission,
-        *,
-        is_full: bool,
-        extra_write: Callable[[], Work[None]] | None = None,
+        self, submission: Submission, *, is_full: bool, extra_write: ExtraWrite
     ) -> StartedRun:
         """Commit the row of a root run, and start its work unless it has to wait.
 
@@ -218,7 +215,6 @@ class Engine:
 
         Args:
             is_full: the result of `has_to_wait`; the caller holds a slot since then.
-            extra_write: as in `admit_run`.
 
         Returns:
             The run, the earlier run of a repeated request, or the run that waits in the queue.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
@@ -97,7 +97,7 @@ async def store_end(
         try:
             end = await _build_live_end(run, ending)
             store = partial(_store_or_read_end, run, ending, end)
-            stored = await _retry(store, on_unavailable)
+            stored = await _retry(store, on_unavailable=on_unavailable)
             break
         except Exception:
             # The transcript cannot be stored: store the ending without it.
@@ -139,7 +139,9 @@ async def store_pause(
         return _STATE_REJECTED
     # A write that is interrupted may be committed: the end closes its approvals.
     run.has_asked = True
-    outcome = await _retry(lambda: run.database.write(write_pause(run, prepared)), on_unavailable)
+    outcome = await _retry(
+        lambda: run.database.write(write_pause(run, prepared)), on_unavailable=on_unavailable
+    )
     if outcome == "full":
         return Ending.failed("APPROVALS_FULL", DETAILS["APPROVALS_FULL"])
     if outcome in ("cancelled", "ended"):
@@ -162,7 +164,8 @@ async def store_hand_over(
         return ending
     await _end_stream(run)
     outcome = await _retry(
-        lambda: run.database.write(_write_hand_over(run, lost=ending.lost)), on_unavailable
+        lambda: run.database.write(_write_hand_over(run, lost=ending.lost)),
+        on_unavailable=on_unavailable,
     )
     run.stream.abandon()
     if outcome == "handed over":
@@ -182,11 +185,8 @@ async def _end_stream(run: LiveRun) -> None:
         await run.recorder.end()
 
 
-async def _retry(write: Callable[[], Awaitable[T]], on_unavailable: Callable[[], None]) -> T:
-    """Write the end of a leg until the database accepts it."""
-    return await retry_while_unavailable(
-        write, seconds=math.inf, pauses=RETRY_SECONDS, on_unavailable=on_unavailable
-    )
+_retry = partial(retry_while_unavailable, seconds=math.inf, pauses=RETRY_SECONDS)
+"""Writes the end of a leg until the database accepts it."""
 
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:

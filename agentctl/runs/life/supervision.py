@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -95,7 +96,7 @@ class Starts:
 
     def begin(self, run_id: str) -> None:
         self._number += 1
-        self._open[run_id] = _Start(self._number, asyncio.get_running_loop().time())
+        self._open[run_id] = _Start(self._number, time.monotonic())
 
     def end(self, run_id: str) -> None:
         """Complete a start. Work that waits for no other start continues."""
@@ -108,7 +109,7 @@ class Starts:
 
     async def wait_for_earlier(self) -> None:
         """Wait until the starts that are incomplete now are complete, if they are many."""
-        latest = asyncio.get_running_loop().time() - START_LIMIT_SECONDS
+        latest = time.monotonic() - START_LIMIT_SECONDS
         while self._open and next(iter(self._open.values())).began < latest:
             self._open.popitem(last=False)
         if len(self._open) <= CROWD:
@@ -324,9 +325,8 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     Their number and size are limited, so that the cost of a run does not depend on the length of
     its session (docs/contract.md "Runs"). Members' runs and workflows have no history.
     """
-    if run.parent is not None or run.is_first or run.component.kind == "workflow":
-        return []
-    if not run.spec.session_history:
+    has_history = run.component.kind != "workflow" and run.spec.session_history
+    if run.parent is not None or run.is_first or not has_history:
         return []
     return await retry_while_unavailable(
         lambda: _read_history(run, catalog), stopped=run.stop_requested
