@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import orjson
 
@@ -198,10 +198,9 @@ class OpenAIAnswer:
         if choice.get("error"):
             raise build_stream_failure(choice["error"])
 
-    def _add_delta(self, delta: object) -> None:
-        if type(delta) is not dict:
+    def _add_delta(self, fields: Any) -> None:
+        if type(fields) is not dict:
             raise UnreadableAnswer("a delta is not an object")
-        fields = cast("dict[str, Any]", delta)
         if refusal := fields.get("refusal"):
             if not isinstance(refusal, str):
                 raise UnreadableAnswer("a refusal is not a text")
@@ -362,7 +361,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     finite, and integers of more than 64 bits.
     """
     try:
-        value = orjson.loads(data)
+        value: Any = orjson.loads(data)
     except orjson.JSONDecodeError:
         try:
             value = json.loads(data)
@@ -370,7 +369,8 @@ def parse_json(data: bytes) -> dict[str, Any]:
             raise UnreadableAnswer("an event is not a JSON document") from None
     if type(value) is not dict:
         raise UnreadableAnswer("an event is not an object")
-    return cast("dict[str, Any]", value)
+    document: dict[str, Any] = value
+    return document
 
 
 def read_usage(usage: object) -> dict[str, int]:

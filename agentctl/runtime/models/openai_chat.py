@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -123,6 +124,7 @@ class OpenAIConnection(ModelConnection):
         self._http = build_http_client(run_bytes)
         self._url = httpx2.URL(_build_url(model))
         self._origin = find_origin(self._url)
+        self._timeouts = self._http.timeout.as_dict()
         headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
@@ -132,6 +134,11 @@ class OpenAIConnection(ModelConnection):
         # A GET, because the length of a body is not part of them.
         request = self._http.build_request("GET", self._url, headers=headers)
         self._fields = request.headers.raw
+
+    @cached_property
+    def _head(self) -> bytes:
+        """The beginning of a request, with the fields that all requests have."""
+        return encode_head("POST", self._url, self._fields).removesuffix(b"\r\n")
 
     async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
         answer = OpenAIAnswer(sink)
@@ -152,14 +159,13 @@ class OpenAIConnection(ModelConnection):
 
     async def _send(self, call: ModelCall) -> httpx2.Response:
         seconds = call.settings.timeout_seconds
-        timeout = self._http.timeout if seconds is None else httpx2.Timeout(seconds)
-        timeouts = timeout.as_dict()
+        timeouts = self._timeouts if seconds is None else httpx2.Timeout(seconds).as_dict()
         messages = await show_files(call.messages, self.takes, call.files)
         files = [file for message in messages for file in message.get("files", ())]
         body = orjson.dumps(self._build_body(call, messages))
-        fields = self._fields
+        added = []
         if (traceparent := find_traceparent("models")) is not None:
-            fields = [*fields, (HEADER.encode(), traceparent.encode())]
+            added.append((HEADER.encode(), traceparent.encode()))
         if files or self._transport is None:
             pieces = body.split(self._mark.encode())
             sizes = (measure_base64(get_reference(file).size) for file in files)
@@ -167,15 +173,15 @@ class OpenAIConnection(ModelConnection):
             request = httpx2.Request(
                 "POST",
                 self._url,
-                headers=[*fields, (b"Content-Length", b"%d" % length)],
+                headers=[*self._fields, *added, (b"Content-Length", b"%d" % length)],
                 content=_stream_body(pieces, files, call.files),
                 extensions={"timeout": timeouts},
             )
             return await self._http.send(request, stream=True)
         # Without the layers of a client: they take 100 of the 230 CPU us of a request.
-        fields = [*fields, (b"Content-Length", b"%d" % len(body))]
-        data = encode_head("POST", self._url, fields) + body
-        response = await self._transport.send(self._origin, data, timeouts)
+        added.append((b"Content-Length", b"%d" % len(body)))
+        head = b"".join([self._head, *(b"%b: %b\r\n" % field for field in added), b"\r\n"])
+        response = await self._transport.send(self._origin, head + body, timeouts)
         return limit_response(response, self._run_bytes)
 
     def _build_body(self, call: ModelCall, messages: Sequence[Message]) -> dict[str, Any]:
