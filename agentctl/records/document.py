@@ -8,7 +8,7 @@ data").
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Generic, NotRequired, TypeVar, cast
+from typing import Any, Generic, NotRequired, TypeVar
 
 import orjson
 from typing_extensions import TypedDict
@@ -68,7 +68,8 @@ class Document(Generic[Record]):
     @property
     def value(self) -> Record:
         """The parsed record; every access parses it again."""
-        return cast(Record, orjson.loads(self.raw))
+        record: Record = orjson.loads(self.raw)
+        return record
 
 
 def build_document(record: Built) -> Document[Built]:

@@ -210,7 +210,8 @@ class Call(Request):
 
     @property
     def caller(self) -> Caller:
-        return cast(Caller, self.scope[CALLER_KEY])
+        caller: Caller = self.scope[CALLER_KEY]
+        return caller
 
     @cached_property
     def operations(self) -> ServiceOperations:

@@ -17,7 +17,6 @@ import re
 import threading
 from collections.abc import AsyncIterator, Iterable, Sequence
 from time import perf_counter
-from typing import cast
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -360,4 +359,5 @@ async def running(app: ServedApplication) -> AsyncIterator[None]:
 
 
 def get_app_state(app: Starlette) -> AppState:
-    return cast(AppState, app.state.agentctl)
+    state: AppState = app.state.agentctl
+    return state

@@ -20,7 +20,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from inspect import Parameter
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import FormData
@@ -210,10 +210,11 @@ class RequestBody:
         """
         try:
             fields = _drop_empty_media(body) if isinstance(body, dict) else body
-            return cast(dict[str, Any], self._type.check(fields))
+            checked: dict[str, Any] = self._type.check(fields)
         except WrongValue as wrong:
             name = wrong.path.removeprefix(".") or "The body"
             raise ValidationFailed(f"{name} {wrong.problem}") from None
+        return checked
 
     def check_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
         """Return the fields of a form; unknown fields are ignored.

@@ -180,7 +180,7 @@ class Operation(Route):
             if self.body is not None and self.body_fields is not None:
                 values |= self.body_fields.read(await self._read_body(call, values), values)
             arguments = self.signature.build_arguments(values)
-            response = await cast(Endpoint, self.endpoint)(call, **arguments)
+            response: Response = await self.endpoint(call, **arguments)
             return revalidate(response, scope["headers"]) if self.has_tag else response
         except ValidationFailed:
             await _require_named_resources(call, values)
@@ -350,7 +350,8 @@ def path_below_root(scope: Scope) -> str:
     """Return the path without `root_path`; the `path` of ASGI may include it or not."""
     if has_encoded_slash(scope.get("raw_path") or b""):
         return ""
-    path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
     below = path.removeprefix(root)
     return below if below == "" or below.startswith("/") else path
 

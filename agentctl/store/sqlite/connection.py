@@ -16,13 +16,13 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 import apsw
 
 from agentctl import errors
 from agentctl.records.logs import RateLimitedLog
-from agentctl.store.database import Row, SecondStatement, Work, compile_for_sqlite
+from agentctl.store.database import SecondStatement, Work, compile_for_sqlite
 from agentctl.store.search import has_beginnings
 
 T = TypeVar("T")
@@ -244,17 +244,16 @@ def run_unit(connection: apsw.Connection, work: Work[T], *, alone: bool = False)
     """
     steps = iter(work)
     send = steps.send
-    rows: list[Row] | None = None
+    rows: Any = None
     try:
         while True:
-            sql, parameters = send(cast("list[Row]", rows))
+            sql, parameters = send(rows)
             if alone and rows is not None:
                 raise SecondStatement("a single unit has a second statement")
-            rows = cast(
-                "list[Row]", connection.execute(compile_for_sqlite(sql), parameters).fetchall()
-            )
+            rows = connection.execute(compile_for_sqlite(sql), parameters).fetchall()
     except StopIteration as end:
-        return cast(T, end.value)
+        result: T = end.value
+        return result
     except UnicodeEncodeError:
         raise errors.ValidationFailed("Text must not contain NUL or lone surrogates") from None
     finally:
