@@ -244,7 +244,7 @@ class RepeatOperations(RunOperations):
             _check_confirmed(build_plan(stored, origin, runs_code=repeat.runs_code), request)
         engine = self.hosting.engine
         is_full = engine.has_to_wait(component, background=start.background)
-        with engine.holding_slot():
+        with engine.held_slots:
             submission = await self.build_submission(
                 component, start, (), stream=stream, identity=identity,
                 has_files=bool(repeat.files),

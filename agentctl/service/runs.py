@@ -222,7 +222,7 @@ class RunOperations(RunStarts):
             component = self.lookups.component(kind, component_id)
             engine = self.hosting.engine
             is_full = engine.has_to_wait(component, background=request.background)
-            with engine.holding_slot():
+            with engine.held_slots:
                 submission = await self.build_submission(component, request, earlier, stream=stream)
                 database = self.lookups.database(submission.component.database)
                 if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:

@@ -241,7 +241,7 @@ class LegClaims:
             component = await self._versions.choose(database, state)
             if component is None:
                 return None
-            with self._host.holding_slot():
+            with self._host.held_slots:
                 await self._worker.register()
                 version = find_version(self._catalog, component)
                 claimed = await self._claim_leg(database, run_id, version)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -119,7 +119,8 @@ class Engine:
         self._settings = settings
         self._live: dict[str, LiveRun] = {}
         self._has_live = asyncio.Event()
-        self._starting = self._root_count = 0
+        self.held_slots = legs.HeldSlots()
+        self._root_count = 0
         self._starts = Starts()
         self._shutdown: Ending | None = None
         self._abandons_at: float | None = None
@@ -150,16 +151,7 @@ class Engine:
         """Number of root runs that this process would start now; 0 while it shuts down."""
         if self.draining:
             return 0
-        return self._settings.limits.concurrent_runs - self._starting - self._root_count
-
-    @contextlib.contextmanager
-    def holding_slot(self) -> Iterator[None]:
-        """Hold a slot for a run that is about to start."""
-        self._starting += 1
-        try:
-            yield
-        finally:
-            self._starting -= 1
+        return self._settings.limits.concurrent_runs - self.held_slots.count - self._root_count
 
     def has_to_wait(self, component: Component, *, background: bool) -> bool:
         """Return True if a new root run has to wait in the queue, before other work for it.
@@ -214,7 +206,7 @@ class Engine:
         The caller of a streamed run calls `complete_start` when it has sent the first event.
 
         Args:
-            is_full: the result of `has_to_wait`; the caller holds a slot since then.
+            is_full: the result of `has_to_wait`; the caller is in `held_slots` since then.
 
         Returns:
             The run, the earlier run of a repeated request, or the run that waits in the queue.

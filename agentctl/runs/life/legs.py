@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal, Protocol, cast
 
@@ -222,6 +221,19 @@ class ClaimedLeg:
         return any(row.status == "expired" and row.tool_name in tools for row in self.rows)
 
 
+class HeldSlots:
+    """The slots of runs that are about to start: each block holds one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+
+
 class LegHost(Protocol):
     """The engine of this process, as members and claims start runs with it.
 
@@ -231,13 +243,11 @@ class LegHost(Protocol):
     """
 
     counters: RunCounters
+    held_slots: HeldSlots
     shared: dict[str, Any]
 
     @property
     def free_slots(self) -> int: ...
-
-    def holding_slot(self) -> AbstractContextManager[None]:
-        """Hold a slot for a run that is about to start."""
 
     async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> bool:
         """Commit the row of a run and start its work; return False if it waits in the queue."""
