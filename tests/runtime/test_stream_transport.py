@@ -16,8 +16,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import uvloop
 
 from agentctl.runtime.models import stream_transport
+from agentctl.runtime.models.provider import build_http_client
 from agentctl.runtime.models.stream_transport import StreamTransport, _Connection
 from tests.certificates import create_certificate
 from tests.loops import wait_until
@@ -36,14 +38,14 @@ class Server:
     """A server that answers each request with the same bytes.
 
     Attributes:
-        connections: number of connections so far.
+        connections, ended: number of connections so far, and of those that have ended.
         requests: the received requests.
     """
 
     def __init__(self, *answer: bytes, closes: bool = False) -> None:
         self.answer = answer
         self.closes = closes
-        self.connections = 0
+        self.connections = self.ended = 0
         self.requests: list[bytes] = []
         self.url = ""
 
@@ -63,6 +65,7 @@ class Server:
             pass
         finally:
             writer.close()
+            self.ended += 1
 
     @asynccontextmanager
     async def running(
@@ -408,22 +411,50 @@ class Kept:
 _run: ContextVar[Kept] = ContextVar("run")
 
 
+async def open_in_a_run(client: httpx2.AsyncClient, url: str) -> weakref.ref[Kept]:
+    async def execute() -> weakref.ref[Kept]:
+        kept = Kept()
+        _run.set(kept)
+        assert b"".join(await read(client, url)) == b"x"
+        return weakref.ref(kept)
+
+    found = await asyncio.create_task(execute())
+    await asyncio.sleep(0)  # The event loop itself has the task that has just ended.
+    gc.collect()
+    return found
+
+
 async def test_idle_connection_keeps_nothing_of_the_run_that_opened_it() -> None:
     server = Server(CHUNKED, chunk(b"x"), chunk(b""))
     async with server.running() as client:
-
-        async def execute() -> weakref.ref[Kept]:
-            kept = Kept()
-            _run.set(kept)
-            assert b"".join(await read(client, server.url)) == b"x"
-            return weakref.ref(kept)
-
-        found = await asyncio.create_task(execute())
+        found = await open_in_a_run(client, server.url)
         assert isinstance(client._transport, StreamTransport)
         assert client._transport.open
-        await asyncio.sleep(0)  # The event loop itself has the task that has just ended.
-        gc.collect()
         assert found() is None
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+def test_idle_connection_of_the_library_keeps_nothing_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, proxied: bool
+) -> None:
+    """With the event loop of the server: that of asyncio keeps timers that were cancelled."""
+
+    async def open_and_check() -> None:
+        server = Server(CHUNKED, chunk(b"x"), chunk(b""))
+        async with server.running():
+            if proxied:
+                monkeypatch.setenv("HTTP_PROXY", server.url)
+                monkeypatch.delenv("NO_PROXY")
+                monkeypatch.delenv("no_proxy")
+            async with build_http_client(1_000_000) as client:
+                url = "http://models.example/v1" if proxied else server.url
+                found = await open_in_a_run(client, url)
+                kept = found()
+            await wait_until(lambda: server.ended == server.connections)
+        assert kept is None
+        assert server.requests[0].startswith(b"POST http:" if proxied else b"POST /v1/x")
+
+    uvloop.run(open_and_check())
 
 
 @pytest.mark.parametrize("steps", range(6))
