@@ -65,12 +65,18 @@ class Tasks:
         while self._tasks and (left := deadline - loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=left)
 
-    async def cancel_all(self) -> None:
-        """Cancel all tasks and wait until they are done. Only for tasks that do end on a cancel."""
+    async def cancel_all(self, seconds: float | None = None) -> None:
+        """Cancel all tasks and wait until they are done.
+
+        Args:
+            seconds: maximum wait; None only for tasks that do end on a cancel.
+        """
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks, timeout=seconds)
+            if seconds is not None:
+                return
 
 
 async def retry_while_unavailable(

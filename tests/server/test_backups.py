@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -100,3 +103,31 @@ def test_killed_server_leaves_no_half_backup(tmp_path: Path) -> None:
     assert (code, "1 of 1 backups are damaged" in listed) == (1, True), listed
     code, refused = agentctl("db", "restore", "--latest", "--replace")
     assert code == 7, refused
+
+
+def test_folder_that_hangs_does_not_keep_the_server(tmp_path: Path) -> None:
+    config, folder = tmp_path / "agentctl.toml", tmp_path / "backups"
+    config.write_text(CONFIG)
+    open_sqlite("main", tmp_path / "main.db", create=True).close_blocking()
+    folder.mkdir(0o700)
+    (folder / "main-20260101T000000Z.db").touch()
+    facts = folder / "main-20260101T000000Z.json"
+    os.mkfifo(facts)
+    # The start of the server reads it; the job does not get an answer.
+    answering = threading.Thread(target=facts.write_text, args=("{}",), daemon=True)
+    answering.start()
+
+    def is_looking() -> bool:
+        with (folder / "main.lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    with serve_config(config) as server:
+        answering.join()
+        wait_for((folder / "main.lock").exists)
+        wait_for(is_looking)
+        server.process.terminate()
+        assert server.process.wait(60) == 0

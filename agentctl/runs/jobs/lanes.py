@@ -25,6 +25,10 @@ from agentctl.work.event_loop import Tasks
 JOB_BUCKETS = (0.1, 1.0, 10.0)
 """Bounds of the histogram of the durations of jobs, in seconds."""
 
+CLOSE_SECONDS = 5.0
+"""Maximum time that the end of a server waits for its jobs: a folder of backups that does not
+respond keeps a job in a thread for ever."""
+
 JOB_ENDS = ("completed", "failed")
 
 
@@ -92,8 +96,8 @@ class Jobs:
                 self._tasks.start(self._run_lane(lane, jobs))
 
     async def close(self) -> None:
-        """Cancel the jobs, and wait for their ends."""
-        await self._tasks.cancel_all()
+        """Cancel the jobs, and wait for their ends, at most `CLOSE_SECONDS`."""
+        await self._tasks.cancel_all(CLOSE_SECONDS)
 
     async def _run_lane(self, lane: Lane, jobs: Sequence[Job]) -> None:
         clock, woken = asyncio.get_running_loop().time, lane.woken or asyncio.Event()
