@@ -63,7 +63,8 @@ test-machines: $(VENV)/.installed-test
 
 # The fast tests with the oldest supported release of each dependency. The newer releases that some
 # tools for tests require are replaced: schemathesis and textual are not tested here, nor the layout of
-# tables in a terminal, which rich 14 has changed, nor doctor, which reports the oldest cryptography.
+# tables in a terminal, which rich 14 has changed, nor doctor, which reports the oldest cryptography,
+# nor the time of a large model of an agent: pydantic 2.12 takes 1.6 times that of 2.14.
 test-lowest: .lowest/.oldest
 	.lowest/bin/python -m pytest -n 2 --dist loadfile -q -m 'not slow' \
 		--ignore tests/architecture --ignore tests/docs --ignore tests/cli/test_top.py \
@@ -71,7 +72,10 @@ test-lowest: .lowest/.oldest
 		--ignore tests/cli/test_pages.py --ignore tests/server/test_generated_requests.py \
 		--deselect tests/cli/test_live_answer.py::test_notes_are_above_a_block_that_is_not_complete \
 		--deselect tests/cli/test_live_answer.py::test_wide_tables_and_pictures_lose_nothing \
-		--deselect tests/server/test_openapi.py::test_document_is_valid
+		--deselect tests/server/test_openapi.py::test_document_is_valid \
+		--deselect "$(WORST)[model of an agent]"
+
+WORST := tests/server/test_worst_inputs.py::test_worst_input_leaves_turns_to_other_requests
 
 # With the dependencies of the oldest releases: each pydantic needs its own pydantic-core. The libraries
 # of agents need a newer typing-extensions. Without --upgrade, uv keeps the releases of an earlier file.
