@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
             state.requests.append(body)
             state.counts[body["model"]] += 1
             self.number = state.counts[body["model"]]
-            fields = {name.lower(): value for name, value in self.headers.items()}
+            fields = {name.lower(): ", ".join(self.headers.get_all(name)) for name in self.headers}
             state.headers.append({"model": body["model"], "fields": fields})
         try:
             self.answer(body)

@@ -68,10 +68,28 @@ headers = {{ Authorization = "Bearer ${{env:AGENT_TOKEN}}" }}
 id = "middle"
 model = "next"
 
+[[models]]
+id = "own"
+provider = "openai"
+model = "echo"
+base_url = "{endpoint}"
+
+[[agents]]
+id = "coded"
+object = "own_agents:coded"
+
 [[agents]]
 id = "front"
 model = "asker"
 tools = ["mcp:peer.agent_middle"]
+"""
+
+CODE = """
+from pydantic_ai import Agent
+
+from agentctl.pydantic_ai import Model
+
+coded = Agent(Model("own"))
 """
 
 
@@ -127,6 +145,7 @@ def served(
                 models=urls[-1],
                 tools=urls[len(urls) // 2],
             )
+            (folder / "own_agents.py").write_text(CODE)
             deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
             patch.setenv("AGENT_TOKEN", deployment.token("agent", *SCOPES))
             server = stack.enter_context(serve_config(deployment.path, "--port", str(port)))
@@ -160,6 +179,15 @@ def test_one_tree_over_servers(served: Served, kept_collector: Collector) -> Non
     found = [entry for entry in entries["data"] if record["run_id"] in entry["resource"]]
     assert [entry["trace_id"] for entry in found] == [CALLER.trace_id]
     assert own.attributes["agentctl.run.id"] == record["run_id"]
+
+
+def test_requests_to_models_have_the_trace_of_their_run_alone(
+    served: Served, model_endpoint: ModelEndpoint
+) -> None:
+    for agent in ("echo", "coded", "coded"):
+        record = served.run(agent, "hello").json()
+        sent = model_endpoint.headers("echo")["traceparent"]
+        assert re.fullmatch(f"00-{record['trace_id']}-[0-9a-f]{{16}}-01", sent), sent
 
 
 def test_errors_name_the_trace_of_an_identified_caller(served: Served) -> None:
