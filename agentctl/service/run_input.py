@@ -271,15 +271,14 @@ def build_neutral_messages(
 
     `files` has the files of the messages, and may have others.
     """
-    by_id = {file.file_id: file for file in files}
-    return tuple([_build_neutral_message(message, by_id) for message in earlier])
+    at, by_id = whole_seconds(now()), {file.file_id: file for file in files}
+    return tuple(_build_neutral_message(message, at, by_id) for message in earlier)
 
 
 def _build_neutral_message(
-    message: EarlierMessage, files: Mapping[str, FileReference]
+    message: EarlierMessage, at: int, files: Mapping[str, FileReference]
 ) -> dict[str, Any]:
     check_text("message", message.content)
-    at = whole_seconds(now())
     neutral: dict[str, Any] = {"role": message.role, "content": message.content, "created_at": at}
     if message.calls:
         check_json("message", list(message.calls))
