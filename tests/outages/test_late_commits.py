@@ -22,6 +22,8 @@ from tests.process import ServerProcess, serve_config
 
 pytestmark = pytest.mark.slow
 
+LIMIT = "[limits]\nconcurrent_runs = 2\n"
+
 LINED = '[[agents]]\nid = "lined"\nmodel = "echo"\non_busy = "enqueue"\n'
 
 WAITING = "SELECT count(*) FROM pg_locks WHERE relation = 'sessions'::regclass AND NOT granted"
@@ -30,12 +32,14 @@ WAITING = "SELECT count(*) FROM pg_locks WHERE relation = 'sessions'::regclass A
 class Place:
     """A deployment on a schema of its own, and its lock on the sessions."""
 
-    def __init__(self, folder: Path, endpoint: ModelEndpoint, server: PostgresServer) -> None:
+    def __init__(
+        self, folder: Path, endpoint: ModelEndpoint, server: PostgresServer, extra: str = ""
+    ) -> None:
         self._url, self._schema = server.url, f"late_{uuid4().hex}"
         lines = f'url = "{self._url}"\nsearch_path = "{self._schema}"\nstatement_seconds = 60'
         databases = {"main": lines, "second": 'url = "sqlite:///second.db"'}
         self.deployment: Deployment = create_deployment(
-            folder, endpoint.base_url, extra=LINED, databases=databases
+            folder, endpoint.base_url, extra=extra, databases=databases
         )
 
     @contextlib.asynccontextmanager
@@ -52,6 +56,27 @@ class Place:
     def client(self, served: ServerProcess) -> httpx2.AsyncClient:
         headers = self.deployment.bearer("me", ADMIN)
         return httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=60)
+
+    async def leave(
+        self,
+        served: ServerProcess,
+        connection: asyncpg.Connection,
+        agent_id: str,
+        body: dict[str, object],
+    ) -> None:
+        """Start a run, and leave while the lock delays its commit."""
+        data = orjson.dumps(body)
+        fields = {
+            **self.deployment.bearer("me", ADMIN), "Host": "x",
+            "Content-Type": "application/json", "Content-Length": str(len(data)),
+        }  # fmt: skip
+        lines = [f"POST /agents/{agent_id}/runs HTTP/1.1", *map(": ".join, fields.items())]
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        own = writer.get_extra_info("sockname")[1]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + data)
+        await wait_for_commit(connection)
+        writer.close()
+        await wait_until(lambda: not is_open(served.port, own))
 
 
 async def wait_for_commit(connection: asyncpg.Connection) -> None:
@@ -72,24 +97,14 @@ def is_open(port: int, remote_port: int) -> bool:
 async def test_queued_run_is_cancelled_if_its_client_left_during_its_commit(
     tmp_path: Path, model_endpoint: ModelEndpoint, server: PostgresServer, stream: bool
 ) -> None:
-    place = Place(tmp_path, model_endpoint, server)
+    place = Place(tmp_path, model_endpoint, server, LINED)
     with serve_config(place.deployment.path) as served:
         async with place.client(served) as client:
             body = {"message": "first", "session_id": "s", "background": True, "stream": False}
             first = (await client.post("/agents/hang/runs", json=body)).json()
             async with place.locked() as connection:
-                data = orjson.dumps({"message": "left", "session_id": "s", "stream": stream})
-                fields = {
-                    **place.deployment.bearer("me", ADMIN), "Host": "x",
-                    "Content-Type": "application/json", "Content-Length": str(len(data)),
-                }  # fmt: skip
-                lines = ["POST /agents/lined/runs HTTP/1.1", *map(": ".join, fields.items())]
-                _, writer = await asyncio.open_connection("127.0.0.1", served.port)
-                own = writer.get_extra_info("sockname")[1]
-                writer.write("\r\n".join([*lines, "", ""]).encode() + data)
-                await wait_for_commit(connection)
-                writer.close()
-                await wait_until(lambda: not is_open(served.port, own))
+                body = {"message": "left", "session_id": "s", "stream": stream}
+                await place.leave(served, connection, "lined", body)
 
             async def find_left() -> list[str]:
                 runs = (await client.get("/sessions/s/runs")).json()
@@ -102,6 +117,25 @@ async def test_queued_run_is_cancelled_if_its_client_left_during_its_commit(
                     await client.post(path, params={"session_id": "s"})
             assert await find_left() == ["CANCELLED"]
     assert '"left"' not in orjson.dumps(model_endpoint.requests("echo")).decode()
+
+
+async def test_run_whose_client_left_during_its_commit_keeps_its_slot(
+    tmp_path: Path, model_endpoint: ModelEndpoint, server: PostgresServer
+) -> None:
+    place = Place(tmp_path, model_endpoint, server, LIMIT)
+    with serve_config(place.deployment.path) as served:
+        async with place.client(served) as client:
+            body = {"message": "x", "stream": False, "background": True}
+            assert (await client.post("/agents/hang/runs", json=body)).status_code == 202
+            async with place.locked() as connection:
+                await place.leave(served, connection, "hang", body)
+                waiting = {"message": "x", "stream": False}
+                refused = await client.post("/agents/echo/runs", json=waiting, timeout=20)
+                assert refused.status_code == 429, refused.text
+            async with asyncio.timeout(60):
+                while len((await client.get("/runs")).json()["data"]) < 2:
+                    await asyncio.sleep(0.05)
+            assert (await client.post("/agents/echo/runs", json=waiting)).status_code == 429
 
 
 REQUESTS: list[tuple[str, str, dict[str, object] | None]] = [

@@ -272,7 +272,12 @@ class Engine:
         # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
         begun: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._run_tasks.start(self._commit_and_supervise(run, admit, begun))
-        return await begun
+        try:
+            return await begun
+        except asyncio.CancelledError:
+            # Its slot is not free before the commit ends.
+            self.held_slots.count += begun.cancelled()
+            raise
 
     async def _commit_and_supervise(
         self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]], begun: asyncio.Future[bool]
@@ -284,6 +289,8 @@ class Engine:
                 begun.set_exception(error)
                 begun.exception()  # The caller may leave before it gets it.
             raise
+        finally:
+            self.held_slots.count -= begun.cancelled()
         if not begun.done():
             begun.set_result(begins)
         if begins:
