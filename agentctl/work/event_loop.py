@@ -40,6 +40,15 @@ RETRY_LIMIT_SECONDS = 30.0
 RETRY_PAUSES = (0.25,)
 """Seconds between two attempts; the last number repeats."""
 
+STEP_SECONDS = 0.01
+"""Time after which a loop over received items gives other tasks their turn."""
+
+STEP_BYTES = 65_536
+"""Size of data whose conversion is a step of the event loop; larger data is converted in a thread,
+between whose instructions other tasks get their turn."""
+
+_begun: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+
 
 class Tasks:
     """A group of tasks with references to them: the event loop itself has only weak references."""
@@ -147,16 +156,6 @@ def build_abandoned_outcome(run_id: str | None = None) -> errors.OutcomeUnknown:
     )
     unknown.run_id = run_id
     return unknown
-
-
-STEP_SECONDS = 0.01
-"""Time after which a loop over received items gives other tasks their turn."""
-
-STEP_BYTES = 65_536
-"""Size of data whose conversion is a step of the event loop; larger data is converted in a thread,
-between whose instructions other tasks get their turn."""
-
-_begun: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
 
 
 class Turns:
