@@ -275,8 +275,9 @@ class Engine:
         try:
             return await begun
         except asyncio.CancelledError:
-            # Its slot is not free before the commit ends.
-            self.held_slots.count += begun.cancelled()
+            if begun.cancelled():
+                # The caller gives its slot back, which is not free before the commit ends.
+                self.held_slots.count += 1
             raise
 
     async def _commit_and_supervise(
@@ -290,7 +291,8 @@ class Engine:
                 begun.exception()  # The caller may leave before it gets it.
             raise
         finally:
-            self.held_slots.count -= begun.cancelled()
+            if begun.cancelled():
+                self.held_slots.count -= 1
         if not begun.done():
             begun.set_result(begins)
         if begins:
