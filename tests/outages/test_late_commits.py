@@ -30,7 +30,7 @@ WAITING = "SELECT count(*) FROM pg_locks WHERE relation = 'sessions'::regclass A
 
 
 class Place:
-    """A deployment on a schema of its own, and its lock on the sessions."""
+    """A deployment on a separate schema, and its lock on the sessions."""
 
     def __init__(
         self, folder: Path, endpoint: ModelEndpoint, server: PostgresServer, extra: str = ""

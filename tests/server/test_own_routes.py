@@ -230,6 +230,7 @@ def test_pages_of_a_route_have_their_own_header_fields(shop: WorkerServer) -> No
 
 def test_metrics_and_log_name_the_route(shop: WorkerServer) -> None:
     assert shop.client.get("/shop/orders/sessions").status_code == 200
+    assert shop.client.get("/sessions").status_code == 200
     [line] = [each for each in shop.served.log_text.splitlines() if "metrics:" in each]
     text = httpx2.get(line.partition("metrics: ")[2]).text
     assert 'operation="GET /shop/orders/sessions"' in text
