@@ -117,12 +117,11 @@ _DELETE_OLDER = Sql(
 )
 
 
-@single_unit
-def append_entry(entry: AuditRow) -> Steps[None]:
+def append_entry(entry: AuditRow) -> Work[None]:
     """Append an entry."""
     values = entry._asdict()
     del values["seq"]
-    yield Statement(_APPEND, values)
+    return _APPEND.execute(**values)
 
 
 def find_entry(work: Work[None]) -> Mapping[str, Value] | None:

@@ -16,17 +16,7 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import DAY, HOUR, find_bucket, parse_rfc3339
 from agentctl.records.usage import Step
-from agentctl.store.database import (
-    OVERWRITE_DELETED,
-    Row,
-    Sql,
-    Statement,
-    Steps,
-    Value,
-    Work,
-    single_unit,
-    unit,
-)
+from agentctl.store.database import OVERWRITE_DELETED, Row, Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.repositories.sessions import parse_counters
 
 PERIODS: Mapping[Step, int] = {"hour": HOUR, "day": DAY}
@@ -238,11 +228,9 @@ _TAKE_OF_USER = {step: _build_take(step) for step in PERIODS}
 _STORE = {(step, size): _build_store(step, size) for step in PERIODS for size in (1, _GROUP)}
 
 
-@single_unit
-def append(run_id: str, first_token_at: int | None = None, model_calls: int = 0) -> Steps[None]:
+def append(run_id: str, first_token_at: int | None = None, model_calls: int = 0) -> Work[None]:
     """Append the row of a run, in the transaction that ends it; arguments as in `RunEnd`."""
-    counted = {"first_token_at": first_token_at, "model_calls": model_calls}
-    yield Statement(_APPEND, {"run_id": run_id, **counted})
+    return _APPEND.execute(run_id=run_id, first_token_at=first_token_at, model_calls=model_calls)
 
 
 class UnknownPrice(Exception):
