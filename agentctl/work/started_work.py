@@ -7,7 +7,7 @@ and the tasks and threads of that code have a copy. In the code of the server it
 task costs one read of a variable.
 
 - Tasks are seen by the task factory of the event loop, and calls in executors by its method
-  `run_in_executor`.
+  `run_in_executor`, or by `submit` of a pool, whose threads may belong to no run.
 - Threads and processes are seen by an audit hook (PEP 578), and forks by `os.register_at_fork`.
   Both execute in the thread and context that start them. Python 3.11 has no event for threads:
   there `threading.Thread.start` is wrapped.
@@ -99,11 +99,10 @@ class StartedWork:
             self._name_rest()
 
     def add_call(self, call: Future[Any], scope: CodeScope) -> None:
-        """Add a call in an executor."""
+        """Add a call in an executor. Called in any thread."""
         self._calls[call] = scope
         call.add_done_callback(self._forget_call)
-        if self._has_ended:
-            self._name_rest()
+        self._handle_late_start()
 
     def add_thread(self, thread: threading.Thread, scope: CodeScope) -> None:
         """Add a thread that starts now. Called in any thread."""
@@ -176,7 +175,7 @@ class StartedWork:
                 task.add_done_callback(_log_failure)
             self._add(task, task, scope.find_name(task), has_result=self._is_cancelled)
         for call, scope in list(self._calls.items()):
-            if call.running() and call not in self._named:
+            if not call.done() and call not in self._named:
                 ended = asyncio.wrap_future(call, loop=self._loop)
                 self._add(call, ended, scope.find_name(call), has_result=self._is_cancelled)
         for process, scope in self._open_processes():
@@ -200,18 +199,26 @@ class StartedWork:
         self._unstopped.add(ended, name, has_result=has_result)
 
     def _handle_late_start(self) -> None:
-        if not self._has_ended:
-            return
-        # The thread or process exists when the code that starts it has returned.
-        later = partial(self._loop.call_later, POLL_SECONDS, self._end_late_start)
-        with suppress(RuntimeError):
-            # The event loop may be closed.
-            self._loop.call_soon_threadsafe(later)
+        if self._has_ended:
+            with suppress(RuntimeError):
+                # The event loop may be closed.
+                self._loop.call_soon_threadsafe(self._hold_late_start)
 
-    def _end_late_start(self) -> None:
+    def _hold_late_start(self) -> None:
+        """Look at work that starts now once it exists; until then, the run has not stopped.
+
+        This is called before the end of the code that starts it is known, which may be the last
+        work of the run.
+        """
+        known = self._loop.create_future()
+        self._unstopped.add(known, has_result=False)
+        self._loop.call_later(POLL_SECONDS, self._end_late_start, known)
+
+    def _end_late_start(self, known: asyncio.Future[None]) -> None:
         if self._is_cancelled:
             self.cancel()
         self._name_rest()
+        known.set_result(None)
 
     def _repeat_cancel(self) -> None:
         def repeat() -> None:
@@ -378,6 +385,8 @@ class _Forks(threading.local):
 
 _forks = _Forks()
 _installed = False
+_wrapped: weakref.WeakSet[type[Executor]] = weakref.WeakSet()
+"""The kinds of pools whose calls are seen."""
 
 
 def install() -> None:
@@ -393,6 +402,11 @@ def install() -> None:
         sys.addaudithook(_audit)
         if not _REPORTS_THREADS:
             _wrap_thread_start()
+    # Some are imported later.
+    for pool in Executor.__subclasses__():
+        if pool not in _wrapped:
+            _wrapped.add(pool)
+            _wrap_submit(pool)
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -405,6 +419,24 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         thread = getattr(arguments[0], "__self__", None)
         if isinstance(thread, threading.Thread):
             _add_thread(thread, sys._getframe(1))
+
+
+def _wrap_submit(pool: type[Executor]) -> None:
+    submit: Any = pool.submit
+
+    @functools.wraps(submit)
+    def submit_in_run(
+        self: Executor, function: Callable[..., Any], /, *arguments: Any, **options: Any
+    ) -> Future[Any]:
+        call: Future[Any] = submit(self, function, *arguments, **options)
+        scope = current_scope.get()
+        if scope is None or not isinstance(call, Future):
+            return call
+        if not origins.is_shared(sys._getframe(1)):
+            scope.add_call(call)
+        return call
+
+    pool.submit = submit_in_run  # type: ignore[method-assign]
 
 
 def _wrap_thread_start() -> None:

@@ -25,8 +25,8 @@ COUNT = int(
 AT_ONCE = 8
 
 FORMS = (
-    "task", "tree", "insisting", "to-thread", "in-pool", "submit", "process-pool",
-    "thread", "popen", "exec", "shells", "deaf", "fork", "command-in-thread",
+    "task", "tree", "insisting", "to-thread", "in-pool", "submit", "warm-submit",
+    "process-pool", "thread", "popen", "exec", "shells", "deaf", "fork", "command-in-thread",
 )  # fmt: skip
 
 COMPONENTS = {

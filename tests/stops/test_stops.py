@@ -22,11 +22,16 @@ GOING_ON = {
     "in-pool": "runner",
     "process-pool": "runner",
     "submit": "thread ThreadPoolExecutor",
+    "warm-submit": "runner",
+    "warm-process-submit": "runner",
     "process-submit": "thread Thread",
     "thread": "thread beat",
     "deaf": "process sh",
 }
 """Forms of work that go on after a cancel, with the begin of their name in the record."""
+
+LATE = ("late-thread", "late-submit", "late-warm-submit")
+"""Forms of work that a cleanup starts after the cancel."""
 
 LIBRARIES = (
     "configured", "pydantic_ai", "langgraph", "langgraph_branches", "agno_agent",
@@ -53,6 +58,21 @@ async def test_work_that_goes_on_is_named_until_it_has_ended(server: StopServer)
 
     async with server.connect() as operations:
         await check_each(check, GOING_ON)
+
+
+async def test_work_that_starts_after_a_cancel_is_named_until_it_has_ended(
+    server: StopServer,
+) -> None:
+    async def check(form: str) -> None:
+        run_id, tag = await start_run(operations, "function", form=form)
+        await server.wait_for_work(tag)
+        await cancel_run(operations, "function", run_id)
+        await wait_until(lambda: len(server.read_beats(tag)) > 5)
+        server.end_work(tag)
+        await server.check_stop(operations, run_id, tag)
+
+    async with server.connect() as operations:
+        await check_each(check, LATE)
 
 
 async def test_work_that_a_completed_run_leaves_is_named(server: StopServer) -> None:

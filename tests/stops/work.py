@@ -28,6 +28,9 @@ _shared_pool = ThreadPoolExecutor(64)
 
 _shared_processes = ProcessPoolExecutor(8)
 
+_warm_pool = ThreadPoolExecutor(2)
+"""A pool whose threads no run has started."""
+
 kept: list[Any] = []
 """Work that nothing else refers to."""
 
@@ -117,9 +120,39 @@ async def start_submit(tag: str, seconds: float) -> None:
     kept.append((pool, pool.submit(block, tag, seconds)))
 
 
+async def start_warm_submit(tag: str, seconds: float) -> None:
+    kept.append(_warm_pool.submit(block, tag, seconds))
+
+
+async def start_late_submit(tag: str, seconds: float) -> None:
+    await _start_late(tag, lambda: ThreadPoolExecutor(1).submit(block, tag, seconds))
+
+
+async def start_late_warm_submit(tag: str, seconds: float) -> None:
+    await _start_late(tag, lambda: _warm_pool.submit(block, tag, seconds))
+
+
+async def start_late_thread(tag: str, seconds: float) -> None:
+    await _start_late(tag, threading.Thread(target=block, args=(tag, seconds)).start)
+
+
+async def _start_late(tag: str, start_work: Callable[[], object]) -> None:
+    """Start work as the last act of a cleanup that takes longer than the end of the run."""
+    write(tag)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        await asyncio.sleep(0.5)
+        kept.append(start_work())
+
+
 async def start_process_pool(tag: str, seconds: float) -> None:
     loop = asyncio.get_running_loop()
     kept.append(loop.run_in_executor(_shared_processes, block, tag, seconds))
+
+
+async def start_warm_process_submit(tag: str, seconds: float) -> None:
+    kept.append(_shared_processes.submit(block, tag, seconds))
 
 
 async def start_process_submit(tag: str, seconds: float) -> None:
@@ -213,3 +246,5 @@ class Work:
 # Forked at the import: a process that is forked later has copies of the connections to models.
 for _ in range(8):
     _shared_processes.submit(time.sleep, 0.2)
+for _ in range(2):
+    _warm_pool.submit(time.sleep, 0.2)
