@@ -135,6 +135,8 @@ class StartedWork:
             if works:
                 await wait_until_done(works, GRACE_SECONDS)
         self._name_rest()
+        if self._is_starting():
+            self._hold_late_start()
 
     async def _wait_for_generators(self) -> None:
         """Wait until the generators are closed that the code of the run did not read to the end.
@@ -219,6 +221,16 @@ class StartedWork:
             self.cancel()
         self._name_rest()
         known.set_result(None)
+        if self._unstopped.pending and self._is_starting():
+            self._hold_late_start()
+
+    def _is_starting(self) -> bool:
+        """Return True if a thread starts something that cannot be looked at yet, or has failed."""
+        threads = (thread() for thread, _ in self._threads)
+        if any(thread is not None and thread.ident is None for thread in threads):
+            return True
+        started = (each() for each, _ in self._processes if not isinstance(each, KnownProcess))
+        return any(each is not None and each.pid is None for each in started)
 
     def _repeat_cancel(self) -> None:
         def repeat() -> None:

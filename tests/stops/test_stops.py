@@ -75,6 +75,12 @@ async def test_work_that_starts_after_a_cancel_is_named_until_it_has_ended(
         await check_each(check, LATE)
 
 
+async def test_process_that_a_thread_starts_during_the_cancel_is_ended(server: StopServer) -> None:
+    # Not next to forks: `Popen` waits for each process that has a copy of its pipe.
+    async with server.connect() as operations:
+        await server.check_cancel(operations, "function slow-popen")
+
+
 async def test_work_that_a_completed_run_leaves_is_named(server: StopServer) -> None:
     async def check(form: str) -> None:
         run_id, tag = await start_run(operations, "function", form=form, leave=True)

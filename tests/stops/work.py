@@ -173,6 +173,21 @@ async def start_exec(tag: str, seconds: float) -> None:
     kept.append(await asyncio.create_subprocess_exec(*line))
 
 
+class _SlowEnvironment(dict[str, str]):
+    """Variables that take longer to read than the end of a run."""
+
+    def items(self) -> Any:
+        time.sleep(1)
+        return super().items()
+
+
+async def start_slow_popen(tag: str, seconds: float) -> None:
+    write(tag)
+    environment = _SlowEnvironment(os.environ)
+    line = shell(build_shell_line(tag, seconds))
+    kept.append(await asyncio.to_thread(subprocess.Popen, line, env=environment))
+
+
 async def start_shells(tag: str, seconds: float) -> None:
     line = f"({build_shell_line(tag, seconds)}) & wait"
     kept.append(subprocess.Popen(shell(line), start_new_session=True))
