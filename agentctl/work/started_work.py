@@ -225,7 +225,7 @@ class StartedWork:
             self._hold_late_start()
 
     def _is_starting(self) -> bool:
-        """Return True if a thread starts something that cannot be looked at yet, or has failed."""
+        """Return True if a thread starts something that is not known yet, or has failed."""
         threads = (thread() for thread, _ in self._threads)
         if any(thread is not None and thread.ident is None for thread in threads):
             return True
