@@ -242,9 +242,7 @@ class RepeatOperations(RunOperations):
         identity = self.build_idempotency(request.idempotency_key, place)
         if not await find_repeated(database, identity):
             _check_confirmed(build_plan(stored, origin, runs_code=repeat.runs_code), request)
-        engine = self.hosting.engine
-        is_full = engine.has_to_wait(component, background=start.background)
-        with engine.held_slots:
+        with self.hosting.engine.admitting(component, background=start.background) as is_full:
             submission = await self.build_submission(
                 component, start, (), stream=stream, identity=identity,
                 has_files=bool(repeat.files),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -333,8 +334,8 @@ class RunStarts(OperationFamily):
         await check_start(self.hosting, self.principal, database, submission)
         await self.hosting.versions.store((submission.component,))
         with call.change():
-            engine = self.hosting.engine
-            return await engine.submit(submission, is_full=is_full, extra_write=note)
+            submission = replace(submission, extra_write=note)
+            return await self.hosting.engine.submit(submission, is_full=is_full)
 
     async def build_submission(
         self,

@@ -221,8 +221,7 @@ class RunOperations(RunStarts):
         async with self.audit(operation_ids(kind).create_run, **path) as call:
             component = self.lookups.component(kind, component_id)
             engine = self.hosting.engine
-            is_full = engine.has_to_wait(component, background=request.background)
-            with engine.held_slots:
+            with engine.admitting(component, background=request.background) as is_full:
                 submission = await self.build_submission(component, request, earlier, stream=stream)
                 database = self.lookups.database(submission.component.database)
                 if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:

@@ -50,9 +50,6 @@ SESSION_NAME_LENGTH = 60
 """Characters of the first message that become the name of a session (docs/contract.md
 "Sessions")."""
 
-ExtraWrite = Callable[[], Work[None]] | None
-"""Builds further writes for the transaction of a row; None for none."""
-
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
@@ -81,6 +78,7 @@ class Submission:
         idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
             None.
         is_new_session: True if the session must not exist, False if it must; None for any.
+        extra_write: builds further writes for the transaction of the row; None for none.
         files: the ids of the files that the session of the run gets.
         copies: the files of another session of which this one gets a copy, each with the id of it.
     """
@@ -91,6 +89,7 @@ class Submission:
     outlives_caller: bool
     idempotency: Idempotency | None = None
     is_new_session: bool | None = None
+    extra_write: Callable[[], Work[None]] | None = None
     files: Sequence[str] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
 
@@ -147,12 +146,7 @@ class StoredVersions:
 
 
 def admit_run(
-    submission: Submission,
-    catalog: Catalog,
-    worker_id: str,
-    *,
-    is_full: bool = False,
-    extra_write: ExtraWrite = None,
+    submission: Submission, catalog: Catalog, worker_id: str, *, is_full: bool = False
 ) -> Work[AdmittedRun]:
     """Get or create the session and write the row of a root run.
 
@@ -169,7 +163,7 @@ def admit_run(
         TooLarge: the state of the session would be too large.
     """
     new = _build_session(submission, catalog, is_full)
-    admission = _admit_run(submission, catalog, worker_id, new, is_full, extra_write)
+    admission = _admit_run(submission, catalog, worker_id, new, is_full)
     quotas = catalog.settings.quotas
     if (
         submission.idempotency is not None
@@ -185,8 +179,7 @@ def admit_run(
         return admission
 
     return admission.with_shortcut(
-        _admit_plain_run(submission, worker_id, new, extra_write),
-        admit_once(submission.spec, admission),
+        _admit_plain_run(submission, worker_id, new), admit_once(submission.spec, admission)
     )
 
 
@@ -217,11 +210,11 @@ def _name_session(spec: RunSpec) -> str:
 
 @single_unit
 def _admit_plain_run(
-    submission: Submission, worker_id: str, new: SessionRow, extra_write: ExtraWrite
+    submission: Submission, worker_id: str, new: SessionRow
 ) -> Steps[AdmittedRun | None]:
     entry = None
-    if extra_write is not None:
-        entry = audit.find_entry(extra_write())
+    if submission.extra_write is not None:
+        entry = audit.find_entry(submission.extra_write())
         if entry is None:
             return None
     spec = submission.spec
@@ -235,12 +228,7 @@ def _admit_plain_run(
 
 @unit
 def _admit_run(
-    submission: Submission,
-    catalog: Catalog,
-    worker_id: str,
-    new: SessionRow,
-    is_full: bool,
-    extra_write: ExtraWrite,
+    submission: Submission, catalog: Catalog, worker_id: str, new: SessionRow, is_full: bool
 ) -> Steps[AdmittedRun]:
     spec, component = submission.spec, submission.component
     if submission.idempotency is not None:
@@ -265,8 +253,8 @@ def _admit_run(
         changes = orjson.loads(spec.session_state)
         limit = catalog.settings.limits.state_bytes
         state = yield from _change_state(session, changes, limit, is_stored=turn is None)
-    if extra_write is not None:
-        yield from extra_write()
+    if submission.extra_write is not None:
+        yield from submission.extra_write()
     yield from quotas.check_added(
         catalog.settings.quotas, spec.user_id, "sessions" if is_first else None
     )

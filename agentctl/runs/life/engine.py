@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,6 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import (
     AdmittedRun,
-    ExtraWrite,
     IdempotentReplay,
     Submission,
     admit_once,
@@ -153,8 +152,11 @@ class Engine:
             return 0
         return self._settings.limits.concurrent_runs - self.held_slots.count - self._root_count
 
-    def has_to_wait(self, component: Component, *, background: bool) -> bool:
-        """Return True if a new root run has to wait in the queue, before other work for it.
+    @contextlib.contextmanager
+    def admitting(self, component: Component, *, background: bool) -> Iterator[bool]:
+        """Hold a slot for the start of a root run; yield True if it has to wait in the queue.
+
+        It is decided before other work for the run.
 
         Raises:
             TooManyRequests: `limits.concurrent_runs` root runs are live already, and the run cannot
@@ -166,7 +168,8 @@ class Engine:
         is_full = self.free_slots <= 0 or self.claims.has_waiting(component.database)
         if is_full and not background and component.on_busy != "enqueue":
             raise errors.TooManyRequests("Too many runs at once")
-        return is_full
+        with self.held_slots:
+            yield is_full
 
     def find_run(self, run_id: str) -> LiveRun | None:
         return self._live.get(run_id)
@@ -198,15 +201,13 @@ class Engine:
         """Number of members that wait until they may execute."""
         return self._members.waiting
 
-    async def submit(
-        self, submission: Submission, *, is_full: bool, extra_write: ExtraWrite
-    ) -> StartedRun:
+    async def submit(self, submission: Submission, *, is_full: bool) -> StartedRun:
         """Commit the row of a root run, and start its work unless it has to wait.
 
         The caller of a streamed run calls `complete_start` when it has sent the first event.
 
         Args:
-            is_full: the result of `has_to_wait`; the caller is in `held_slots` since then.
+            is_full: as of `admitting`, whose slot the caller holds.
 
         Returns:
             The run, the earlier run of a repeated request, or the run that waits in the queue.
@@ -228,9 +229,7 @@ class Engine:
         is_followed = False
 
         try:
-            admit = partial(
-                admit_run, submission, self._catalog, is_full=is_full, extra_write=extra_write
-            )
+            admit = partial(admit_run, submission, self._catalog, is_full=is_full)
             if not await self.start(run, admit):
                 return QueuedRun(run.spec)
         except IdempotentReplay as replayed:
