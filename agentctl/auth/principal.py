@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Literal
 
 from agentctl.errors import BadRequest, Forbidden, ValidationFailed
@@ -23,7 +23,7 @@ from agentctl.records.authorization import (
 Via = Literal["http", "local"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Principal:
     """An identified caller.
 
@@ -57,12 +57,12 @@ class Principal:
             return ""
         return f"; the server does not read these claims: {', '.join(self.unread_claims)}"
 
-    @cached_property
+    @property
     def actor(self) -> str:
         """The name of the subject in records: `subject`, or `anonymous`."""
         return self.subject if self.subject is not None else "anonymous"
 
-    @cached_property
+    @property
     def identity(self) -> str:
         """The name of the real caller in the audit log."""
         return self.actor if self.caller is None else self.caller
