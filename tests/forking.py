@@ -3,8 +3,8 @@
 A process, the template, imports the modules of commands and servers once. For each command, a fork
 of it gets the words, environment, folder and streams, and then executes what `python -m agentctl`
 does, from `__main__` to the end of the interpreter. Such a process has a separate process id,
-signals, threads and an exit code. A test of the start of the program, or of the modules that it
-loads, starts `tests.process.AGENTCTL` instead.
+signals, threads and an exit code. The workers that such a server starts are forks of it. A test of
+the start of the program, or of the modules that it loads, starts `tests.process.AGENTCTL` instead.
 
 Imports take 80% of the CPU time of a short command, and 60% of that of a short server. The template
 also builds the operations of a server, and reads the trusted authorities. For a folder with agents
@@ -15,15 +15,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import contextvars
 import functools
 import gc
 import importlib
+import itertools
 import json
+import logging
 import os
 import pkgutil
 import re
 import runpy
 import select
+import signal
 import socket
 import ssl
 import subprocess
@@ -31,6 +35,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -78,6 +83,8 @@ _LIBRARY = re.compile(
 
 _IMPORTED_LATER = {"google.adk.models.lite_llm": "litellm"}
 """Modules of a library that it imports with the first call of a model, which takes seconds."""
+
+_WORKER = "agentctl.server.processes.worker_main"
 
 _OPTIONS = frozenset({"stdin", "stdout", "stderr", "text", "cwd", "start_new_session"})
 
@@ -370,16 +377,88 @@ def _end_process(code: Any, inherited: Collection[str]) -> None:
     os._exit(code)
 
 
+class _WorkerProcess(subprocess.Popen[Any]):
+    """A process of a server: a fork of it if it is a worker, otherwise a new program."""
+
+    inherited: Collection[str]
+
+    def _execute_child(  # type: ignore[override]
+        self, args: Sequence[str], program: Any, before: Any, close: Any, kept: Sequence[int],
+        *rest: Any,
+    ) -> None:  # fmt: skip
+        if _WORKER not in args:
+            super()._execute_child(args, program, before, close, kept, *rest)  # type: ignore[misc]
+            return
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            socket.send_fds(ours, [b"0"], kept)
+            self.pid = os.fork()
+            if self.pid == 0:
+                # The event loop of the supervisor and its variables stay below, and never go on.
+                contextvars.Context().run(_become_worker, args, kept, theirs, self.inherited)
+        self._child_created = True
+        os.close(rest[5])  # stdin
+
+
+def _become_worker(
+    args: Sequence[str], kept: Sequence[int], channel: socket.socket, inherited: Collection[str]
+) -> None:
+    """Do what a new interpreter would do for `python -m agentctl...worker_main NUMBERS`.
+
+    Args:
+        kept: the file descriptors of the worker.
+        channel: has copies of them, because a server closes its sockets in a fork.
+    """
+    code: Any = 1
+    try:
+        gc.freeze()
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for copy, number in zip(socket.recv_fds(channel, 1, len(kept))[1], kept, strict=True):
+            os.dup2(copy, number)
+        ends = [2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
+        for below, number in itertools.pairwise(ends):
+            os.closerange(below + 1, number)
+        atexit._clear()
+        logging.getLogger().handlers.clear()
+        for name in sys.modules.keys() - inherited:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if name.startswith("agentctl.") or file.startswith(sys.path[0]):
+                del sys.modules[name]
+        if "-P" in args:
+            del sys.path[0]
+        sys.argv = list(args[args.index("-m") + 1 :])
+        code = _run_module(_WORKER)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run_module(name: str) -> Any:
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        return ended.code or 0
+    return 0
+
+
 if __name__ == "__main__":
     commands = [found.name for found in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")]
     for module in (*commands, *_MODULES):
         importlib.import_module(module)
     _prepare_servers()
     run_template(socket.socket(fileno=int(sys.argv[1])))
-    inherited, code = {*sys.modules}, 0
-    try:
-        runpy.run_module("agentctl", run_name="__main__", alter_sys=True)
-    except SystemExit as ended:
-        code = ended.code
-    _end_process(code, inherited)
+    _WorkerProcess.inherited = {*sys.modules}
+    subprocess.Popen = _WorkerProcess  # type: ignore[misc]
+    code = _run_module("agentctl")
+    _end_process(code, _WorkerProcess.inherited)
     sys.exit(code)
