@@ -9,6 +9,7 @@ second lookup could have another answer (docs/security-cases.md).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import random
 import socket
@@ -130,7 +131,10 @@ SCHEDULE: Sequence[float] = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72
 """Seconds before each attempt; after the last one a delivery is dead (Standard Webhooks 1.0)."""
 
 ATTEMPT_SECONDS = 15.0
-"""Maximum time of an attempt."""
+"""Maximum time of an attempt until the status and header fields of its response."""
+
+BODY_SECONDS = 1.0
+"""Maximum time for the body of a response."""
 
 JITTER = 0.1
 """Part by which the time before an attempt varies, so that attempts do not come at once."""
@@ -177,17 +181,18 @@ class Receiver:
 
         try:
             async with asyncio.timeout(ATTEMPT_SECONDS):
-                return await self._send(event_id, body)
+                response = await self._send(event_id, body)
         except (TimeoutError, httpx2.TimeoutException):
             return Outcome(None, f"no response within {ATTEMPT_SECONDS:g} seconds")
         except RefusedAddress as refused:
             return Outcome(None, str(refused))
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, ssl.SSLError) as error:
             return Outcome(None, _describe(error))
         except (OSError, ValueError):
             return Outcome(None, "the server cannot be reached")
+        return await _read(response)
 
-    async def _send(self, event_id: str, body: bytes) -> Outcome:
+    async def _send(self, event_id: str, body: bytes) -> httpx2.Response:
         import httpx2
 
         url = urlsplit(self.webhook.url)
@@ -210,34 +215,11 @@ class Receiver:
                 "POST", target, content=body, headers=headers, extensions=names
             )
             try:
-                return await self._read(request)
+                return await self._open_client().send(request, stream=True)
             except httpx2.ConnectError:
                 if address == addresses[-1]:
                     raise
         raise AssertionError("unreachable: there is an address")
-
-    async def _read(self, request: httpx2.Request) -> Outcome:
-        import httpx2
-
-        response = await self._open_client().send(request, stream=True)
-        try:
-            # To its end, if that is near, so that the connection is kept. The status is known.
-            async for _ in response.aiter_raw():
-                pass
-        except httpx2.ReadError:
-            pass
-        finally:
-            await response.aclose()
-        status = response.status_code
-        if 200 <= status < 300:
-            return Outcome(status, None)
-        wait = 0.0
-        if status in _HAS_RETRY_AFTER:
-            wait = min(read_retry_after(response.headers) or 0.0, LONGEST_WAIT)
-        text = f"the server responds with {status}"
-        if 300 <= status < 400:
-            text += ": redirects are not followed"
-        return Outcome(status, text, wait)
 
     def _open_client(self) -> httpx2.AsyncClient:
         from agentctl.webhooks.bounded_client import open_client
@@ -245,6 +227,26 @@ class Receiver:
         if self._client is None:
             self._client = open_client(ATTEMPT_SECONDS)
         return self._client
+
+
+async def _read(response: httpx2.Response) -> Outcome:
+    import httpx2
+
+    # To its end, if that is near, so that the connection is kept. The status is known.
+    with contextlib.suppress(TimeoutError, httpx2.HTTPError, OSError):
+        async with asyncio.timeout(BODY_SECONDS), contextlib.aclosing(response):
+            async for _ in response.aiter_raw():
+                pass
+    status = response.status_code
+    if 200 <= status < 300:
+        return Outcome(status, None)
+    wait = 0.0
+    if status in _HAS_RETRY_AFTER:
+        wait = min(read_retry_after(response.headers) or 0.0, LONGEST_WAIT)
+    text = f"the server responds with {status}"
+    if 300 <= status < 400:
+        text += ": redirects are not followed"
+    return Outcome(status, text, wait)
 
 
 def plan_next(attempts: int, outcome: Outcome) -> float | None:
@@ -263,6 +265,8 @@ def _describe(error: Exception) -> str:
     cause: BaseException = error
     while (earlier := cause.__cause__ or cause.__context__) is not None:
         cause = earlier
-    if isinstance(cause, ssl.SSLError):
+    if isinstance(cause, ssl.SSLCertVerificationError):
         return "the certificate of the server is not valid"
+    if isinstance(cause, ssl.SSLError):
+        return "the TLS connection failed: the server needs TLS 1.2 or later"
     return "the server cannot be reached, or closed the connection"

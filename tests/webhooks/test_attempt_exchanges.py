@@ -7,6 +7,7 @@ times as many responses, AGENTCTL_TEST_SEED selects others.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from pathlib import Path
@@ -126,3 +127,43 @@ async def test_missing_certificates_fail_the_attempt_and_not_the_start(
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
     outcome = await attempt("http://127.0.0.1:9/")
     assert outcome == Outcome(None, "the server cannot be reached")
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "hangs"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: 9\r\n\r\nhalf",
+        b"Transfer-Encoding: chunked\r\n\r\n9\r\nhalf",
+        b"Transfer-Encoding: chunked\r\n\r\nno number\r\n",
+    ],
+    ids=["length", "chunk", "number"],
+)
+@pytest.mark.parametrize("status", [200, 410, 503])
+async def test_status_counts_without_the_end_of_the_body(
+    status: int, body: bytes, ends: bool
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(b"HTTP/1.1 %d X\r\nRetry-After: 7\r\n%b" % (status, body))
+        if not ends:
+            await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        outcome = await attempt(f"http://127.0.0.1:{port}/")
+    error = None if status == 200 else f"the server responds with {status}"
+    assert outcome == Outcome(status, error, 7.0 if status == 503 else 0.0)
+
+
+async def test_server_without_tls_has_no_invalid_certificate() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        outcome = await attempt(f"https://127.0.0.1:{port}/")
+    assert (outcome.error or "").startswith("the TLS connection failed")
