@@ -312,8 +312,9 @@ async def send_error_response(
     elif isinstance(shown, CrossSiteRequest):
         _limited_log.log("refused with 403: %s", shown.detail)
     elif isinstance(shown, Unavailable):
-        # The same cause fails many requests, and its source has logged it. Log it rarely here.
-        _limited_log.log("requests fail with 503: %s", shown.detail)
+        # The same cause fails many requests: log it rarely.
+        text = ": ".join(filter(None, (shown.detail, shown.cause)))
+        _limited_log.log("requests fail with 503: %s", text)
         _log.debug("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)
     elif shown.status >= 500:
         _log.warning("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)

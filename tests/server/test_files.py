@@ -418,3 +418,12 @@ def test_no_byte_or_name_of_a_file_is_in_log_or_audit(host: Host) -> None:
         ]
         assert marker not in json.dumps(entries)
     assert marker not in host.server.log_text
+
+
+def test_log_names_the_cause_of_a_store_that_does_not_work(deployment: Deployment) -> None:
+    (deployment.folder / "files").write_text("no folder")
+    with serve_config(deployment.path) as server:
+        with deployment.client(server.url) as client:
+            refused = client.post("/files?name=a.txt", content=b"plain")
+        assert (refused.status_code, "cause" in refused.json()) == (503, False)
+        server.wait_for("requests fail with 503: The store of files does not work: not a directory")
