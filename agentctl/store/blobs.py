@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -29,7 +30,9 @@ PIECE_BYTES = 262_144
 
 _LISTED = 500
 _S3_PARTS_AT_ONCE = 2
-_S3_SECONDS = "30s"
+_S3_SECONDS = timedelta(seconds=30)
+"""Time of one request, and time after the first one at which no failed one is repeated."""
+
 _PROBE = "probe"
 _LAST = "~"  # sorts after all keys
 
@@ -208,6 +211,7 @@ class BucketStore:
                 "timeout": _S3_SECONDS,
                 "allow_http": settings.endpoint.startswith("http:"),
             },
+            retry_config={"retry_timeout": _S3_SECONDS},
         )
 
     async def check(self) -> None:

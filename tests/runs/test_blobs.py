@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -13,6 +17,7 @@ import pytest
 from agentctl import errors
 from agentctl.config.upkeep import Files
 from agentctl.records.times import HOUR, now
+from agentctl.store import blobs
 from agentctl.store.blobs import BlobStore, build_key, open_blob_store
 from tests.buckets import KEYS, build_files_table, serve_bucket
 from tests.deployment import create_deployment
@@ -93,6 +98,33 @@ async def test_bucket_that_does_not_exist_fails_without_details(
             await work()
         assert failed.value.detail == "The store of files does not work"
         assert "secret" not in f"{failed.value.cause}"
+
+
+async def test_bucket_that_does_not_respond_is_not_asked_for_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(blobs, "_S3_SECONDS", timedelta(seconds=1))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        silent = open_blob_store(Files("s3", tmp_path, "files", "", url, "eu-central-1"))
+        for work in (partial(put, silent, KEY, b"x"), partial(read, silent, KEY, 0, 1)):
+            with pytest.raises(errors.Unavailable):
+                await work()
+            assert len(accept_all(server)) in (1, 2)
+
+
+def accept_all(server: socket.socket) -> list[Any]:
+    """Accept the connections that clients have opened; return their addresses."""
+    addresses = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            connection, address = server.accept()
+            connection.close()
+            addresses.append(address)
+    return addresses
 
 
 def test_server_keeps_files_in_a_bucket_alone(endpoint: str, tmp_path: Path) -> None:
