@@ -11,9 +11,9 @@ import time
 from random import Random
 from unittest import mock
 
-from tests.endpoint import start_endpoint
+from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.pairs import schedule
-from tests.pairs.operations import SCENES
+from tests.pairs.queued import SCENES, list_kinds
 from tests.postgres import running_postgres
 
 
@@ -38,14 +38,14 @@ def main() -> int:
     schedule.install(lambda owner, name, value: mock.patch.object(owner, name, value).start())
     try:
         if options.engine == "sqlite":
-            return asyncio.run(_search(options, "", endpoint.base_url))
+            return asyncio.run(_search(options, "", endpoint))
         with running_postgres() as url:
-            return asyncio.run(_search(options, url, endpoint.base_url))
+            return asyncio.run(_search(options, url, endpoint))
     finally:
         endpoint.stop()
 
 
-async def _search(options: argparse.Namespace, url: str, model_url: str) -> int:
+async def _search(options: argparse.Namespace, url: str, endpoint: ModelEndpoint) -> int:
     from tests.pairs.search import Table, list_pairs, opened, search_pair, search_three
 
     kinds = options.kinds.split(",")
@@ -56,11 +56,11 @@ async def _search(options: argparse.Namespace, url: str, model_url: str) -> int:
         for pair in list_pairs(options.scenes.split(","))
         if options.first in (None, pair[1]) and options.second in (None, pair[2])
     ]
-    todo = [(kind, pair) for kind in kinds for pair in pairs]
+    todo = [(kind, pair) for pair in pairs for kind in list_kinds(pair[0], kinds)]
     random.shuffle(todo)
     print(f"seed {options.seed}, {len(todo)} pairs of {len(kinds)} kinds on {options.engine}")
     while todo or options.threes:
-        async with opened(options.engine, url, model_url, kinds) as arena:
+        async with opened(options.engine, url, endpoint, kinds) as arena:
             before = len(table.violations)
             while len(table.violations) == before and (todo or options.threes):
                 if time.monotonic() > end:

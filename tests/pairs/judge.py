@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,8 @@ __all__ = ["Facts", "find_violations", "read_facts"]
 _RUNS = Sql(
     "SELECT run_id, parent_run_id, status, owner, attempt, cancel_requested_at, finished_at,"
     " error_code, error_detail, component_id,"
-    " cancel_requested_by, cancel_reason FROM runs WHERE session_id = :session_id ORDER BY seq"
+    " cancel_requested_by, cancel_reason, input, started_at, queue_turn"
+    " FROM runs WHERE session_id = :session_id ORDER BY seq"
 )
 _APPROVALS = Sql(
     "SELECT approval_id, run_id, root_run_id, kind, status, execution, tool_call_id, decided_at,"
@@ -71,9 +73,15 @@ def _build(sql: Sql) -> Any:
     return lambda *values: dict(zip(names, values, strict=True))
 
 
+def _read_amount(text: str) -> int | None:
+    """Return the amount in the message of a root run, which no other start has."""
+    return int(json.loads(text)["amount"]) if text.startswith("{") else None
+
+
 async def read_facts(database: Any, session_id: str) -> Facts:
     """Read the rows of a session."""
     runs = await database.read(_RUNS.rows(_build(_RUNS), session_id=session_id))
+    runs = [{**run, "amount": _read_amount(run["input"])} for run in runs]
     approvals = await database.read(_APPROVALS.rows(_build(_APPROVALS), session_id=session_id))
     checkpoints = await database.read(_CHECKPOINTS.column(session_id=session_id))
     return Facts(runs, approvals, checkpoints)
@@ -89,8 +97,9 @@ async def find_impossible(database: Any, facts: Facts) -> list[str]:
 
 
 def _is_known(run: Row) -> bool:
-    """Return True for the failure of a parent whose step or member was cancelled."""
-    return str(run["error_detail"]).endswith("was cancelled")
+    """Return True for the failure of a parent whose member was cancelled, or by an operation."""
+    detail, code = str(run["error_detail"]), run["error_code"]
+    return detail.endswith("was cancelled") or code == "QUEUE_TIMEOUT"
 
 
 def find_violations(facts: Facts, *, live: set[str], is_lossy: bool) -> list[str]:

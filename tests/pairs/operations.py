@@ -20,13 +20,12 @@ from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.database import Sql
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.approvals import DecisionChange
+from tests.endpoint import ModelEndpoint
 from tests.pairs.judge import Facts, Row, read_facts
 from tests.pairs.schedule import Actor
 from tests.pairs.servers import KINDS, Server
 
 __all__ = ["OPERATIONS", "SCENES", "Place", "SceneFailed", "Skipped"]
-
-MESSAGE = '{"amount": 1}'
 
 WAIT = 0.05
 """Seconds that a cancel waits for the end of the run."""
@@ -52,16 +51,21 @@ class Place:
 
     Attributes:
         servers: the one that starts the run, and another one.
+        endpoint: the model endpoint, which has the calls that were really made.
         run: the actor that executes the run of the scene, if it is held.
         granted: the decisions that allowed a call.
         accepted: the decisions of people that were accepted.
         deleted: True if a deletion was requested: rows may be gone, and the session begun again.
         lost: True if a server was killed, declared dead, stopped, or lost its connections.
         callers: the tasks of clients that wait.
+        started: the task of each start, by the amount that its run pays.
+        left: the amounts of the runs that waited in the queue when their clients left.
+        repeats: the number of requests for a retry or a fork.
     """
 
     kind: str
     servers: tuple[Server, Server]
+    endpoint: ModelEndpoint
     watch: Any = None
     session_id: str = ""
     run: Actor | None = None
@@ -71,6 +75,9 @@ class Place:
     lost: bool = False
     callers: list[asyncio.Task[Any]] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
+    started: dict[int, asyncio.Task[Any] | None] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    repeats: int = 0
 
     def __post_init__(self) -> None:
         self.session_id = f"s{next(_numbers)}"
@@ -92,9 +99,15 @@ class Place:
         return await read_facts(self.other.database, self.session_id)
 
     async def start_run(self, server: Server, *, background: bool = False) -> dict[str, Any]:
-        request = RunRequest(MESSAGE, session_id=self.session_id, background=background)
+        request = RunRequest(self.next_message(), session_id=self.session_id, background=background)
         operations = server.user(self.user)
         return dict((await operations.create_run(*self.component, request)).value)
+
+    def next_message(self) -> str:
+        """Return a message with an amount that no other run pays."""
+        amount = next(_numbers)
+        self.started[amount] = asyncio.current_task()
+        return f'{{"amount": {amount}}}'
 
     async def find_root(self) -> Row:
         """Return the newest root run."""
@@ -238,10 +251,10 @@ async def recover(place: Place, server: Server) -> None:
 
 
 async def find_ended(place: Place) -> Row:
-    run = await place.find_root()
-    if not is_final(run["status"]):
+    ended = [run for run in (await place.facts()).roots if is_final(run["status"])]
+    if not ended:
         raise Skipped
-    return run
+    return ended[-1]
 
 
 async def retry(place: Place, server: Server) -> None:
@@ -252,12 +265,13 @@ async def retry(place: Place, server: Server) -> None:
 async def fork(place: Place, server: Server) -> None:
     run = await find_ended(place)
     # A workflow is forked after a step, and another component after a message.
-    message = None if place.component[0] == "workflow" else MESSAGE
+    message = None if place.component[0] == "workflow" else place.next_message()
     request = ForkRequest(at=0, background=True, message=message, session_id=place.session_id)
     await repeat(place, server, run, request)
 
 
 async def repeat(place: Place, server: Server, run: Row, request: RetryRequest) -> None:
+    place.repeats += 1
     operations = server.user(place.user)
     send: Any = operations.fork_run if isinstance(request, ForkRequest) else operations.retry_run
     target = (*place.component, run["run_id"])
@@ -288,9 +302,12 @@ async def lose(place: Place, server: Server) -> None:
 
 async def leave(place: Place, server: Server) -> None:
     """Close the client that waits for the response."""
+    facts = await place.facts()
     waiting = [task for task in place.callers if not task.done()]
     if not waiting:
         raise Skipped
+    begun = {run["amount"] for run in facts.roots if run["started_at"] is not None}
+    place.left |= {n for n, task in place.started.items() if task in waiting} - begun
     for task in waiting:
         task.cancel()
 
@@ -358,7 +375,7 @@ async def _decided(place: Place) -> None:
     await database.write(write_decisions(database.outbox, row["root_run_id"], changes))
 
 
-async def _held(place: Place, actor: Actor, work: Any) -> None:
+async def hold_run(place: Place, actor: Actor, work: Any) -> None:
     """Execute the run until its actor is held."""
     place.run = actor
     place.actors.append(actor)
@@ -374,12 +391,12 @@ async def _held(place: Place, actor: Actor, work: Any) -> None:
 
 
 async def _first_leg(place: Place, **stop: Any) -> None:
-    await _held(place, Actor("run", **stop), place.start_run(place.servers[0]))
+    await hold_run(place, Actor("run", **stop), place.start_run(place.servers[0]))
 
 
 async def _next_leg(place: Place, **stop: Any) -> None:
     await _decided(place)
-    await _held(place, Actor("run", **stop), claim(place, place.servers[0]))
+    await hold_run(place, Actor("run", **stop), claim(place, place.servers[0]))
 
 
 async def _lost(place: Place) -> None:
@@ -464,4 +481,4 @@ SECOND = {
 }  # fmt: skip
 """The second operations of each scene."""
 
-__all__ += ["ATOMIC", "SECOND", "wait_for"]
+__all__ += ["ATOMIC", "SECOND", "Operation", "cancel_run", "hold_run", "wait_for"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ KINDS: dict[str, tuple[ComponentKind, str]] = {
     "team": ("team", "team"),
     "durable-team": ("team", "durable-team"),
     "workflow": ("workflow", "workflow"),
+    "queued": ("agent", "queued"),
+    "queued-durable": ("agent", "queued-durable"),
+    "refusing": ("agent", "refusing"),
     "function": ("agent", "function"),
     "question": ("agent", "question"),
     "pydantic-ai": ("agent", "pydantic_ai"),
@@ -61,6 +65,11 @@ def build_settings(database: Database, model_url: str, kinds: list[str]) -> Sett
         Agent("agent", "pay", name="Agent", tools=tools, database="main"),
         Agent("durable", "pay", name="Durable", tools=tools, durable=True, database="main"),
         Agent("echo", "echo", name="Echo", database="main"),
+        Agent("queued", "pay", tools=tools, database="main", on_busy="enqueue"),
+        Agent(
+            "queued-durable", "pay", tools=tools, database="main", on_busy="enqueue", durable=True
+        ),
+        Agent("refusing", "pay", tools=tools, database="main", on_busy="reject"),
     ]
     for kind in kinds:
         if kind in _CODE:
@@ -132,6 +141,24 @@ class Server(TaskOwner):
 
     def start_dead(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(work)
+
+    async def stop(self) -> None:
+        """End it as a signal does: its runs are cancelled or handed over, its clients released."""
+        if self.alive and self._opened is not None:
+            await self.spawn(self._opened.__aexit__(None, None, None))
+        self.alive = False
+
+    def limit_slots(self, count: int | None = None) -> None:
+        """Let it execute at most some root runs at once; by default as configured."""
+        settings = self._settings
+        if count is not None:
+            settings = replace(settings, limits=replace(settings.limits, concurrent_runs=count))
+        self.service.hosting.engine._settings = settings
+
+    def count_taken_slots(self) -> int:
+        """Return the number of slots that are taken; 0 if none is and no run is live."""
+        engine = self.service.hosting.engine
+        return engine._settings.limits.concurrent_runs - engine.free_slots
 
     async def kill(self) -> None:
         """Kill it: uncommitted changes are lost, and its tasks have no further effect."""

@@ -65,7 +65,7 @@ async def end(place: Place) -> Facts:
 async def test_member_whose_claim_is_cancelled_ends_with_its_parent(
     model_endpoint: ModelEndpoint, kind: str
 ) -> None:
-    async with opened("sqlite", "", model_endpoint.base_url, [kind]) as arena:
+    async with opened("sqlite", "", model_endpoint, [kind]) as arena:
         place = await begin(arena, kind, "member claimed")
         await OPERATIONS["cancel"](place, place.servers[0])
         facts = await end(place)
@@ -76,7 +76,7 @@ async def test_member_whose_claim_is_cancelled_ends_with_its_parent(
 async def test_cancel_that_the_worker_does_not_know_yet_ends_an_approved_call(
     model_endpoint: ModelEndpoint, kind: str
 ) -> None:
-    async with opened("sqlite", "", model_endpoint.base_url, [kind]) as arena:
+    async with opened("sqlite", "", model_endpoint, [kind]) as arena:
         place = await begin(arena, kind, "calling")
         # The worker of the run does not look for requests any more.
         await place.servers[0].service.hosting.background.cancel_all()
@@ -88,7 +88,7 @@ async def test_cancel_that_the_worker_does_not_know_yet_ends_an_approved_call(
 
 
 async def test_cancel_during_a_recovery_ends_the_run(model_endpoint: ModelEndpoint) -> None:
-    async with opened("sqlite", "", model_endpoint.base_url, []) as arena:
+    async with opened("sqlite", "", model_endpoint, []) as arena:
         place = await begin(arena, "agent", "called")
         recovery = Actor("recover", stop_before="return_tree")
         recovery.start(OPERATIONS["recover"](place, place.servers[1]), place.servers[1])
@@ -103,7 +103,7 @@ async def test_cancel_during_a_recovery_ends_the_run(model_endpoint: ModelEndpoi
 async def test_cancel_of_a_member_counts_after_the_death_of_its_worker(
     model_endpoint: ModelEndpoint,
 ) -> None:
-    async with opened("sqlite", "", model_endpoint.base_url, []) as arena:
+    async with opened("sqlite", "", model_endpoint, []) as arena:
         place = await begin(arena, "team", "lost")
         # The cancel finds that the worker is dead, and recovers its runs.
         await OPERATIONS["cancel member"](place, place.servers[1])
@@ -119,7 +119,7 @@ async def test_members_of_a_library_end_with_a_server_that_is_killed(
     for name in ("BLOCKED_SECONDS", "WAIT_SECONDS"):
         monkeypatch.setattr(trial, name, 60.0)
     kill = Schedule("agno-team", "called", ("cancel member", "kill"), (3,), (0, 0))
-    async with opened("sqlite", "", model_endpoint.base_url, ["agno-team"]) as arena:
+    async with opened("sqlite", "", model_endpoint, ["agno-team"]) as arena:
         outcome = await arena.run(kill)
     assert outcome.reached, "the cancel ended before its point"
     assert not outcome.violations, outcome.violations
@@ -152,7 +152,7 @@ async def search(engine: str, url: str, endpoint: ModelEndpoint) -> None:
     """Run the chosen pairs and some triples."""
     random, table = Random(SEED), Table()
     kinds = list(KINDS) if LONG else SHORT_KINDS
-    async with opened(engine, url, endpoint.base_url, kinds) as arena:
+    async with opened(engine, url, endpoint, kinds) as arena:
         for kind, pair in choose(random, kinds):
             samples = None if LONG else 1
             await search_pair(arena, table, kind, pair, random=random, samples=samples)
@@ -184,7 +184,7 @@ async def test_pair_at_every_statement_with_postgres(
     model_endpoint: ModelEndpoint, postgres_url: str, pair: tuple[str, str, str]
 ) -> None:
     table = Table()
-    async with opened("postgres", postgres_url, model_endpoint.base_url, ["team"]) as arena:
+    async with opened("postgres", postgres_url, model_endpoint, ["team"]) as arena:
         await search_pair(arena, table, "team", pair, random=Random(SEED))
     assert not table.violations, table.format()
     assert table.schedules[pair[1:]] > 10

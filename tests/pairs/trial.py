@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 from agentctl import errors
-from tests.pairs import hosted
+from tests.pairs import hosted, queued
 from tests.pairs.judge import (
     Facts,
     compare_ledger,
@@ -15,7 +15,8 @@ from tests.pairs.judge import (
     find_impossible,
     find_violations,
 )
-from tests.pairs.operations import OPERATIONS, SCENES, Place, SceneFailed, Skipped
+from tests.pairs.operations import Place, SceneFailed, Skipped
+from tests.pairs.queued import OPERATIONS, SCENES
 from tests.pairs.schedule import Actor
 from tests.pairs.servers import Server
 
@@ -29,6 +30,9 @@ WAIT_SECONDS = 0.6
 """The same for an operation that polls."""
 
 SWEEP_SECONDS = 0.3
+
+LEGS = 12
+"""More legs than the runs of a session have left."""
 
 SETTLE_SECONDS = 120.0
 """Time in which everything has to end, on a busy machine."""
@@ -96,6 +100,8 @@ async def run_schedule(schedule: Schedule, place: Place) -> Outcome:
     """Execute a schedule and judge it."""
     outcome = Outcome()
     hosted.ledger.pop(place.session_id, None)
+    place.endpoint.forget()
+    queued.prepare(place, schedule.scene)
     try:
         await SCENES[schedule.scene][0](place)
     except Skipped:
@@ -147,6 +153,9 @@ async def _wait_for_ends(place: Place, outcome: Outcome) -> bool:
         _, pending = await asyncio.wait(left, timeout=SWEEP_SECONDS)
         if pending:
             await _sweep(place)
+            if not _live(place):
+                # A client waits for a run behind one that waits for a decision.
+                await _answer(place, await place.facts())
     return True
 
 
@@ -199,7 +208,7 @@ async def _judge(place: Place, outcome: Outcome) -> None:
     outcome.facts = facts.describe()
     _check(place, facts, outcome)
     outcome.violations += await find_impossible(place.other.database, facts)
-    for _ in range(6):
+    for _ in range(LEGS):
         if outcome.violations or not facts.open_runs:
             break
         if facts.pending:
@@ -221,6 +230,10 @@ def _check(place: Place, facts: Facts, outcome: Outcome) -> None:
     calls = hosted.ledger[place.session_id]
     tracked = place.kind not in ("function", "question") and not place.deleted
     outcome.violations += compare_ledger(facts, calls, place.granted, tracked=tracked)
+    outcome.violations += queued.find_broken_order(place, facts)
+    for server in place.servers:
+        if server.alive and (count := server.count_taken_slots()):
+            outcome.violations.append(f"{count} slots are taken, but no run is live")
 
 
 def _live(place: Place) -> list[str]:
