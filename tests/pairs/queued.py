@@ -30,7 +30,16 @@ from tests.pairs.operations import (
 from tests.pairs.schedule import Actor
 from tests.pairs.servers import Server
 
-__all__ = ["ATOMIC", "OPERATIONS", "SCENES", "SECOND", "find_broken_order", "list_kinds", "prepare"]
+__all__ = [
+    "ATOMIC",
+    "OPERATIONS",
+    "QUEUE_SCENES",
+    "SCENES",
+    "SECOND",
+    "find_broken_order",
+    "list_kinds",
+    "prepare",
+]
 
 EXCLUSIVE = ("queued", "queued-durable", "refusing")
 """The kinds of which two runs of one session never work at the same time."""
@@ -171,7 +180,7 @@ def _serve(place: Place, *, serving: bool = True) -> None:
 
 _ENDS = ("cancel", "cancel earlier", "delete", "erase", "kill", "stop", "recover")
 
-_NEW = {
+QUEUE_SCENES = {
     "queueing": (_paused, ("start", "background"), WAITING,
                  ("leave", "approve", "reject", "expire", "start", "hand over", "lose", "advance",
                   "overdue", *_ENDS)),
@@ -197,23 +206,28 @@ _NEW = {
                    ("cancel", "delete", "erase", "overdue", "claim", "background"), FULL,
                    ("run", "background", "claim", "advance", "overdue", "lose", *_ENDS)),
 }  # fmt: skip
+"""The state of the runs, the first operations, the kinds of the runs, and the second operations."""
 
 SCENES = {
     **operations.SCENES,
-    **{name: (scene, firsts) for name, (scene, firsts, *_) in _NEW.items()},
+    **{name: (scene, firsts) for name, (scene, firsts, *_) in QUEUE_SCENES.items()},
 }
 
-SECOND = {**operations.SECOND, **{name: seconds for name, (*_, seconds) in _NEW.items()}}
+SECOND = {**operations.SECOND, **{name: seconds for name, (*_, seconds) in QUEUE_SCENES.items()}}
 
 
 def list_kinds(scene: str, kinds: list[str]) -> list[str]:
     """Return those of some kinds to which a scene applies."""
-    return kinds if scene not in _NEW else [kind for kind in kinds if kind in _NEW[scene][2]]
+    return (
+        kinds
+        if scene not in QUEUE_SCENES
+        else [kind for kind in kinds if kind in QUEUE_SCENES[scene][2]]
+    )
 
 
 def prepare(place: Place, scene: str) -> None:
     """Let the servers claim what has its turn, if runs of the schedule may wait."""
-    _serve(place, serving=scene in _NEW or place.kind in EXCLUSIVE)
+    _serve(place, serving=scene in QUEUE_SCENES or place.kind in EXCLUSIVE)
     for server in place.servers:
         server.limit_slots()
 

@@ -16,6 +16,7 @@ from tests.endpoint import ModelEndpoint
 from tests.pairs import trial
 from tests.pairs.judge import Facts
 from tests.pairs.operations import OPERATIONS, SCENES, Place, wait_for
+from tests.pairs.queued import QUEUE_SCENES, list_kinds
 from tests.pairs.schedule import Actor, create_task
 from tests.pairs.search import KINDS, Arena, Table, list_pairs, opened, search_pair, search_three
 from tests.pairs.trial import Schedule
@@ -33,7 +34,7 @@ pytestmark = [
 
 SEED = 36
 
-SHORT_KINDS = ["agent", "team", "durable-team", "workflow"]
+SHORT_KINDS = ["agent", "team", "durable-team", "workflow", "queued", "queued-durable"]
 """The kinds of the short search: their components need no library."""
 
 KEPT = [
@@ -164,17 +165,29 @@ async def search(engine: str, url: str, endpoint: ModelEndpoint) -> None:
 
 def choose(random: Random, kinds: list[str]) -> list[tuple[str, tuple[str, str, str]]]:
     """Return pairs with each operation as the first and as the second one, or, if long, all."""
-    pairs = list_pairs()
     if LONG:
-        return [(kind, pair) for kind in kinds for pair in pairs]
-    random.shuffle(pairs)
-    seen, chosen = set[tuple[str, str]](), [*KEPT]
-    for pair in pairs:
-        new = {("first", pair[1]), ("second", pair[2])} - seen
-        if new:
-            seen |= new
-            chosen.append((random.choice(kinds), pair))
+        return [(kind, pair) for pair in list_pairs() for kind in list_kinds(pair[0], kinds)]
+    chosen = [*KEPT]
+    for pairs in (list_pairs(SCENES), list_pairs(QUEUE_SCENES)):
+        seen = set[tuple[str, str]]()
+        random.shuffle(pairs)
+        for pair in pairs:
+            new = {("first", pair[1]), ("second", pair[2])} - seen
+            if new:
+                seen |= new
+                chosen.append((random.choice(list_kinds(pair[0], kinds)), pair))
     return chosen
+
+
+async def test_client_that_leaves_at_any_point_takes_its_run_out_of_the_queue(
+    model_endpoint: ModelEndpoint,
+) -> None:
+    table = Table()
+    async with opened("sqlite", "", model_endpoint, []) as arena:
+        pair = ("queueing", "start", "leave")
+        await search_pair(arena, table, "queued", pair, random=Random(SEED))
+    assert not table.violations, table.format()
+    assert table.schedules[pair[1:]] > 20
 
 
 @pytest.mark.parametrize(
