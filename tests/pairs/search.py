@@ -173,9 +173,10 @@ class Arena:
         return await read_facts(place.other.database, self._witness.session_id)
 
     async def end_witness(self) -> str:
-        """Let the witness go on; return its status and its payments."""
+        """Let the witness go on, if there is one; return its status and its payments."""
+        if self._witness is None:
+            return "COMPLETED 1"
         place = await self.prepare("agent")
-        assert self._witness is not None
         self._witness.servers = place.servers
         await OPERATIONS["approve"](self._witness, place.other)
 
