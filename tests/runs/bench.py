@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from agentctl.config.upkeep import Quotas
 from agentctl.records.runs import NewRun, RunState
 from agentctl.runs.life.admission import AdmittedRun, Continuation, admit_durable_member
 from agentctl.runs.life.finish import store_end
@@ -57,7 +58,7 @@ class Bench:
             members=None,  # type: ignore[arg-type]  # no run here starts one
             cause_reader=CauseReader(self.service.settings),
             budgets=self.service.hosting.budgets,
-            files=lambda run: RunFiles(run, self.service.hosting.uploads),
+            files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
             continuation=Continuation(attempt, None, Transcript()) if self.durable else None,
         )
         run.mark_stored(OWNER, AdmittedRun(spec, has_start=self.durable))

@@ -23,6 +23,7 @@ import pytest
 
 from agentctl.config.settings import Agent, Approvals
 from agentctl.config.settings import Database as Entry
+from agentctl.config.upkeep import Quotas
 from agentctl.interface.requests import BulkDeletion, NewSession, SessionPatch
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import NewRun, RunPause
@@ -145,7 +146,7 @@ class Scene:
             members=NoMembers(),
             cause_reader=CauseReader(self.service.settings),
             budgets=self.service.hosting.budgets,
-            files=lambda run: RunFiles(run, self.service.hosting.uploads),
+            files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
         )
 
     def asked(self, name: str) -> ApprovalRow:
@@ -223,7 +224,7 @@ class Scene:
             members=NoMembers(),
             cause_reader=CauseReader(self.service.settings),
             budgets=self.service.hosting.budgets,
-            files=lambda run: RunFiles(run, self.service.hosting.uploads),
+            files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
         )
         run.recorder = Recorder(run.stream, self.database)
         run.transcript.add_user("hello")

@@ -45,6 +45,21 @@ base_url = "{url}"
 id = "rememberer"
 model = "remembering"
 memory = {{ mode = "tool" }}
+
+[[agents]]
+id = "saver"
+object = "saving:save_four"
+"""
+
+SAVING = """
+async def save_four(message, context):
+    saved = 0
+    try:
+        while saved < 4:
+            await context.save_file(f"{saved}.txt", b"x" * 25_000)
+            saved += 1
+    except Exception as error:
+        return f"{saved} saved: {error}"
 """
 
 
@@ -59,6 +74,7 @@ def limited(
     url = model_endpoint.base_url
     with engine.databases() as databases:
         folder = tmp_path_factory.mktemp("quotas")
+        (folder / "saving.py").write_text(SAVING)
         deployment = create_deployment(
             folder,
             url,
@@ -182,6 +198,16 @@ def test_bytes_of_a_user_are_bounded(limited: ThreadedServer) -> None:
     changed = limited.client.patch("/sessions/fay-1", json=smaller, headers=headers)
     assert changed.status_code == 200
     assert start_run(limited, "fay", message="é" * 2_000).status_code == 200
+
+
+def test_file_that_a_run_saves_is_bounded(limited: ThreadedServer) -> None:
+    headers = limited.bearer("ida", *SCOPES)
+    body = {"message": "save", "stream": False}
+    ran = limited.client.post("/agents/saver/runs", json=body, headers=headers).json()
+    assert ran["content"].startswith("2 saved: "), ran
+    assert "quotas.bytes_per_user" in ran["content"]
+    listed = limited.client.get("/files", headers=headers).json()
+    assert sorted(each["name"] for each in listed["data"]) == ["0.txt", "1.txt"]
 
 
 def test_command_names_the_quota(limited: ThreadedServer, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class Engine:
             "members": self._members,
             "cause_reader": CauseReader(settings),
             "budgets": budgets,
-            "files": partial(RunFiles, uploads=self.uploads),
+            "files": partial(RunFiles, uploads=self.uploads, quotas=settings.quotas),
         }
         self._supervision = Supervision(
             catalog, self._run_tasks, self.counters, self._starts, budgets, tracer

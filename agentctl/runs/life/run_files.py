@@ -188,9 +188,10 @@ class RunFiles:
         folder: has the copies of files; it ends with the leg. None for none.
     """
 
-    def __init__(self, run: FileOwner, uploads: Uploads) -> None:
+    def __init__(self, run: FileOwner, uploads: Uploads, quotas: Quotas) -> None:
         self._run = run
         self._uploads = uploads
+        self._quotas = quotas
         self.folder: TemporaryDirectory[str] | None = None
 
     async def find(self, file_ids: Iterable[str]) -> dict[str, FileReference]:
@@ -248,7 +249,7 @@ class RunFiles:
             begin = files.begin(row.user_id, row.size, row.blob, at, settings.user_day_bytes)
             await run.database.write(begin)
             await uploads.store.keep(received.path, row.blob)
-        save = _save(row, run.attempt, settings)
+        save = _save(row, run.attempt, settings, self._quotas)
         stored = await retry_while_unavailable(
             lambda: run.database.write(save), stopped=run.stop_requested
         )
@@ -268,13 +269,13 @@ def _build_record(row: FileRow) -> dict[str, Any]:
 
 
 @unit
-def _save(row: FileRow, attempt: int, settings: Files) -> Steps[FileRow]:
+def _save(row: FileRow, attempt: int, settings: Files, quotas: Quotas) -> Steps[FileRow]:
     """Store a file that a run has saved; return that of an earlier call with the same bytes.
 
     Raises:
         Conflict: the run does not execute any more.
         TooLarge: the files of the run would be too many, or too large together.
-        QuotaExceeded: the user has stored too much in the day.
+        QuotaExceeded: the user has stored too much, in the day or altogether.
     """
     run_id, session_id = row.run_id, row.session_id
     assert run_id is not None
@@ -293,4 +294,5 @@ def _save(row: FileRow, attempt: int, settings: Files) -> Steps[FileRow]:
         raise TooLarge(f"The files that a run saves have at most {settings.run_bytes} bytes")
     row = yield from files.create(row, settings.user_day_bytes)
     yield from runs.add_file(run_id, orjson.dumps(_build_record(row)).decode())
+    yield from check_added(quotas, row.user_id)
     return row
