@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from typing import Any
 
 import jsonschema_rs
@@ -19,8 +20,8 @@ from tests.server.threaded_server import ThreadedServer
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = 8
-"""Requests an operation."""
+EXAMPLES = 8 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 4
+"""Requests of each mode to an operation."""
 
 STARTING = {operation_ids(kind).create_run for kind in KINDS}
 ASKED = sorted(
