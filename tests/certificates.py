@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
@@ -39,3 +45,32 @@ def create_certificate(
     path = folder / "certificate.pem"
     path.write_bytes(private + certificate.public_bytes(pem))
     return path
+
+
+@contextlib.contextmanager
+def serve_tls_alerts(certificate: Path) -> Iterator[str]:
+    """Serve TLS connections that break after a request; yield the URL, with the host localhost."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    alert = b"\x15\x03\x03\x00\x02\x02\x28"
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with (
+                    contextlib.suppress(OSError),
+                    context.wrap_socket(connection, server_side=True) as secure,
+                ):
+                    secure.recv(65_536)
+                    os.write(secure.fileno(), alert)
+                    secure.recv(1)  # until the client closes the connection
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"https://localhost:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()

@@ -342,7 +342,7 @@ class Connection:
                 if wait is not None:
                     outgoing.extensions["trace"] = _build_trace(end, wait + HEAD_SECONDS)
                 return await self._opened_client().send(outgoing, stream=True)
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, ssl.SSLError) as error:
             raise failures.build_connection_error(self.address, error) from error
 
     def _build_request(
@@ -377,7 +377,7 @@ class Connection:
         try:
             async for chunk in response.aiter_raw():
                 yield chunk
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, ssl.SSLError) as error:
             raise failures.build_connection_error(self.address, error) from error
 
     async def _read_to_end(self, response: httpx2.Response) -> httpx2.Response:
@@ -452,7 +452,9 @@ def _create_client(address: Address) -> httpx2.AsyncClient:
             headers=headers,
             follow_redirects=False,
             # Load certificates for https only: it takes about 20 ms.
-            verify=True if address.encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            verify=httpx2.create_ssl_context()
+            if address.encrypted
+            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             # Never use a proxy for this machine.
             trust_env=not address.loopback,
         )

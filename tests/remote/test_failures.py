@@ -18,7 +18,7 @@ from agentctl.remote import RemoteOperations
 from agentctl.remote.address import parse_address
 from agentctl.remote.connection import Timeouts
 from agentctl.remote.failures import build_connection_error
-from tests.certificates import create_certificate
+from tests.certificates import create_certificate, serve_tls_alerts
 from tests.ports import find_free_port
 from tests.remote.conftest import Serve, answer
 
@@ -124,6 +124,17 @@ def test_untrusted_certificate_is_reported(tmp_path: Any) -> None:
         thread.join()
     assert isinstance(failure, errors.Unavailable)
     assert failure.cause == f"the certificate of {url} is not trusted"
+
+
+def test_trusted_server_of_this_machine_that_breaks_is_reported(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = create_certificate(tmp_path, "localhost")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with serve_tls_alerts(certificate) as url:
+        failure = _failure(url)
+    assert isinstance(failure, errors.Unavailable)
+    assert failure.cause == f"the connection to {url} broke"
 
 
 def _self_signed(folder: Any) -> ssl.SSLContext:
