@@ -268,5 +268,5 @@ def _describe(error: Exception) -> str:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return "the certificate of the server is not valid"
     if isinstance(cause, ssl.SSLError):
-        return "the TLS connection failed: the server needs TLS 1.2 or later"
+        return "the TLS connection failed: use TLS 1.2 or later"
     return "the server cannot be reached, or closed the connection"

@@ -23,6 +23,7 @@ from agentctl.config import load_settings
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidConfiguration, InvalidToken, Unavailable
 from tests.auth.key_server import KeyServer, serve_keys
+from tests.certificates import create_certificate, serve_tls_alerts
 from tests.commands import run_command
 from tests.conditions import wait_for
 
@@ -312,3 +313,13 @@ def test_commands_show_the_state_of_the_keys(server: KeyServer, tmp_path: Path) 
     assert (row["used"], "responds with 503" in row["reason"]) == (False, True)
     found = run_command("doctor", environment=environment, folder=tmp_path)
     assert "cannot be fetched: the server responds with 503" in found.stdout + found.stderr
+
+
+def test_failed_tls_connection_is_a_failed_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = create_certificate(tmp_path, "localhost")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with serve_tls_alerts(certificate) as url, pytest.raises(remote.FetchError) as failed:
+        asyncio.run(remote.fetch_key_set(url))
+    assert failed.value.detail.startswith("the TLS connection failed")

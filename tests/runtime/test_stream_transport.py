@@ -18,10 +18,10 @@ import httpx2
 import pytest
 import uvloop
 
-from agentctl.runtime.models import stream_transport
+from agentctl.runtime.models import provider, stream_transport
 from agentctl.runtime.models.provider import build_http_client
 from agentctl.runtime.models.stream_transport import StreamTransport, _Connection
-from tests.certificates import create_certificate
+from tests.certificates import create_certificate, serve_tls_alerts
 from tests.loops import wait_until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -482,3 +482,16 @@ async def test_connection_that_opens_together_with_a_cancel_is_closed(
         transport = client._transport
         assert isinstance(transport, StreamTransport)
         await wait_until(lambda: not transport.open)
+
+
+async def test_alert_of_tls_is_a_failure_of_the_transport(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = create_certificate(tmp_path, "localhost")
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    monkeypatch.setattr(provider, "_create_ssl_context", lambda: trusted)
+    with serve_tls_alerts(certificate) as url:
+        for transport in (None, StreamTransport(trusted)):
+            async with build_http_client(1_000, transport) as client:
+                with pytest.raises(httpx2.ReadError):
+                    await client.post(url)

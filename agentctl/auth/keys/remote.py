@@ -162,12 +162,14 @@ async def _open_client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
             yield client
     except (TimeoutError, httpx2.TimeoutException):
         raise FetchError("timeout", f"no response within {FETCH_SECONDS:g} seconds") from None
-    except httpx2.HTTPError as error:
+    except (httpx2.HTTPError, ssl.SSLError) as error:
         cause: BaseException = error
         while (earlier := cause.__cause__ or cause.__context__) is not None:
             cause = earlier
-        if isinstance(cause, ssl.SSLError):
+        if isinstance(cause, ssl.SSLCertVerificationError):
             raise FetchError("tls", "the certificate of the server is not valid") from None
+        if isinstance(cause, ssl.SSLError):
+            raise FetchError("tls", "the TLS connection failed: use TLS 1.2 or later") from None
         raise FetchError("unreachable", "the server cannot be reached") from None
 
 

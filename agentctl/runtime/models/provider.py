@@ -279,7 +279,10 @@ class IsolatedClient(LimitedClient):
     """The same with a transport of httpx2, which may also be one for a proxy."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        return await open_isolated(super().send(request, **options))
+        try:
+            return await open_isolated(super().send(request, **options))
+        except ssl.SSLError as error:  # a TLS alert after the handshake
+            raise httpx2.ReadError("the TLS connection failed", request=request) from error
 
 
 @cache
