@@ -48,8 +48,12 @@ def create_certificate(
 
 
 @contextlib.contextmanager
-def serve_tls_alerts(certificate: Path) -> Iterator[str]:
-    """Serve TLS connections that break after a request; yield the URL, with the host localhost."""
+def serve_tls_alerts(certificate: Path, response: bytes = b"") -> Iterator[str]:
+    """Serve TLS connections that break after a request; yield the URL, with the host localhost.
+
+    Args:
+        response: bytes that are sent before.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     alert = b"\x15\x03\x03\x00\x02\x02\x28"
@@ -63,6 +67,7 @@ def serve_tls_alerts(certificate: Path) -> Iterator[str]:
                     context.wrap_socket(connection, server_side=True) as secure,
                 ):
                     secure.recv(65_536)
+                    secure.sendall(response)
                     os.write(secure.fileno(), alert)
                     secure.recv(1)  # until the client closes the connection
 

@@ -484,14 +484,16 @@ async def test_connection_that_opens_together_with_a_cancel_is_closed(
         await wait_until(lambda: not transport.open)
 
 
+@pytest.mark.parametrize("response", [b"", CHUNKED + chunk(b"data: 1\n\n")])
 async def test_alert_of_tls_is_a_failure_of_the_transport(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, response: bytes
 ) -> None:
     certificate = create_certificate(tmp_path, "localhost")
     trusted = ssl.create_default_context(cafile=str(certificate))
     monkeypatch.setattr(provider, "_create_ssl_context", lambda: trusted)
-    with serve_tls_alerts(certificate) as url:
+    with serve_tls_alerts(certificate, response) as url:
         for transport in (None, StreamTransport(trusted)):
             async with build_http_client(1_000, transport) as client:
                 with pytest.raises(httpx2.ReadError):
-                    await client.post(url)
+                    async with client.stream("POST", url) as streamed:
+                        await streamed.aread()

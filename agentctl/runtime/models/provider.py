@@ -113,33 +113,36 @@ class _LimitedStream(httpx2.AsyncByteStream):
         if self._refused:
             raise UnusableResponse("the response is compressed, which was not requested")
         pending = bytearray()
-        async for chunk in self._stream:
-            self._bytes_left -= len(chunk)
-            if self._bytes_left < 0:
-                raise UnusableResponse("the response is too large")
-            searched = max(0, len(pending) - _SEPARATOR_OVERLAP)
-            pending += chunk
-            ends = _find_ends(pending, searched)
-            start = 0
-            for first in range(0, len(ends) if self._streamed else 0, _EVENTS_OF_A_TURN):
-                if first:
-                    await asyncio.sleep(0)
-                events: list[bytes] = []
-                refusal: UnusableResponse | None = None
-                try:
-                    for end in ends[first : first + _EVENTS_OF_A_TURN]:
-                        event = bytes(pending[start:end])
-                        self._check_event(event)
-                        events.append(event)
-                        start = end
-                except UnusableResponse as error:
-                    refusal = error
-                if events:
-                    yield events
-                if refusal is not None:
-                    raise refusal
-            del pending[:start]
-            self._check_size(len(pending))
+        try:
+            async for chunk in self._stream:
+                self._bytes_left -= len(chunk)
+                if self._bytes_left < 0:
+                    raise UnusableResponse("the response is too large")
+                searched = max(0, len(pending) - _SEPARATOR_OVERLAP)
+                pending += chunk
+                ends = _find_ends(pending, searched)
+                start = 0
+                for first in range(0, len(ends) if self._streamed else 0, _EVENTS_OF_A_TURN):
+                    if first:
+                        await asyncio.sleep(0)
+                    events: list[bytes] = []
+                    refusal: UnusableResponse | None = None
+                    try:
+                        for end in ends[first : first + _EVENTS_OF_A_TURN]:
+                            event = bytes(pending[start:end])
+                            self._check_event(event)
+                            events.append(event)
+                            start = end
+                    except UnusableResponse as error:
+                        refusal = error
+                    if events:
+                        yield events
+                    if refusal is not None:
+                        raise refusal
+                del pending[:start]
+                self._check_size(len(pending))
+        except ssl.SSLError as error:
+            raise _build_tls_failure() from error
         if pending:
             yield [bytes(pending)]
 
@@ -159,6 +162,11 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _build_tls_failure() -> httpx2.ReadError:
+    """Build the error of a TLS alert after the handshake, which httpx2 does not translate."""
+    return httpx2.ReadError("the TLS connection failed")
 
 
 def _find_ends(data: bytearray, start: int) -> list[int]:
@@ -281,8 +289,8 @@ class IsolatedClient(LimitedClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         try:
             return await open_isolated(super().send(request, **options))
-        except ssl.SSLError as error:  # a TLS alert after the handshake
-            raise httpx2.ReadError("the TLS connection failed", request=request) from error
+        except ssl.SSLError as error:
+            raise _build_tls_failure() from error
 
 
 @cache
