@@ -49,9 +49,10 @@ from agentctl import cli
 __all__ = ["ForkedProcess", "define_function", "is_forkable", "share_trust", "stop_templates"]
 
 _FUNCTION = """agentctl() {{
-  if [ "$1" = serve ]; then command agentctl "$@"; else '{python}' -IS '{client}' '{path}' "$@"; fi
+  local as=; if [ "$1" = serve ] && [ "$BASHPID" != "$$" ]; then as=exec; fi
+  $as '{python}' -IS '{client}' '{path}' "$@"
 }}"""
-"""A server is a separate process, which the test ends with a signal."""
+"""A server in the background is the job itself, which passes the signals of the test on."""
 
 _MODULES = (
     "agentctl.auth.explain.explain", "agentctl.auth.verifier", "agentctl.config",

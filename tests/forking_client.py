@@ -3,6 +3,7 @@
 # pathlib is not imported: it would double the time.
 import json
 import os
+import signal
 import socket
 import sys
 
@@ -12,5 +13,9 @@ with socket.socket(socket.AF_UNIX) as connection:
     body = json.dumps(request).encode()
     socket.send_fds(connection, [b"%8d" % len(body)], [0, 1, 2])
     connection.sendall(body)
-    _process_id, code = connection.recv(8, socket.MSG_WAITALL), int(connection.recv(8))
+    process = int(connection.recv(8, socket.MSG_WAITALL))
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: os.kill(process, number))
+    code = int(connection.recv(8))
     sys.exit(code if code >= 0 else 128 - code)

@@ -51,7 +51,10 @@ def open_shells(folder: Path, function: str) -> Iterator[tuple[Shell, Shell]]:
     """Open two terminals in the same folder, with agentctl on the PATH and a separate port."""
     # The variable is read by `init`, which prints the port, and by the server.
     variables = {"AGENTCTL_SERVER__PORT": str(find_free_port()), "BROWSER": "true"}
-    with Shell(folder / "one", variables) as one, Shell(folder / "two", variables, function) as two:
+    with (
+        Shell(folder / "one", variables, function) as one,
+        Shell(folder / "two", variables, function) as two,
+    ):
         for shell in (one, two):
             shell.run(f"export PATH={shlex.quote(BINARIES)}:$PATH; cd {shlex.quote(str(folder))}")
         yield one, two

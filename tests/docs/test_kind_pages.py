@@ -73,8 +73,7 @@ def test_agent_of_the_page_answers_as_printed(
                 if INSTALL.match(command.text) and not IS_INSTALLED:
                     continue
                 if command.text == "agentctl serve":
-                    # `command`: the job has to be the server itself, not a shell around it.
-                    start = "command agentctl serve 2> server.log & echo $! > server.pid"
+                    start = "agentctl serve 2> server.log & echo $! > server.pid"
                     assert one.run(start)[0] == 0
                     wait_for(lambda: is_ready(url), 120)
                     shell = two
