@@ -120,7 +120,7 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
     import asyncio
 
     from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
-    from agentctl.work.started_work import build_loop_class
+    from agentctl.work.start_hooks import build_loop_class
 
     received: list[int] = []
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures.thread
 import functools
-import inspect
-import sys
 import sysconfig
 import threading
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any, cast
+from types import FrameType
+from typing import Any
+
+from anyio._backends._asyncio import WorkerThread
 
 _CONNECTION_LIBRARIES = (
     "aiohttp.connector.",
@@ -47,7 +47,6 @@ _LIBRARIES = tuple(
 _MAXIMUM_NAME = 100
 """Characters of a name in a record."""
 
-_POOL_WORKER = concurrent.futures.thread._worker.__code__
 _PROCESS_POOLS = ("concurrent.futures.process", "multiprocessing.pool")
 
 
@@ -111,24 +110,14 @@ def is_pool_worker(frame: FrameType | None) -> bool:
     return False
 
 
-def is_working(thread: threading.Thread) -> bool:
-    """Return True if a thread has not ended and, as a worker of a pool, does not wait for work."""
-    if not thread.is_alive():
-        return False
-    if (pending := _find_pending_calls(thread)) is not None:
-        return bool(pending)
-    code = _find_code(thread)
-    if code is None or not _is_library(code.co_filename):
-        return True
-    frame = sys._current_frames().get(thread.ident or 0)
-    called = set()
-    while frame is not None and frame.f_code is not code:
-        called.add(frame.f_globals.get("__name__"))
-        frame = frame.f_back
-    if code is _POOL_WORKER:
-        return bool(called)
-    # A worker of AnyIO waits for its next call in a queue.
-    return not {"queue"} <= called <= {"queue", "threading"}
+def is_worker(thread: threading.Thread) -> bool:
+    """Return True for a thread of a pool, or of AnyIO, that executes the calls of many runs."""
+    return (
+        getattr(thread, "_target", None) is concurrent.futures.thread._worker
+        # The manager of a pool of processes.
+        or hasattr(thread, "pending_work_items")
+        or isinstance(thread, WorkerThread)
+    )
 
 
 def find_name(coroutine: Any) -> str | None:
@@ -145,20 +134,6 @@ def is_closing(task: asyncio.Task[Any]) -> bool:
     It starts one when a generator that was not read to its end is deleted.
     """
     return type(task.get_coro()).__name__ == "async_generator_athrow"
-
-
-def _find_pending_calls(thread: threading.Thread) -> dict[int, Any] | None:
-    """Return the calls of a pool of processes; None if the thread is not that of such a pool."""
-    if type(thread).__module__ in _PROCESS_POOLS and hasattr(thread, "pending_work_items"):
-        return cast("dict[int, Any]", thread.pending_work_items)
-    return None
-
-
-def _find_code(thread: threading.Thread) -> CodeType | None:
-    target: Any = getattr(thread, "_target", None) or type(thread).run
-    while isinstance(target, functools.partial):
-        target = target.func
-    return getattr(inspect.unwrap(target), "__code__", None)
 
 
 @functools.cache

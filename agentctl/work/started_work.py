@@ -3,38 +3,24 @@
 They belong to the run: a cancelled or failed run cancels its tasks and ends its child processes,
 and the record of every run names what works on after its end (docs/cancellation.md). A context
 variable, `work.run_scope.current_scope`, is set while the code of an agent or of a tool executes,
-and the tasks and threads of that code have a copy. In the code of the server it is None, so that a
-task costs one read of a variable.
-
-- Tasks are seen by the task factory of the event loop, and calls in executors by its method
-  `run_in_executor`, or by `submit` of a pool, whose threads may belong to no run.
-- Threads and processes are seen by an audit hook (PEP 578), and forks by `os.register_at_fork`.
-  Both execute in the thread and context that start them. Python 3.11 has no event for threads:
-  there `threading.Thread.start` is wrapped.
+and the tasks and threads of that code have a copy. `work.start_hooks` sees the starts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import functools
 import logging
-import os
-import subprocess
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from functools import partial
-from types import FrameType
 from typing import Any, cast
 
-from agentctl.work import child_processes, origins
+from agentctl.work import child_processes, origins, start_hooks
 from agentctl.work.child_processes import ChildProcess, KnownProcess
 from agentctl.work.event_loop import wait_until_done
-from agentctl.work.run_scope import current_call, current_scope, outside_run
+from agentctl.work.run_scope import current_call, current_scope
 from agentctl.work.unstopped import RUNNER, UnstoppedWork
 
 _log = logging.getLogger("agentctl.runtime")
@@ -55,11 +41,6 @@ _MAXIMUM_NESTED = 1_000
 
 _PRUNE_COUNT = 64
 """Number of started processes from which those that have ended are forgotten."""
-
-_REPORTS_THREADS = sys.version_info >= (3, 12)
-"""True if Python has an audit event for the start of a thread."""
-
-_THREAD_EVENTS = ("_thread.start_new_thread", "_thread.start_joinable_thread")
 
 StartedProcess = KnownProcess | weakref.ref[Any]
 """A process, or the `subprocess.Popen` that starts it, whose number is not known yet."""
@@ -184,9 +165,7 @@ class StartedWork:
             self._add(process, process.ended, scope.find_name(process))
         for reference, scope in self._threads:
             thread = reference()
-            if thread is None or thread in self._named:
-                continue
-            if origins.is_working(thread):
+            if thread is not None and thread not in self._named and thread.is_alive():
                 self._add(thread, self._loop.create_future(), scope.find_name(thread))
         if not self._polls:
             self._poll_threads()
@@ -257,7 +236,7 @@ class StartedWork:
     def _poll_threads(self) -> None:
         watched = [each for each in self._named if isinstance(each, threading.Thread)]
         for thread in watched:
-            if not origins.is_working(thread):
+            if not thread.is_alive():
                 self._named.pop(thread).set_result(None)
         self._polls = bool(watched)
         if watched:
@@ -287,7 +266,7 @@ class CodeScope:
     @contextmanager
     def enter(self) -> Iterator[None]:
         """Let everything that the block starts belong to this scope."""
-        install()
+        start_hooks.install()
         token = current_scope.set(self)
         try:
             yield
@@ -340,147 +319,6 @@ async def _take_turns() -> None:
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.warning("a task that a completed run has left failed", exc_info=error)
-
-
-class _RunLoop:
-    """The part of an event loop that knows the calls of runs in separate executors."""
-
-    def run_in_executor(
-        self, executor: Executor | None, function: Callable[..., Any], *arguments: Any
-    ) -> asyncio.Future[Any]:
-        scope = current_scope.get()
-        if scope is None or executor is None:
-            base: Any = super()
-            default: asyncio.Future[Any] = base.run_in_executor(executor, function, *arguments)
-            return default
-        if isinstance(executor, ThreadPoolExecutor):
-            # What the function starts belongs to the run, too.
-            function = partial(contextvars.copy_context().run, function)
-        call = executor.submit(function, *arguments)
-        scope.add_call(call)
-        return asyncio.wrap_future(call, loop=cast(asyncio.AbstractEventLoop, self))
-
-
-def build_loop_class(base: type[Any]) -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return a class of event loops that know the calls of runs in executors."""
-    return cast(Callable[[], asyncio.AbstractEventLoop], type("RunLoop", (_RunLoop, base), {}))
-
-
-class _TaskFactory:
-    """The task factory of an event loop. It calls the one that was there before, if any."""
-
-    def __init__(self, previous: Any) -> None:
-        self._create = previous or (
-            lambda loop, work, **options: asyncio.Task(work, loop=loop, **options)
-        )
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
-        scope = current_scope.get()
-        if scope is None:
-            return self._create(loop, work, **options)
-        if origins.is_shared(sys._getframe(1)):
-            with outside_run():
-                return self._create(loop, work, **options)
-        if (context := options.get("context")) is not None and context.get(current_scope) is None:
-            # A new context would hide the tasks of this task.
-            context.run(current_scope.set, scope)
-        task = self._create(loop, work, **options)
-        scope.add_task(task)
-        return task
-
-
-class _Forks(threading.local):
-    """The child processes of a thread before it forks."""
-
-    earlier: frozenset[int] = frozenset()
-
-
-_forks = _Forks()
-_installed = False
-_wrapped: weakref.WeakSet[type[Executor]] = weakref.WeakSet()
-"""The kinds of pools whose calls are seen."""
-
-
-def install() -> None:
-    """Install the task factory of the running event loop and the hooks of the process, once."""
-    global _installed
-    loop = asyncio.get_running_loop()
-    factory = loop.get_task_factory()
-    if not isinstance(factory, _TaskFactory):
-        loop.set_task_factory(_TaskFactory(factory))
-    if not _installed:
-        _installed = True
-        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
-        sys.addaudithook(_audit)
-        if not _REPORTS_THREADS:
-            _wrap_thread_start()
-    # Some are imported later.
-    for pool in Executor.__subclasses__():
-        if pool not in _wrapped:
-            _wrapped.add(pool)
-            _wrap_submit(pool)
-
-
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "subprocess.Popen":
-        scope = current_scope.get()
-        process = sys._getframe(1).f_locals.get("self") if scope is not None else None
-        if scope is not None and isinstance(process, subprocess.Popen):
-            scope.add_process(weakref.ref(process))
-    elif event in _THREAD_EVENTS and current_scope.get() is not None:
-        thread = getattr(arguments[0], "__self__", None)
-        if isinstance(thread, threading.Thread):
-            _add_thread(thread, sys._getframe(1))
-
-
-def _wrap_submit(pool: type[Executor]) -> None:
-    submit: Any = pool.submit
-
-    @functools.wraps(submit)
-    def submit_in_run(
-        self: Executor, function: Callable[..., Any], /, *arguments: Any, **options: Any
-    ) -> Future[Any]:
-        call: Future[Any] = submit(self, function, *arguments, **options)
-        scope = current_scope.get()
-        if scope is None or not isinstance(call, Future):
-            return call
-        if not origins.is_shared(sys._getframe(1)):
-            scope.add_call(call)
-        return call
-
-    pool.submit = submit_in_run  # type: ignore[method-assign]
-
-
-def _wrap_thread_start() -> None:
-    start = threading.Thread.start
-
-    @functools.wraps(start)
-    def start_in_run(thread: threading.Thread) -> None:
-        if current_scope.get() is not None:
-            _add_thread(thread, sys._getframe(1))
-        start(thread)
-
-    threading.Thread.start = start_in_run  # type: ignore[assignment, method-assign]
-
-
-def _add_thread(thread: threading.Thread, frame: FrameType) -> None:
-    scope = current_scope.get()
-    if scope is not None and not origins.is_started_by_library(thread, frame):
-        scope.add_thread(thread)
-
-
-def _before_fork() -> None:
-    if current_scope.get() is not None:
-        started = child_processes.find_started_by_thread()
-        _forks.earlier = frozenset(process.pid for process in started)
-
-
-def _after_fork() -> None:
-    """Add the new process: `os.fork`, `multiprocessing`, and asyncio on uvloop end here."""
-    scope = current_scope.get()
-    if scope is not None and not origins.is_pool_worker(sys._getframe(1)):
-        for process in child_processes.find_started_by_thread(_forks.earlier):
-            scope.add_process(process)
 
 
 def _identify(process: StartedProcess) -> KnownProcess | None:

@@ -66,8 +66,8 @@ USES: dict[str, tuple[str, ...]] = {
         "store.threads", "store.totals", "store.uploads", "telemetry.tracer",
     ),
     "threads, tasks and processes that code of users starts: no library follows them": (
-        "work.child_processes", "work.event_loop", "work.origins", "work.started_work",
-        "work.unstopped",
+        "work.child_processes", "work.event_loop", "work.origins", "work.start_hooks",
+        "work.started_work", "work.unstopped",
     ),
     "signals of a program": (
         "cli.commands.chat", "cli.request_options", "store.sqlite.backup",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import queue
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
+import anyio.to_thread
 import pytest
 
 from agentctl import outside_run
@@ -181,3 +185,91 @@ async def test_code_that_waits_gets_the_exit_code_of_an_ended_process() -> None:
     await wait_until(lambda: not unstopped.pending)
     assert process.wait(60) == -15
     assert await other.wait() == -15
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+async def test_call_that_waits_in_a_thread_of_anyio_is_named() -> None:
+    """The thread was started outside of the run, and the call waits as idle threads do."""
+    await anyio.to_thread.run_sync(threading.current_thread)
+    unstopped, values = UnstoppedWork(), queue.Queue[int]()
+    with CodeScope(unstopped).enter():
+        call = anyio.to_thread.run_sync(values.get, abandon_on_cancel=True)
+        task = asyncio.create_task(call)
+        await wait_until(values.not_empty._waiters.__len__)  # type: ignore[attr-defined]
+    await unstopped.end_started(cancel=True)
+    assert task.cancelled()
+    assert unstopped.names == ["runner"]
+    values.put(1)
+    await wait_until(lambda: not unstopped.pending)
+
+
+async def test_call_that_no_thread_of_anyio_has_begun_is_cancelled() -> None:
+    unstopped, limiter, begun = UnstoppedWork(), anyio.CapacityLimiter(1), list[int]()
+    await limiter.acquire()
+    with CodeScope(unstopped).enter():
+        call = anyio.to_thread.run_sync(begun.append, 1, limiter=limiter)
+        task = asyncio.create_task(call)
+        await wait_until(lambda: limiter.statistics().tasks_waiting)
+    await unstopped.end_started(cancel=True)
+    assert (task.cancelled(), unstopped.names, begun) == (True, [], [])
+
+
+async def test_thread_of_anyio_between_two_calls_is_not_named() -> None:
+    """As on a busy machine, the thread has given the result and does not run on."""
+    unstopped = UnstoppedWork()
+
+    def end_as_last() -> threading.Lock:
+        items = threading.current_thread().queue  # type: ignore[attr-defined]
+        mutex: threading.Lock = items.mutex
+        mutex.acquire()
+        return mutex
+
+    with CodeScope(unstopped).enter():
+        mutex = await anyio.to_thread.run_sync(end_as_last)
+    await unstopped.end_started(cancel=False)
+    mutex.release()
+    assert unstopped.names == []
+
+
+async def test_thread_of_a_pool_between_two_calls_is_not_named(pool: ThreadPoolExecutor) -> None:
+    unstopped, idle = UnstoppedWork(), pool._idle_semaphore._cond
+    with CodeScope(unstopped).enter():
+        await asyncio.get_running_loop().run_in_executor(pool, idle.acquire)
+    await unstopped.end_started(cancel=False)
+    idle.release()
+    assert unstopped.names == []
+
+
+async def test_call_of_another_run_in_a_thread_of_a_pool_is_not_named(
+    pool: ThreadPoolExecutor,
+) -> None:
+    first, second, release = UnstoppedWork(), UnstoppedWork(), threading.Event()
+    with CodeScope(first).enter():
+        await asyncio.wrap_future(pool.submit(int))
+    with CodeScope(second).enter():
+        pool.submit(release.wait)
+    await first.end_started(cancel=False)
+    await second.end_started(cancel=False)
+    assert (first.names, second.names) == ([], ["runner"])
+    release.set()
+    await wait_until(lambda: not second.pending)
+
+
+async def test_what_a_call_of_a_pool_starts_is_named(pool: ThreadPoolExecutor) -> None:
+    unstopped, release, inner = UnstoppedWork(), threading.Event(), list[Future[bool]]()
+
+    def start() -> None:
+        inner.append(pool.submit(release.wait))
+
+    with CodeScope(unstopped).enter():
+        await asyncio.wrap_future(pool.submit(start))
+    await unstopped.end_started(cancel=False)
+    assert unstopped.names == ["runner"]
+    release.set()
+    await wait_until(lambda: not unstopped.pending)
+    assert inner[0].result()

@@ -19,12 +19,13 @@ ENDING = ("task", "tree", "popen", "exec", "shells", "fork", "command-in-thread"
 GOING_ON = {
     "insisting": "task insist",
     "to-thread": "runner",
+    "anyio": "runner",
     "in-pool": "runner",
     "process-pool": "runner",
-    "submit": "thread ThreadPoolExecutor",
+    "submit": "runner",
     "warm-submit": "runner",
     "warm-process-submit": "runner",
-    "process-submit": "thread Thread",
+    "process-submit": "runner",
     "thread": "thread beat",
     "deaf": "process sh",
 }

@@ -19,6 +19,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import anyio.to_thread
+
 from agentctl import outside_run
 
 LEDGER = os.environ["LEDGER"]
@@ -108,6 +110,11 @@ async def start_tree(tag: str, seconds: float) -> None:
 
 async def start_to_thread(tag: str, seconds: float) -> None:
     kept.append(asyncio.create_task(asyncio.to_thread(block, tag, seconds)))
+
+
+async def start_anyio(tag: str, seconds: float) -> None:
+    call = anyio.to_thread.run_sync(block, tag, seconds, abandon_on_cancel=True)
+    kept.append(asyncio.create_task(call))
 
 
 async def start_in_pool(tag: str, seconds: float) -> None:
