@@ -268,6 +268,26 @@ async def test_cancel_of_a_member_cancels_its_run(deployment: Deployment, host: 
             assert (record["cancel_requested_by"], record["cancel_reason"]) == ("ann", "enough")
 
 
+async def test_late_report_of_a_member_does_not_complete_its_run(
+    deployment: Deployment, host: Any
+) -> None:
+    """The member ends first, and its library reports while the stop reaches its run."""
+
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        member = members.start("1", "slow", "wait").run
+        stopped: Any = member.environment
+        await wait_until(lambda: stopped.begun.done())
+        stopped.stop(Ending.cancelled("system:parent", None))
+        await wait_until(lambda: stopped.has_ended)
+        stopped.root.stop(Ending.cancelled("ann", "enough"))
+        member.add_text("late")
+
+    host(script)
+    async with open_service(deployment) as service:
+        record = await start(service)
+    assert (record["status"], record["cancel_requested_by"]) == ("CANCELLED", "ann")
+
+
 async def test_failure_is_that_of_the_open_member(deployment: Deployment, host: Any) -> None:
     async def script(run: HostedRun, members: LibraryMembers) -> None:
         members.start("1", "done", "a")

@@ -111,6 +111,9 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         await runner.run(message, HostedRun(environment, runner.kind))
         await complete_members(environment)
     except LateReport:
+        if not environment.has_ended:
+            # The report was that of a member, which has ended first: the run stops, too.
+            raise
         # The agent ignored its cancellation. Without an exception its task ends with a late result.
         return
     except asyncio.CancelledError:
