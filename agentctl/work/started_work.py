@@ -105,28 +105,31 @@ class StartedWork:
         self._is_cancelled = cancel
         # What the end of the agent has ended or cancelled has its turns first.
         await _take_turns()
+        works = self._cancel_all() if cancel else set()
         await self._wait_for_generators()
         self._has_ended = True
         if cancel:
-            # A task that was cancelled with the agent has had its time.
-            works: set[asyncio.Future[Any]] = {
-                task for task in self._tasks if not task.cancelling()
-            }
-            works |= {process.ended for process in self.cancel()}
-            if works:
-                await wait_until_done(works, GRACE_SECONDS)
+            works |= self._cancel_all()
+        if works:
+            await wait_until_done(works, GRACE_SECONDS)
         self._name_rest()
         if self._is_starting():
             self._hold_late_start()
+
+    def _cancel_all(self) -> set[asyncio.Future[Any]]:
+        # A task that was cancelled with the agent has had its time.
+        tasks = {task for task in self._tasks if not task.cancelling()}
+        return tasks | {process.ended for process in self.cancel()}
 
     async def _wait_for_generators(self) -> None:
         """Wait until the generators are closed that the code of the run did not read to the end.
 
         One that is closed may leave another one. The bound is a number of turns of the event loop
-        in which none ends, not a time: on a busy machine, each turn takes longer.
+        in which none ends, not a time: on a busy machine, each turn takes longer. Of a cancelled
+        run, code that ignores the cancel may leave generators for ever.
         """
         turns = _CLOSING_TURNS
-        for _ in range(_MAXIMUM_NESTED):
+        for _ in range(_CLOSING_TURNS if self._is_cancelled else _MAXIMUM_NESTED):
             closing = {task for task in self._tasks if origins.is_closing(task)}
             if not closing or not turns:
                 return
@@ -137,7 +140,9 @@ class StartedWork:
     def cancel(self, scope: CodeScope | None = None) -> list[ChildProcess]:
         """Cancel the tasks and end the processes of a scope, or all. Return these processes."""
         for task, owner in list(self._tasks.items()):
-            if scope in (None, owner) and not task.cancelling():
+            if scope not in (None, owner) or task.cancelling():
+                continue
+            if self._has_ended or not origins.is_closing(task):
                 task.cancel()
         for call, owner in list(self._calls.items()):
             if scope in (None, owner):

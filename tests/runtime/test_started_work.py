@@ -154,6 +154,30 @@ async def test_nested_generators_end_with_their_run_on_a_busy_machine() -> None:
     assert (ended, unstopped.names) == ([3, 2, 1, 0], [])
 
 
+async def test_code_that_leaves_generators_for_ever_is_cancelled() -> None:
+    unstopped, ended = UnstoppedWork(), list[int]()
+
+    async def count() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+
+    async def leave_many() -> None:
+        for number in range(100_000):
+            async for _ in count():
+                break
+            await asyncio.sleep(0)
+            ended.append(number)
+
+    with CodeScope(unstopped).enter():
+        task = asyncio.create_task(leave_many())
+        await wait_until(lambda: ended)
+    await unstopped.end_started(cancel=True)
+    assert task.cancelled()
+    assert (unstopped.names, len(ended) < 100) == ([], True)
+
+
 async def test_generator_that_does_not_end_is_named() -> None:
     unstopped, release = UnstoppedWork(), asyncio.Event()
 

@@ -68,12 +68,17 @@ class StopServer:
 
     async def wait_for_stop(self, operations: Operations, run_id: str) -> dict[str, Any]:
         """Return the record of a run whose work has stopped."""
+        run: dict[str, Any] = {}
 
         async def has_stopped() -> bool:
-            return (await operations.get_run(run_id)).value["stopped_at"] is not None
+            run.update((await operations.get_run(run_id)).value)
+            return run["stopped_at"] is not None
 
-        await wait_until(has_stopped, 60.0)
-        return dict((await operations.get_run(run_id)).value)
+        try:
+            await wait_until(has_stopped, 60.0)
+        except AssertionError as error:
+            raise AssertionError(f"the work did not stop: {run}") from error
+        return run
 
     async def check_stop(self, operations: Operations, run_id: str, tag: str) -> dict[str, Any]:
         """Wait for the stop of a run; no work of it may have a later time. Return the record."""
