@@ -58,6 +58,7 @@ class Place:
         deleted: True if a deletion was requested: rows may be gone, and the session begun again.
         lost: True if a server was killed, declared dead, stopped, or lost its connections.
         callers: the tasks of clients that wait.
+        clients: those of them that wait for a run in the queue, in its scene.
         started: the task of each start, by the amount that its run pays.
         left: the amounts of the runs that waited in the queue when their clients left.
         repeats: the number of requests for a retry or a fork.
@@ -75,6 +76,7 @@ class Place:
     lost: bool = False
     callers: list[asyncio.Task[Any]] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
+    clients: list[asyncio.Task[str]] = field(default_factory=list)
     started: dict[int, asyncio.Task[Any] | None] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
     repeats: int = 0

@@ -139,6 +139,8 @@ async def run_schedule(schedule: Schedule, place: Place) -> Outcome:
         return outcome
     for name, _, main in began:
         outcome.results.append(_read_result(name, main, place, outcome))
+    for client in place.clients:
+        _read_result("client", client, place, outcome)
     await _judge(place, outcome)
     return outcome
 
@@ -188,7 +190,9 @@ async def _run_until_held(actor: Actor, outcome: Outcome, *, alone: bool) -> Non
         while not reached.done() and not actor.has_ended:
             if points != actor.points:
                 points, latest = actor.points, loop.time() + BLOCKED_SECONDS
-            if not alone and loop.time() >= min(latest, last):
+            # A client may wait for another run, alone or not.
+            is_quiet = actor.name == "start" and loop.time() >= latest + WAIT_SECONDS
+            if is_quiet or (not alone and loop.time() >= min(latest, last)):
                 outcome.waited = True
                 return
             open_tasks = [task for task in actor.tasks if not task.done()]
