@@ -63,6 +63,11 @@ class AgentctlError(Exception):
         self.hint = hint or command
         self.command = command
 
+    @property
+    def detail_with_cause(self) -> str:
+        """The failure and its reason in one line, for logs and findings."""
+        return self.detail if self.cause is None else f"{self.detail}: {self.cause}"
+
     def body(self) -> dict[str, object]:
         """Return the error body of the response (docs/contract.md "Errors")."""
         more = {name: getattr(self, name) for name in self.members}

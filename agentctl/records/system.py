@@ -47,8 +47,7 @@ def wrong(check: str, what: str, remedy: str | None = None) -> Finding:
 
 def from_failure(check: str, failure: AgentctlError) -> Finding:
     """Build the finding of a check that failed with an error."""
-    what = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
-    return Finding(check, "wrong", what, failure.hint)
+    return Finding(check, "wrong", failure.detail_with_cause, failure.hint)
 
 
 def from_os_error(check: str, failure: OSError) -> Finding:

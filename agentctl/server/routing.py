@@ -313,8 +313,7 @@ async def send_error_response(
         _limited_log.log("refused with 403: %s", shown.detail)
     elif isinstance(shown, Unavailable):
         # The same cause fails many requests: log it rarely.
-        text = ": ".join(filter(None, (shown.detail, shown.cause)))
-        _limited_log.log("requests fail with 503: %s", text)
+        _limited_log.log("requests fail with 503: %s", shown.detail_with_cause)
         _log.debug("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)
     elif shown.status >= 500:
         _log.warning("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)

@@ -57,6 +57,7 @@ async def test_jobs_of_a_lane_run_in_the_order_of_the_table() -> None:
     ("failure", "line"),
     [
         (errors.Unavailable("no answer"), "the job bad failed: no answer"),
+        (errors.Unavailable("no answer", cause="why"), "the job bad failed: no answer: why"),
         (ValueError("a secret"), "the job bad failed\nTraceback"),
     ],
 )

@@ -68,8 +68,7 @@ class Keyring:
             if changed:
                 self.keys = load_key_set(self._authorization, files)
         except InvalidKey as failure:
-            why = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
-            self.problem = f"{why}; the previous keys stay in use"
+            self.problem = f"{failure.detail_with_cause}; the previous keys stay in use"
             return False
         self._files, self.problem = files, None
         return changed

@@ -133,7 +133,7 @@ class Jobs:
             await job.run()
             end = "completed"
         except errors.AgentctlError as error:
-            self._rate_limited.log("the job %s failed: %s", job.name, error.detail)
+            self._rate_limited.log("the job %s failed: %s", job.name, error.detail_with_cause)
         except Exception as error:
             self._rate_limited.log("the job %s failed", job.name, cause=error)
         self.times[job.name, end].add(clock() - began)

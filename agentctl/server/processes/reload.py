@@ -172,10 +172,9 @@ class _ReloadingSupervisor(Supervisor):
             self._report(f"reload: the server process {worker.end}; the next change starts another")
 
     def _report_failure(self, failure: AgentctlError) -> None:
-        cause = f": {failure.cause}" if failure.cause else ""
         hint = f" (hint: {failure.hint})" if failure.hint else ""
         self._report(
-            f"reload failed, the previous process continues: {failure.detail}{cause}{hint}"
+            f"reload failed, the previous process continues: {failure.detail_with_cause}{hint}"
         )
 
 
