@@ -1,4 +1,4 @@
-"""Runs that wait behind another run of their session, or for a slot: scenes, operations and rules.
+"""Runs that wait for another run of their session, or for a slot: scenes, operations and rules.
 
 The truth outside of the database: the model endpoint has each model call with the amount of its
 run, which no other run of a search pays.
@@ -115,7 +115,7 @@ async def _call(place: Place) -> str:
 
 
 async def _wait_behind(place: Place) -> None:
-    """Let a client wait for a run that waits behind the earlier ones of the session."""
+    """Let a client wait for a run that waits for the earlier ones of the session."""
     client = Actor("client")
     place.actors.append(client)
     place.clients.append(client.start(_call(place), place.servers[0]))

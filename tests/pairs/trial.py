@@ -156,7 +156,7 @@ async def _wait_for_ends(place: Place, outcome: Outcome) -> bool:
         if pending:
             await _sweep(place)
             if not _live(place):
-                # A client waits for a run behind one that waits for a decision.
+                # A client waits for a run, which waits for one that needs a decision.
                 await _answer(place, await place.facts())
     return True
 
