@@ -119,8 +119,12 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
     """
     import asyncio
 
-    from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
-    from agentctl.work.start_hooks import build_loop_class
+    from agentctl.work.event_loop import (
+        build_loop_class,
+        handle_signals,
+        run_event_loop,
+        stop_signals,
+    )
 
     received: list[int] = []
 

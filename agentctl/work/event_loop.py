@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import logging
 import os
 import signal
@@ -23,14 +24,14 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from agentctl import errors
 from agentctl.work import child_processes
-from agentctl.work.run_scope import outside_run
+from agentctl.work.run_scope import current_scope, outside_run
 
 T = TypeVar("T")
 
@@ -236,6 +237,33 @@ _forking = threading.local()
 
 _open_loops: set[asyncio.AbstractEventLoop] = set()
 """Event loops of `run_event_loop` that are not closed, because some of their work did not end."""
+
+
+class _RunLoop:
+    """The part of an event loop that knows the calls of runs in separate executors."""
+
+    def run_in_executor(
+        self,
+        executor: concurrent.futures.Executor | None,
+        function: Callable[..., Any],
+        *arguments: Any,
+    ) -> asyncio.Future[Any]:
+        scope = current_scope.get()
+        if scope is None or executor is None:
+            base: Any = super()
+            default: asyncio.Future[Any] = base.run_in_executor(executor, function, *arguments)
+            return default
+        if isinstance(executor, concurrent.futures.ThreadPoolExecutor):
+            # What the function starts belongs to the run, too.
+            function = partial(contextvars.copy_context().run, function)
+        call = executor.submit(function, *arguments)
+        scope.add_call(call)
+        return asyncio.wrap_future(call, loop=cast(asyncio.AbstractEventLoop, self))
+
+
+def build_loop_class(base: type[Any]) -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return a class of event loops that know the calls of runs in executors."""
+    return cast(Callable[[], asyncio.AbstractEventLoop], type("RunLoop", (_RunLoop, base), {}))
 
 
 def run_event_loop(

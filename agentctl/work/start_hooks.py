@@ -4,9 +4,9 @@ In the code of the server, `work.run_scope.current_scope` is None, so that a tas
 a variable.
 
 - Tasks are seen by the task factory of the event loop.
-- Calls in executors are seen by the method `run_in_executor` of the loop and by `submit` of the
-  pool, and calls in threads of AnyIO by the function of its backend. The threads of pools belong to
-  no run: each executes the calls of many.
+- Calls in executors are seen by the method `run_in_executor` of the loop (`work.event_loop`) and by
+  `submit` of the pool, and calls in threads of AnyIO by the function of its backend. The threads of
+  pools belong to no run: each executes the calls of many.
 - Other threads and processes are seen by an audit hook (PEP 578), and forks by
   `os.register_at_fork`. Both execute in the thread and context that start them. Python 3.11 has no
   event for threads: there `threading.Thread.start` is wrapped.
@@ -15,7 +15,6 @@ a variable.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import os
 import subprocess
@@ -37,30 +36,6 @@ _REPORTS_THREADS = sys.version_info >= (3, 12)
 """True if Python has an audit event for the start of a thread."""
 
 _THREAD_EVENTS = ("_thread.start_new_thread", "_thread.start_joinable_thread")
-
-
-class _RunLoop:
-    """The part of an event loop that knows the calls of runs in separate executors."""
-
-    def run_in_executor(
-        self, executor: Executor | None, function: Callable[..., Any], *arguments: Any
-    ) -> asyncio.Future[Any]:
-        scope = current_scope.get()
-        if scope is None or executor is None:
-            base: Any = super()
-            default: asyncio.Future[Any] = base.run_in_executor(executor, function, *arguments)
-            return default
-        if isinstance(executor, ThreadPoolExecutor):
-            # What the function starts belongs to the run, too.
-            function = partial(contextvars.copy_context().run, function)
-        call = executor.submit(function, *arguments)
-        scope.add_call(call)
-        return asyncio.wrap_future(call, loop=cast(asyncio.AbstractEventLoop, self))
-
-
-def build_loop_class(base: type[Any]) -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return a class of event loops that know the calls of runs in executors."""
-    return cast(Callable[[], asyncio.AbstractEventLoop], type("RunLoop", (_RunLoop, base), {}))
 
 
 class _TaskFactory:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
-from agentctl.work.start_hooks import build_loop_class
+from agentctl.work.event_loop import build_loop_class
 
 KEEP_ALIVE_SECONDS = 75
 """Time until an idle connection is closed: longer than the 5 seconds of httpx and of clients that
