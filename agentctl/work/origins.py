@@ -98,7 +98,7 @@ def is_started_by_library(thread: threading.Thread, frame: FrameType | None) -> 
     return False
 
 
-def is_pool_worker(frame: FrameType | None) -> bool:
+def is_pool_process(frame: FrameType | None) -> bool:
     """Return True if the process that starts now is a worker of a pool.
 
     A pool may be shared by runs: only its calls belong to a run.
@@ -110,7 +110,7 @@ def is_pool_worker(frame: FrameType | None) -> bool:
     return False
 
 
-def is_worker(thread: threading.Thread) -> bool:
+def is_pool_thread(thread: threading.Thread) -> bool:
     """Return True for a thread of a pool, or of AnyIO, that executes the calls of many runs."""
     return (
         getattr(thread, "_target", None) is concurrent.futures.thread._worker

@@ -179,7 +179,7 @@ def _wrap_thread_start() -> None:
 
 def _add_thread(thread: threading.Thread, frame: FrameType) -> None:
     scope = current_scope.get()
-    if scope is None or origins.is_worker(thread):
+    if scope is None or origins.is_pool_thread(thread):
         return
     if not origins.is_started_by_library(thread, frame):
         scope.add_thread(thread)
@@ -194,6 +194,6 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     """Add the new process: `os.fork`, `multiprocessing`, and asyncio on uvloop end here."""
     scope = current_scope.get()
-    if scope is not None and not origins.is_pool_worker(sys._getframe(1)):
+    if scope is not None and not origins.is_pool_process(sys._getframe(1)):
         for process in child_processes.find_started_by_thread(_forks.earlier):
             scope.add_process(process)
