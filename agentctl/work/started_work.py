@@ -105,21 +105,18 @@ class StartedWork:
         self._is_cancelled = cancel
         # What the end of the agent has ended or cancelled has its turns first.
         await _take_turns()
-        works = self._cancel_all() if cancel else set()
+        # A task that was cancelled with the agent has had its time.
+        works: set[asyncio.Future[Any]] = self._cancel_tasks() if cancel else set()
         await self._wait_for_generators()
         self._has_ended = True
         if cancel:
-            works |= self._cancel_all()
+            works |= self._cancel_tasks()
+            works |= {process.ended for process in self.cancel()}
         if works:
             await wait_until_done(works, GRACE_SECONDS)
         self._name_rest()
         if self._is_starting():
             self._hold_late_start()
-
-    def _cancel_all(self) -> set[asyncio.Future[Any]]:
-        # A task that was cancelled with the agent has had its time.
-        tasks = {task for task in self._tasks if not task.cancelling()}
-        return tasks | {process.ended for process in self.cancel()}
 
     async def _wait_for_generators(self) -> None:
         """Wait until the generators are closed that the code of the run did not read to the end.
@@ -139,11 +136,7 @@ class StartedWork:
 
     def cancel(self, scope: CodeScope | None = None) -> list[ChildProcess]:
         """Cancel the tasks and end the processes of a scope, or all. Return these processes."""
-        for task, owner in list(self._tasks.items()):
-            if scope not in (None, owner) or task.cancelling():
-                continue
-            if self._has_ended or not origins.is_closing(task):
-                task.cancel()
+        self._cancel_tasks(scope)
         for call, owner in list(self._calls.items()):
             if scope in (None, owner):
                 # Only a call that waits for its turn can be cancelled.
@@ -156,6 +149,22 @@ class StartedWork:
                 self._add(process, process.ended, f"process {process.name}")
             self._repeat_cancel()
         return processes
+
+    def _cancel_tasks(self, scope: CodeScope | None = None) -> set[asyncio.Future[Any]]:
+        """Cancel the tasks of a scope, or all, and return those that were not cancelled before.
+
+        Until the end of the run, generators have the time to close.
+        """
+        tasks: set[asyncio.Future[Any]] = {
+            task
+            for task, owner in self._tasks.items()
+            if scope in (None, owner)
+            and not task.cancelling()
+            and (self._has_ended or not origins.is_closing(task))
+        }
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     def _name_rest(self) -> None:
         for task, scope in list(self._tasks.items()):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import anyio.to_thread
 import pytest
@@ -210,6 +211,31 @@ async def test_code_that_waits_gets_the_exit_code_of_an_ended_process() -> None:
     await wait_until(lambda: not unstopped.pending)
     assert process.wait(60) == -15
     assert await other.wait() == -15
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open: run on Linux")
+async def test_process_of_a_cancelled_run_gets_one_signal(tmp_path: Path) -> None:
+    """The second one lets some programs end without their cleanup."""
+    unstopped, signals = UnstoppedWork(), tmp_path / "signals"
+    line = (
+        f"trap 'echo term >> {signals}' TERM; echo ready >> {signals}; while :; do sleep 0.05; done"
+    )
+
+    async def count() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0.8 * started_work.GRACE_SECONDS)
+
+    with CodeScope(unstopped, "shell").enter():
+        process = subprocess.Popen(["/bin/sh", "-c", line])
+        await wait_until(signals.exists)
+        async for _ in count():
+            break
+    await unstopped.end_started(cancel=True)
+    await wait_until(lambda: not unstopped.pending)
+    assert process.wait(60) == -9
+    assert signals.read_text().split() == ["ready", "term"]
 
 
 @pytest.fixture
