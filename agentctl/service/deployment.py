@@ -78,7 +78,7 @@ def check_backups_of(settings: Settings, entry: Database) -> Iterator[Finding]:
     try:
         folder.check_owner(read_creation_time(source))
     except InvalidConfiguration as error:
-        yield wrong(_CHECK, f"{error.detail}: {error.cause}", error.hint or "")
+        yield wrong(_CHECK, error.detail_with_cause, error.hint or "")
     except Unavailable:
         pass  # another check reports the database
     log = "the log of the server names the reason: agentctl.backup"
