@@ -17,6 +17,7 @@ from agentctl.config.settings import Database, TlsMode
 from agentctl.store.database import Sql
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.certificates import create_certificate
+from tests.connections import serve_connections
 from tests.loops import wait_until
 from tests.postgres_server import PostgresServer, execute, run_postgres_server
 
@@ -164,26 +165,22 @@ async def tls_in_front(
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # SSLRequest: https://www.postgresql.org/docs/current/protocol-message-formats.html
-        with contextlib.suppress(OSError, EOFError):
-            assert await reader.readexactly(8) == b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
-            writer.write(b"N" if context is None else b"S")
-            if context is not None:
-                await writer.start_tls(context)
-                back, forth = await asyncio.open_unix_connection(server.socket)
-                await asyncio.gather(copy(reader, forth), copy(back, writer))
-        writer.close()
+        assert await reader.readexactly(8) == b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
+        writer.write(b"N" if context is None else b"S")
+        if context is not None:
+            await writer.start_tls(context)
+            back, forth = await asyncio.open_unix_connection(server.socket)
+            await asyncio.gather(copy(reader, forth), copy(back, writer))
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while data := await reader.read(65_536):
                 writer.write(data)
-        writer.close()
+        finally:
+            writer.close()
 
-    front = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{front.sockets[0].getsockname()[1]}"
-    finally:
-        front.close()
+    async with serve_connections(serve) as port:
+        yield f"127.0.0.1:{port}"
 
 
 def context_of(certificate: Path) -> ssl.SSLContext:

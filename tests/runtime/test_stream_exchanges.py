@@ -29,6 +29,7 @@ import pytest
 from agentctl.runtime.models import stream_transport
 from agentctl.runtime.models.stream_transport import StreamTransport
 from tests.certificates import create_certificate
+from tests.connections import serve_connections
 from tests.differential.comparison import report
 
 SEED = int(os.environ.get("AGENTCTL_TEST_SEED") or 36)
@@ -85,29 +86,24 @@ class Server:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
         connection, own = self._connections, writer.get_extra_info("socket")
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0] or 0)
-                await reader.readexactly(length)
-                _, name, case, number = head.split(b" ")[1].decode().split("/")
-                self.connection_of[name, int(case), int(number)] = connection
-                script = self.cases[int(case)][int(number)]
-                for piece in script.pieces:
-                    writer.write(piece)
-                    await writer.drain()
-                    await asyncio.sleep(TURN)
-                if script.ending == "hang":
-                    await reader.read()
-                if script.ending == "reset":
-                    linger = struct.pack("ii", 1, 0)
-                    own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                    writer.transport.abort()
-                if script.ending != "keep":
-                    break
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0] or 0)
+            await reader.readexactly(length)
+            _, name, case, number = head.split(b" ")[1].decode().split("/")
+            self.connection_of[name, int(case), int(number)] = connection
+            script = self.cases[int(case)][int(number)]
+            for piece in script.pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(TURN)
+            if script.ending == "hang":
+                await reader.read()
+            if script.ending == "reset":
+                linger = struct.pack("ii", 1, 0)
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                writer.transport.abort()
+            if script.ending != "keep":
+                break
 
 
 def chunk(data: bytes, extension: bytes = b"") -> bytes:
@@ -262,10 +258,8 @@ async def running(
     cases: list[list[Script]], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[Server, str]]:
     server = Server(cases)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
-    port = listening.sockets[0].getsockname()[1]
-    yield server, f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}"
-    listening.close()
+    async with serve_connections(server.serve, tls=tls) as port:
+        yield server, f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}"
 
 
 def describe(server: Server, case: int, outcomes: list[list[Outcome]]) -> str:

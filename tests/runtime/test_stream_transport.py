@@ -9,7 +9,7 @@ import ssl
 import struct
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,9 +22,9 @@ from agentctl.runtime.models import provider, stream_transport
 from agentctl.runtime.models.provider import build_http_client
 from agentctl.runtime.models.stream_transport import StreamTransport, _Connection
 from tests.certificates import create_certificate, serve_tls_alerts
+from tests.connections import serve_connections
 from tests.loops import wait_until
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 TLS = ssl.create_default_context()
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -61,10 +61,7 @@ class Server:
                     await asyncio.sleep(0.005)
                 if self.closes:
                     break
-        except (OSError, asyncio.IncompleteReadError):
-            pass
         finally:
-            writer.close()
             self.ended += 1
 
     @asynccontextmanager
@@ -72,13 +69,13 @@ class Server:
         self, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
     ) -> AsyncIterator[httpx2.AsyncClient]:
         """Run the server; yield a client with the transport."""
-        listening = await asyncio.start_server(self.serve, "127.0.0.1", 0, ssl=server_tls)
-        scheme, port = "https" if server_tls else "http", listening.sockets[0].getsockname()[1]
-        self.url = f"{scheme}://127.0.0.1:{port}/v1/x?a=b"
         transport = StreamTransport(client_tls or TLS)
-        async with httpx2.AsyncClient(transport=transport, timeout=60) as client:
+        async with (
+            serve_connections(self.serve, tls=server_tls) as port,
+            httpx2.AsyncClient(transport=transport, timeout=60) as client,
+        ):
+            self.url = f"{'https' if server_tls else 'http'}://127.0.0.1:{port}/v1/x?a=b"
             yield client
-        listening.close()
 
 
 async def read(client: httpx2.AsyncClient, url: str) -> list[bytes]:
@@ -374,11 +371,12 @@ async def test_lost_connection_is_not_the_end_of_a_body_without_a_length(way: st
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
     transport = StreamTransport(TLS)
-    client = httpx2.AsyncClient(transport=transport, timeout=60)
-    async with client.stream("GET", url) as response:
+    async with (
+        serve_connections(serve) as port,
+        httpx2.AsyncClient(transport=transport, timeout=60) as client,
+        client.stream("GET", f"http://127.0.0.1:{port}/") as response,
+    ):
         pieces = response.aiter_raw()
         assert await anext(pieces) == b"half"
         reading = asyncio.create_task(pieces.__anext__())
@@ -388,8 +386,6 @@ async def test_lost_connection_is_not_the_end_of_a_body_without_a_length(way: st
         arrived.set()
         with pytest.raises(httpx2.ReadError):
             await asyncio.wait_for(reading, 60)
-    await client.aclose()
-    listening.close()
 
 
 async def test_closed_response_ends_a_read_in_another_task() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import socket
 import ssl
@@ -16,6 +15,7 @@ from agentctl.config.webhooks import Webhook
 from agentctl.webhooks.attempts import Outcome, Receiver, find_problem, plan_next
 from agentctl.webhooks.signing import Signer
 from tests.certificates import create_certificate
+from tests.connections import serve_connections
 from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
 from tests.webhooks.receiver import start_receiver
 
@@ -105,24 +105,21 @@ async def test_certificate_is_verified_for_the_name(
         seen.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=own)
-    port = server.sockets[0].getsockname()[1]
     answer_lookups(monkeypatch, "127.0.0.1")
     invalid = "the certificate of the server is not valid"
-    for name, trusted, expected in (
-        ("rebound.test", True, (204, None)),
-        ("rebound.test", False, (None, invalid)),
-        ("localhost", True, (None, invalid)),
-    ):
-        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-        if trusted:
-            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        receiver = build_receiver(f"https://{name}:{port}/x", allow_private=True)
-        outcome = await send(receiver)
-        assert (outcome.status, outcome.error) == expected, name
-    server.close()
+    async with serve_connections(serve, tls=own) as port:
+        for name, trusted, expected in (
+            ("rebound.test", True, (204, None)),
+            ("rebound.test", False, (None, invalid)),
+            ("localhost", True, (None, invalid)),
+        ):
+            monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+            if trusted:
+                monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+            receiver = build_receiver(f"https://{name}:{port}/x", allow_private=True)
+            outcome = await send(receiver)
+            assert (outcome.status, outcome.error) == expected, name
     assert [b"webhook-signature: v1," in request for request in seen] == [True]
 
 
@@ -138,20 +135,13 @@ async def test_slow_or_endless_response_is_bounded() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        try:
-            while True:
-                writer.write(b"x" * 65_536)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
+        while True:
+            writer.write(b"x" * 65_536)
+            await writer.drain()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    outcome = await send(build_receiver(f"http://127.0.0.1:{port}/", allow_private=True))
+    async with serve_connections(serve) as port:
+        outcome = await send(build_receiver(f"http://127.0.0.1:{port}/", allow_private=True))
     assert (outcome.status, outcome.error) == (200, None)
-    server.close()
 
 
 def test_schedule_has_ten_attempts_and_respects_the_response() -> None:
@@ -190,14 +180,11 @@ async def test_endless_response_is_read_up_to_its_bound(
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
         writer.write(start)
-        with contextlib.suppress(ConnectionError):
-            while True:
-                writer.write(piece * 10)
-                await writer.drain()
-        writer.close()
+        while True:
+            writer.write(piece * 10)
+            await writer.drain()
 
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        port = server.sockets[0].getsockname()[1]
+    async with serve_connections(answer) as port:
         receiver = build_receiver(f"http://127.0.0.1:{port}/", allow_private=True)
         async with measure_steps() as longest:
             assert await send(receiver) == expected

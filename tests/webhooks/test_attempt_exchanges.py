@@ -18,6 +18,7 @@ import pytest
 from agentctl.config.webhooks import Webhook
 from agentctl.webhooks.attempts import LONGEST_WAIT, Outcome, Receiver
 from agentctl.webhooks.signing import Signer
+from tests.connections import serve_connections
 from tests.differential.comparison import report
 from tests.runtime.test_stream_exchanges import Script, Server, chunk, running
 
@@ -148,10 +149,8 @@ async def test_status_counts_without_the_end_of_the_body(
         writer.write(b"HTTP/1.1 %d X\r\nRetry-After: 7\r\n%b" % (status, body))
         if not ends:
             await reader.read()
-        writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        port = server.sockets[0].getsockname()[1]
+    async with serve_connections(answer) as port:
         outcome = await attempt(f"http://127.0.0.1:{port}/")
     error = None if status == 200 else f"the server responds with {status}"
     assert outcome == Outcome(status, error, 7.0 if status == 503 else 0.0)
@@ -161,9 +160,7 @@ async def test_server_without_tls_has_no_invalid_certificate() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        port = server.sockets[0].getsockname()[1]
+    async with serve_connections(answer) as port:
         outcome = await attempt(f"https://127.0.0.1:{port}/")
     assert (outcome.error or "").startswith("the TLS connection failed")
