@@ -10,20 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import signal
 import threading
-from collections.abc import Iterable
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 KILL_SECONDS = 2.0
 """Time from the SIGTERM for a process to its SIGKILL."""
 
 MAXIMUM_DESCENDANTS = 1_000
-"""Number of descendants of a process that are ended with it."""
+"""Number of descendants of the processes of a run that are ended with them."""
 
-_open: set[ChildProcess] = set()
+_STOP_SECONDS = 1.0
+"""Time that SIGSTOP has to stop processes; those that wait for a device may take longer."""
+
+_LOOK_SECONDS = 0.001
+
+_open: dict[KnownProcess, ChildProcess] = {}
 """The processes that are watched and have not ended."""
 
 
@@ -42,14 +47,28 @@ class ChildProcess:
         ended: done when the process has ended. Belongs to one event loop.
     """
 
-    def __init__(self, pid: int, descriptor: int) -> None:
-        self.pid = pid
-        self.name = _read_file(f"/proc/{pid}/comm").strip() or "process"
-        self._descriptor = descriptor
+    def __init__(self, identity: KnownProcess, descriptor: int) -> None:
+        self.name = _read_file(f"/proc/{identity.pid}/comm").strip() or "process"
+        self._identity, self._descriptor = identity, descriptor
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(descriptor, self._on_end)
-        _open.add(self)
+        _open[identity] = self
+
+    def is_stopped(self) -> bool:
+        """Return True if no thread of the process executes."""
+        threads = _list_threads(self._identity.pid)
+        states = (_read_fields(f"{thread}/stat")[:1] for thread in threads)
+        return all(state in ([], ["T"], ["t"], ["Z"], ["X"]) for state in states)
+
+    def open_children(self) -> Iterator[ChildProcess]:
+        """Watch the child processes."""
+        for thread in _list_threads(self._identity.pid):
+            for text in _read_file(f"{thread}/children").split():
+                identity = _identify(int(text))
+                child = open_process(identity) if identity is not None else None
+                if child is not None:
+                    yield child
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, unless the process has ended."""
@@ -60,7 +79,7 @@ class ChildProcess:
     def _on_end(self) -> None:
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
-        _open.discard(self)
+        _open.pop(self._identity, None)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -74,15 +93,17 @@ def find_started_by_thread(known: Iterable[int] = ()) -> list[KnownProcess]:
 
 def open_process(process: KnownProcess) -> ChildProcess | None:
     """Watch a process; return None if it has ended, or if this system cannot watch processes."""
+    if process in _open:
+        return _open[process]
     try:
         descriptor = os.pidfd_open(process.pid)
     except (OSError, AttributeError):
         return None
     # Read after the descriptor was opened: now the number belongs to the same process.
-    if _identify(process.pid) != process or select.select([descriptor], [], [], 0)[0]:
+    if _identify(process.pid) != process:
         os.close(descriptor)
         return None
-    return ChildProcess(process.pid, descriptor)
+    return ChildProcess(process, descriptor)
 
 
 def identify_child(pid: int) -> KnownProcess | None:
@@ -94,64 +115,117 @@ def is_running(process: KnownProcess) -> bool:
     return _identify(process.pid) == process
 
 
-def open_descendants(process: ChildProcess) -> list[ChildProcess]:
-    """Watch the processes below a process, such as the commands of a shell."""
-    found: list[ChildProcess] = []
-    waiting = [process.pid]
-    while waiting and len(found) < MAXIMUM_DESCENDANTS:
-        for pid in _list_children(waiting.pop()):
-            identity = _identify(pid)
-            child = open_process(identity) if identity is not None else None
-            if child is not None:
-                found.append(child)
-                waiting.append(pid)
-    return found
+class _Tree:
+    """Processes and their descendants, all of which are stopped before one gets a signal.
+
+    While a process continues, it may start another one, which is not found later: after the end of
+    its parent it is a child of process 1.
+
+    Args:
+        on_found: called with each process.
+    """
+
+    def __init__(
+        self, tops: Iterable[ChildProcess], on_found: Callable[[ChildProcess], object]
+    ) -> None:
+        self.found: dict[ChildProcess, None] = {}
+        self._stopping: list[ChildProcess] = []
+        self._on_found, self._deadline = on_found, time.monotonic() + _STOP_SECONDS
+        self._stop([top for top in tops if not top.ended.done()])
+        self._maximum = len(self.found) + MAXIMUM_DESCENDANTS
+
+    def is_stopped(self) -> bool:
+        """Stop the processes that are new; return True if there are none, or no time is left."""
+        while self._stopping:
+            self._stopping = [each for each in self._stopping if not each.is_stopped()]
+            if self._stopping:
+                return time.monotonic() > self._deadline
+            # All are read again: a list that is read while children end may lack some (proc(5)).
+            children = (child for process in self.found for child in process.open_children())
+            unknown = dict.fromkeys(child for child in children if child not in self.found)
+            self._stop(list(islice(unknown, self._maximum - len(self.found))))
+        return True
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to all processes, and let them continue."""
+        for each in (number, signal.SIGCONT):
+            for process in self.found:
+                process.send(each)
+
+    def _stop(self, new: list[ChildProcess]) -> None:
+        for process in new:
+            process.send(signal.SIGSTOP)
+            self._on_found(process)
+        self.found.update(dict.fromkeys(new))
+        self._stopping = new
 
 
-def terminate(processes: Iterable[ChildProcess]) -> None:
-    """Send SIGTERM to processes, and SIGKILL after `KILL_SECONDS` to those that go on."""
-    listed = list(processes)
-    for process in listed:
-        process.send(signal.SIGTERM)
-    if listed:
-        asyncio.get_running_loop().call_later(KILL_SECONDS, _kill, listed)
+def terminate(
+    processes: Iterable[ChildProcess], on_found: Callable[[ChildProcess], object] = lambda _: None
+) -> list[ChildProcess]:
+    """Send SIGTERM to processes and their descendants; return those that are known at once.
+
+    Those that go on, and what they have started meanwhile, get SIGKILL after `KILL_SECONDS`.
+
+    Args:
+        on_found: called with each process before one of them gets a signal.
+    """
+    loop = asyncio.get_running_loop()
+
+    def send(tree: _Tree, number: signal.Signals) -> None:
+        if not tree.is_stopped():
+            loop.call_later(_LOOK_SECONDS, send, tree, number)
+            return
+        tree.send(number)
+        if number == signal.SIGTERM:
+            loop.call_later(KILL_SECONDS, kill, tree)
+
+    def kill(tree: _Tree) -> None:
+        if left := [process for process in tree.found if not process.ended.done()]:
+            send(_Tree(left, on_found), signal.SIGKILL)
+
+    tree = _Tree(processes, on_found)
+    if tree.found:
+        send(tree, signal.SIGTERM)
+    return list(tree.found)
 
 
 def terminate_all() -> set[asyncio.Future[None]]:
-    """Send SIGTERM to all watched processes; return the futures of their ends."""
-    for process in (listed := list(_open)):
-        process.send(signal.SIGTERM)
-    return {process.ended for process in listed}
+    """Send SIGTERM to all watched processes and their descendants; return their ends."""
+    return {process.ended for process in terminate(_open.values())}
 
 
 def kill_all() -> None:
-    """Send SIGKILL to all watched processes, at the end of this process."""
-    _kill(list(_open))
+    """Send SIGKILL to all watched processes and their descendants, at the end of this process."""
+    tree = _Tree(_open.values(), lambda _: None)
+    while not tree.is_stopped():
+        time.sleep(_LOOK_SECONDS)
+    tree.send(signal.SIGKILL)
 
 
-def _kill(processes: Iterable[ChildProcess]) -> None:
-    for process in processes:
-        process.send(signal.SIGKILL)
-
-
-def _list_children(pid: int) -> list[int]:
+def _list_threads(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-        texts = (_read_file(f"{thread}/children") for thread in threads)
-        return [int(number) for text in texts for number in text.split()]
+        folder = f"/proc/{pid}/task"
+        return [f"{folder}/{name}" for name in os.listdir(folder)]  # noqa: PTH208 (a tenth)
     return []
 
 
 def _identify(pid: int, parent: int | None = None) -> KnownProcess | None:
-    # The name of the program is in parentheses and may contain anything.
-    fields = _read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = _read_fields(f"/proc/{pid}/stat")
     if len(fields) < 20 or fields[0] in ("Z", "X") or parent not in (None, int(fields[1])):
         return None
     return KnownProcess(pid, int(fields[19]))
 
 
+def _read_fields(path: str) -> list[str]:
+    """Return the fields of a file `stat` from the state of the process on."""
+    # The name of the program is in parentheses and may contain anything.
+    return _read_file(path).rpartition(")")[2].split()
+
+
 def _read_file(path: str) -> str:
     try:
-        return Path(path).read_text("utf-8", errors="replace")
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (a third of the time)
+            return file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""

@@ -60,7 +60,6 @@ class StartedWork:
         self._calls: dict[Future[Any], CodeScope] = {}
         self._threads: list[tuple[weakref.ref[threading.Thread], CodeScope]] = []
         self._processes: list[tuple[StartedProcess, CodeScope]] = []
-        self._open: dict[KnownProcess, ChildProcess] = {}
         self._named: dict[Any, asyncio.Future[Any]] = {}
         self._has_ended = self._is_cancelled = False
         # True while a repetition is scheduled.
@@ -141,14 +140,14 @@ class StartedWork:
             if scope in (None, owner):
                 # Only a call that waits for its turn can be cancelled.
                 call.cancel()
-        processes = [each for each, owner in self._open_processes() if scope in (None, owner)]
-        processes += [each for top in processes for each in child_processes.open_descendants(top)]
-        child_processes.terminate(processes)
         if self._is_cancelled:
-            for process in processes:
-                self._add(process, process.ended, f"process {process.name}")
             self._repeat_cancel()
-        return processes
+        tops = (each for each, owner in self._open_processes() if scope in (None, owner))
+        return child_processes.terminate(tops, self._name_cancelled)
+
+    def _name_cancelled(self, process: ChildProcess) -> None:
+        if self._is_cancelled:
+            self._add(process, process.ended, f"process {process.name}")
 
     def _cancel_tasks(self, scope: CodeScope | None = None) -> set[asyncio.Future[Any]]:
         """Cancel the tasks of a scope, or all, and return those that were not cancelled before.
@@ -240,11 +239,8 @@ class StartedWork:
     def _open_processes(self) -> Iterator[tuple[ChildProcess, CodeScope]]:
         for started, scope in self._processes:
             identity = _identify(started)
-            process = None
-            if identity is not None:
-                process = self._open.get(identity) or child_processes.open_process(identity)
-            if identity is not None and process is not None:
-                self._open[identity] = process
+            process = None if identity is None else child_processes.open_process(identity)
+            if process is not None:
                 yield process, scope
 
     def _poll_threads(self) -> None:

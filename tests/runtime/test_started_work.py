@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import os
 import queue
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -214,6 +218,23 @@ async def test_code_that_waits_gets_the_exit_code_of_an_ended_process() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open: run on Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open: run on Linux")
+async def test_process_is_ended_next_to_more_than_a_thousand_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    unstopped = UnstoppedWork()
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(1_100):
+                stack.enter_context(open(os.devnull))  # noqa: PTH123
+            with CodeScope(unstopped).enter():
+                process = await asyncio.create_subprocess_exec("sleep", "600")
+            await unstopped.end_started(cancel=True)
+            assert await process.wait() == -signal.SIGTERM
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 async def test_process_of_a_cancelled_run_gets_one_signal(tmp_path: Path) -> None:
     """The second one lets some programs end without their cleanup."""
     unstopped, signals = UnstoppedWork(), tmp_path / "signals"

@@ -82,6 +82,22 @@ async def test_process_that_a_thread_starts_during_the_cancel_is_ended(server: S
         await server.check_cancel(operations, "function slow-popen")
 
 
+@pytest.mark.parametrize("form", ["spawning", "deaf-spawning"])
+async def test_processes_that_a_process_starts_during_the_cancel_are_ended(
+    server: StopServer, form: str
+) -> None:
+    async def check(number: str) -> None:
+        run_id, tag = await start_run(operations, "function", form=form)
+        await server.wait_for_work(tag)
+        await asyncio.sleep(int(number) / 100)
+        await cancel_run(operations, "function", run_id)
+        await server.wait_for_stop(operations, run_id)
+        assert find_processes(tag) == []
+
+    async with server.connect() as operations:
+        await check_each(check, "01234")
+
+
 async def test_work_that_a_completed_run_leaves_is_named(server: StopServer) -> None:
     async def check(form: str) -> None:
         run_id, tag = await start_run(operations, "function", form=form, leave=True)

@@ -92,6 +92,14 @@ def build_shell_line(tag: str, seconds: float) -> str:
     )
 
 
+def build_spawning_line(tag: str, pause: str) -> str:
+    """Return a command that starts a hundred commands, each of which lasts half a minute."""
+    return (
+        f"echo {tag} $(date +%s%6N) >> '{LEDGER}'; i=0; while [ $i -lt 100 ]; do i=$((i+1));"
+        f" (sleep 30; : {tag}) & {pause} done; wait"
+    )
+
+
 def shell(line: str) -> list[str]:
     return ["/bin/sh", "-c", line]
 
@@ -203,6 +211,15 @@ async def start_shells(tag: str, seconds: float) -> None:
 async def start_deaf(tag: str, seconds: float) -> None:
     line = f"trap '' TERM; {build_shell_line(tag, seconds)}"
     kept.append(await asyncio.create_subprocess_exec(*shell(line)))
+
+
+async def start_spawning(tag: str, seconds: float) -> None:
+    kept.append(subprocess.Popen(shell(build_spawning_line(tag, pause=""))))
+
+
+async def start_deaf_spawning(tag: str, seconds: float) -> None:
+    line = f"trap '' TERM; {build_spawning_line(tag, pause='sleep 0.1;')}"
+    kept.append(subprocess.Popen(shell(line)))
 
 
 async def start_fork(tag: str, seconds: float) -> None:
