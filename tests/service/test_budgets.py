@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -25,11 +26,13 @@ from agentctl.runs.life.budgets import find_period
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import quotas
 from tests.commands import run_command
+from tests.conditions import wait_for
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.periods import DAY, wait_for_rest
 from tests.postgres import postgres_schemas
+from tests.process import serve_config
 from tests.service.callers import ALL, admin, open_service
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
@@ -40,6 +43,17 @@ CALL = '{"a": 1, "b": 2}'
 
 CODE = """
 import asyncio
+from pathlib import Path
+
+import agentctl
+
+
+@agentctl.tool(idempotent=True)
+async def wait_for_file(name: str) -> str:
+    Path("begun").touch()
+    while not Path(name).exists():
+        await asyncio.sleep(0.05)
+    return "found"
 
 
 async def spend(message, context):
@@ -362,6 +376,69 @@ async def test_queued_run_is_checked_when_it_begins(
         failed = first if first["status"] == "ERROR" else second
         assert failed["error"]["code"] == "BUDGET_EXCEEDED"
         assert failed["total_tokens"] in (None, 0)
+
+
+WAITING = """
+[[agents]]
+id = "asks"
+model = "tool-add"
+tools = ["world_tools:add"]
+approve = { add = "user" }
+
+[[models]]
+id = "waits"
+provider = "openai"
+model = "tool:wait_for_file"
+base_url = "URL"
+
+[[agents]]
+id = "waits"
+durable = true
+model = "waits"
+tools = ["spending:wait_for_file"]
+"""
+
+
+def test_runs_that_wait_count_and_go_on_when_the_budget_is_used_up(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    waiting = WAITING.replace("URL", model_endpoint.base_url)
+    deployment = deploy(tmp_path, model_endpoint, waiting + budget(per="user", tokens=1))
+    scopes, adding = (*ALL, "usage:read"), {"message": CALL, "stream": False}
+
+    with (
+        serve_config(deployment.path) as server,
+        deployment.client(server.url, "ann", *scopes) as ann,
+    ):
+        lasting = {"message": '{"name": "go"}', "background": True, "stream": False}
+        lasting_id = ann.post("/agents/waits/runs", json=lasting).json()["run_id"]
+        wait_for((tmp_path / "begun").exists)
+        paused = ann.post("/agents/asks/runs", json=adding).json()
+        assert paused["status"] == "PAUSED"
+        assert ann.get("/budgets").json()[0]["live"] == paused["total_tokens"] > 0
+        for _ in range(3):
+            refused = ann.post("/agents/asks/runs", json=adding)
+            assert (refused.status_code, refused.json()["error_code"]) == (429, "BUDGET_EXCEEDED")
+        assert len(model_endpoint.requests("tool:add")) == 1
+        server.stop(signal.SIGKILL)
+
+    (tmp_path / "go").touch()
+    with (
+        serve_config(deployment.path) as server,
+        deployment.client(server.url, "ann", *scopes) as ann,
+    ):
+        find_end = lambda: ann.get(f"/runs/{lasting_id}").json()  # noqa: E731
+        ended = wait_for(lambda: (run := find_end())["finished_at"] and run)
+        assert (ended["status"], ended["content"]) == ("COMPLETED", "found"), ended["error"]
+        (asked,) = paused["approvals"]
+        ruling = {name: asked[name] for name in ("approval_id", "arguments_hash")}
+        body = {"decisions": [{**ruling, "decision": "approve"}], "stream": False}
+        run = ann.post(f"/agents/asks/runs/{paused['run_id']}/continue", json=body).json()
+        assert (run["status"], run["content"]) == ("COMPLETED", "3"), run["error"]
+        used = ended["total_tokens"] + run["total_tokens"]
+        (row,) = ann.get("/budgets").json()
+        assert (row["live"], row["used"]) == (0, used)
 
 
 async def test_live_run_reports_its_exact_cost(

@@ -233,7 +233,7 @@ class Budgets:
         """Report what a run has used, and check that it may call a model.
 
         Args:
-            all_budgets: True if its work begins: that of a member, or of a run that has waited.
+            all_budgets: True if its work begins: that of a member, or of a run that was queued.
                 Otherwise only budgets that stop runs count.
 
         Raises:
@@ -261,12 +261,15 @@ class Budgets:
             if _exceeds(budget, used):
                 raise ExecutionError("BUDGET_EXCEEDED", describe_exceeded(budget, period))
 
-    async def _report(self, run: ChargedRun) -> str | None:
-        """Store what a run has used. Return a model whose price is not known, or None."""
+    async def measure(self, run: ChargedRun) -> tuple[int, int, str | None]:
+        """Return the tokens and the cost of a run so far, and a model whose price is not known.
+
+        Without a budget for its component all are 0.
+        """
         metrics = run.transcript.metrics
         cost, unpriced, tokens = 0, None, metrics["total_tokens"] or 0
-        if not tokens:
-            return None
+        if not tokens or not self._find(run.component):
+            return 0, 0, None
         if any(budget.cost is not None for budget in self.budgets):
             of_models = run.transcript.model_metrics or {
                 run.transcript.spans.first_model or "": metrics
@@ -277,6 +280,13 @@ class Budgets:
                 if found is None and counts["total_tokens"]:
                     unpriced = model or "of an agent in code"
                 cost += found or 0
+        return tokens, cost, unpriced
+
+    async def _report(self, run: ChargedRun) -> str | None:
+        """Store what a run has used. Return a model whose price is not known, or None."""
+        tokens, cost, unpriced = await self.measure(run)
+        if not tokens:
+            return None
         database = run.database
         await retry_while_unavailable(
             lambda: database.write(quotas.report(run.spec.run_id, tokens, cost)),

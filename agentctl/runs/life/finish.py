@@ -131,7 +131,7 @@ async def store_pause(
     """
     await _end_stream(run)
     try:
-        prepared = prepare_pause(run, pause, settings)
+        prepared = replace(prepare_pause(run, pause, settings), used=await run.measure_usage())
     except TypeError:
         _log.exception("run %s: its state at the pause has no JSON form", run.run_id)
         return _STATE_REJECTED

@@ -38,6 +38,7 @@ from agentctl.store.repositories import (
     approvals,
     events,
     queue,
+    quotas,
     run_reads,
     runs,
     sessions,
@@ -59,13 +60,18 @@ PauseOutcome = Literal["paused", "continues", "cancelled", "full", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class PreparedPause:
-    """Everything that the transaction of a pause writes."""
+    """Everything that the transaction of a pause writes.
+
+    Attributes:
+        used: tokens and cost for budgets. No check reports them while the run waits.
+    """
 
     values: RunPause
     rows: Sequence[ApprovalRow]
     checkpoint: Checkpoint
     event: tuple[str, bytes]
     batch: events.Batch | None
+    used: tuple[int, int] = (0, 0)
 
 
 def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPause:
@@ -180,6 +186,8 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  
     yield from approvals.keep_checkpoint(prepared.checkpoint)
     if (batch := prepared.batch) is not None:
         yield from events.append_batch(run.run_id, *batch[1:])
+    if any(prepared.used):
+        yield from quotas.report(run.run_id, *prepared.used)
 
     values = prepared.values
     # The approvals of members may have been decided while the root was RUNNING. The last decision

@@ -198,6 +198,11 @@ class LiveRun:
         return self.requested_end is not None or self.has_ended
 
     @property
+    def goes_on(self) -> bool:
+        """True if an earlier leg has done a part of its work."""
+        return self.leg is not None or bool(self._start.steps)
+
+    @property
     def is_paused(self) -> bool:
         """True once the leg has ended with a pause."""
         return self.ended.done() and isinstance(self.ended.result(), Pause)
@@ -294,6 +299,10 @@ class LiveRun:
 
     async def begin_model_call(self) -> None:
         await self._budgets.check(self)
+
+    async def measure_usage(self) -> tuple[int, int]:
+        """Return the tokens and the cost that count for budgets while it waits; 0 without one."""
+        return (await self._budgets.measure(self))[:2]
 
     def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
         if not self.has_ended:

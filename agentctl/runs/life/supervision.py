@@ -291,7 +291,7 @@ class Supervision:
             return
         if run.parent is None:
             await self._starts.wait_for_earlier()
-        await self._budgets.check(run, all_budgets=True)
+        await self._budgets.check(run, all_budgets=not run.goes_on)
         if run.spec.purpose is None and run.leg is None:
             # A workflow has no messages; its steps share the state.
             if run.component.kind != "workflow" and (size := run.state.measure_damage()):
