@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -140,11 +141,15 @@ class Conversations:
         self.random = random.Random(seed)
         self.ended: list[dict[str, Any]] = []
         self.number = 0
+        self._next: list[Callable[[], Awaitable[None]]] = []
 
     async def take_step(self) -> None:
-        choices = [self.talk, self.talk, self.plan, self.ask, self.draft, self.delegate]
-        choices += [self.cancel, self.repeat, self.repeat, self.pack]
-        await self.random.choice(choices)()
+        """Take each kind of step once or twice, in a random order, before the next round."""
+        if not self._next:
+            self._next = [self.talk, self.talk, self.plan, self.ask, self.draft, self.delegate]
+            self._next += [self.cancel, self.repeat, self.repeat, self.pack]
+            self.random.shuffle(self._next)
+        await self._next.pop()()
 
     async def start(
         self, component: str, message: str, kind: ComponentKind = "agent", **more: Any
@@ -218,6 +223,8 @@ class Conversations:
 
     async def cancel(self) -> None:
         agent = self.random.choice(HANGING)
+        # The call of the run before may be open for a moment after its cancel.
+        await wait_until(lambda: not self.endpoint.open_calls())
         run = await self.start(agent, self.name(), background=True)
         await wait_until(self.endpoint.open_calls)
         await self.operations.cancel_run(
