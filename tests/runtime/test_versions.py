@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import json
 import os
 import shutil
@@ -191,6 +193,27 @@ def test_configuration_of_a_version_has_names_and_no_secrets(project: Project) -
     }  # fmt: skip
     for secret in ("KEY", "127.0.0.1", str(project.folder)):
         assert secret not in found.configuration
+
+
+def test_version_is_the_same_if_another_thread_parses_meanwhile(project: Project) -> None:
+    before = project.versions()
+    collisions = []
+
+    def collide(phase: str, info: dict[str, int]) -> None:
+        # The collector runs within a parse: where other threads get their turn, too.
+        if not collisions and sys._getframe(1).f_code is ast.parse.__code__:
+            collisions.append(phase)
+            ast.parse("A = 1")
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(collide)
+    gc.set_threshold(5)
+    try:
+        assert project.versions() == before
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(collide)
+    assert collisions
 
 
 def test_unusable_code_has_no_version(project: Project) -> None:

@@ -107,7 +107,11 @@ def _read_files(module_name: str, file: Path) -> dict[str, str]:
 def _list_imports(text: bytes, package: tuple[str, ...]) -> Iterator[str]:
     """Yield the absolute names of the modules that a file of a package may import."""
     try:
-        tree = ast.parse(text)
+        try:
+            tree = ast.parse(text)
+        except SystemError:
+            # CPython before 3.11.9, if another thread parses meanwhile (gh-106905).
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return
     for node in ast.walk(tree):
