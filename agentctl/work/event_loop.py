@@ -303,6 +303,7 @@ def run_event_loop(
                 _log.error("a tool stopped the event loop, which continues")
     finally:
         if loop.run_until_complete(_end_remaining_work()):
+            loop.set_exception_handler(_report_at_end)
             runner.close()
             _open_loops.discard(loop)
 
@@ -442,6 +443,18 @@ async def _end_remaining_work() -> bool:
     # Each run has logged what did not end; at the terminal of a command this is not repeated.
     _log.info("the process ends although work of its tools continues")
     return False
+
+
+def _report_at_end(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report an error of the end of an event loop.
+
+    asyncio closes the generators that the code of runs has left all at once. One that closes
+    another one fails then, because that one closes already.
+    """
+    if "asyncgen" in context:
+        _log.info("a generator that a run has left did not close: %s", context.get("exception"))
+    else:
+        loop.default_exception_handler(context)
 
 
 def finish_process(code: int) -> None:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
 
 from agentctl.work.event_loop import run_event_loop
 
@@ -26,3 +31,31 @@ def test_system_exit_at_a_time_limit_does_not_end_the_loop() -> None:
         return "went on"
 
     assert run_event_loop(work()) == "went on"
+
+
+def test_generators_that_close_each_other_end_the_loop_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    closed = []
+
+    async def read() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0.01)
+            closed.append("read")
+
+    async def pass_on() -> AsyncIterator[int]:
+        async with contextlib.aclosing(read()) as parts:
+            async for part in parts:
+                yield part
+
+    async def work() -> AsyncIterator[int]:
+        parts = pass_on()
+        await anext(parts)
+        return parts
+
+    with caplog.at_level(logging.INFO):
+        run_event_loop(work())
+    assert closed == ["read"]
+    assert [record.exc_info for record in caplog.records] == [None]
