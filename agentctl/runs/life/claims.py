@@ -241,7 +241,8 @@ class LegClaims:
             component = await self._versions.choose(database, state)
             if component is None:
                 return None
-            with self._host.held_slots:
+            self._host.held_slots += 1
+            try:
                 await self._worker.register()
                 version = find_version(self._catalog, component)
                 claimed = await self._claim_leg(database, run_id, version)
@@ -260,6 +261,8 @@ class LegClaims:
                     run.stop(ending)
                 self._host.execute_leg(run, claimed)
                 return run
+            finally:
+                self._host.held_slots -= 1
         finally:
             self._claiming.discard(run_id)
 

@@ -87,19 +87,23 @@ class Worker:
         self._ended = threading.Event()
         self._rate_limited = RateLimitedLog(_log)
 
-    async def register(self) -> None:
+    async def register(self) -> str:
         """Take the lock, write the row and start the heartbeat, unless that is done already.
+
+        Returns:
+            The id of the worker.
 
         Raises:
             Unavailable: the database does not accept the row, or the process shuts down.
         """
         if self._thread is not None:
-            return
+            return self.id
         if self._ended.is_set():
             raise errors.Unavailable("The server is shutting down")
         if self._registration is None or self._registration.done():
             self._registration = self._tasks.start(self._register())
         await asyncio.shield(self._registration)
+        return self.id
 
     async def _register(self) -> None:
         database = self._databases.system
