@@ -162,7 +162,8 @@ class LiveRun:
         self.stop_requested: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[LegEnd] = loop.create_future()
         self.transcript = start.transcript
-        self.transcript.stop = StopTexts(spec.stop, self.complete)
+        if spec.stop:
+            self.transcript.stop = StopTexts(spec.stop, self.complete)
         self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
         self._start = start
         self._changed_at = 0

@@ -186,7 +186,10 @@ class HostedRun:
             origin: further fields of the event (docs/contract.md "Events").
         """
         if delta := self._accept_text(delta):
-            self.transcript.stop.take(delta, partial(self._add_accepted, origin))
+            if self.transcript.stop is None:
+                self._add_accepted(origin, delta)
+            else:
+                self.transcript.stop.take(delta, partial(self._add_accepted, origin))
 
     def _add_accepted(self, origin: Mapping[str, str] | None, delta: str) -> None:
         if not self.transcript.is_answering:

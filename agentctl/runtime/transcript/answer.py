@@ -69,13 +69,11 @@ class StopTexts:
     or the end of the answer, decides.
 
     Args:
-        texts: the stop texts; empty for a run without any.
+        texts: the stop texts.
         complete: completes the run; it raises asyncio.CancelledError.
     """
 
-    def __init__(
-        self, texts: Sequence[str] = (), complete: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, texts: Sequence[str], complete: Callable[[], None]) -> None:
         self._texts = texts
         self._complete = complete
         self._held = ""
@@ -87,12 +85,8 @@ class StopTexts:
         Raises:
             asyncio.CancelledError: the answer has reached a stop text.
         """
-        if not self._texts:
-            add(piece)
-            return
         text, self._held, self._add = self._held + piece, "", add
-        before = self.cut(text)
-        if before is not None:
+        if (before := self.cut(text)) != text:
             _add_some(before, add)
             self._complete()
             return
@@ -107,10 +101,10 @@ class StopTexts:
         if self._add is not None:
             _add_some(text, self._add)
 
-    def cut(self, text: str) -> str | None:
-        """Return the text before the first stop text; None if there is none in it."""
+    def cut(self, text: str) -> str:
+        """Return the text before the first stop text in it; all of it without one."""
         found = [at for each in self._texts if (at := text.find(each)) >= 0]
-        return text[: min(found)] if found else None
+        return text[: min(found, default=len(text))]
 
     def _count_held(self, text: str) -> int:
         """Return the length of the longest end of a text that begins a stop text."""

@@ -222,12 +222,14 @@ class Conversation:
 
     def add_text(self, text: str) -> None:
         """Add text of the model to the answer, and publish it."""
-        self._check_room(text)
-        if not (text := replace_unstorable(text)):
+        if not (text := self._accept_text(text)):
             return
         self._reserve(len(text.encode()))
         self.has_answer_begun = True
-        self._transcript.stop.take(text, self._add_accepted)
+        if self._transcript.stop is None:
+            self._add_accepted(text)
+        else:
+            self._transcript.stop.take(text, self._add_accepted)
 
     def _add_accepted(self, text: str) -> None:
         self._transcript.extend_answer(text)
@@ -238,8 +240,7 @@ class Conversation:
 
     def add_thinking(self, text: str) -> None:
         """Add text to the thinking of the run, which is not part of its content, and publish it."""
-        self._check_room(text)
-        if not (text := replace_unstorable(text)):
+        if not (text := self._accept_text(text)):
             return
         delta = _SEPARATOR + text if self._separates_thinking else text
         self._separates_thinking = False
@@ -265,8 +266,8 @@ class Conversation:
 
     def set_answer(self, text: str) -> None:
         """Make the answer of a member the answer and the content of this run, and publish it."""
-        before = self._transcript.stop.cut(text)
-        text = text if before is None else before
+        if self._transcript.stop is not None:
+            text = self._transcript.stop.cut(text)
         self._transcript.add_answer(text)
         self._needs_separator = False
         self._transcript.replace_content(text)
@@ -486,10 +487,11 @@ class Conversation:
         self._transcript.add_content(delta)
         self.context.emit(events.Content(delta))
 
-    def _check_room(self, text: str) -> None:
-        """Refuse a text that cannot fit before any work on it."""
+    def _accept_text(self, text: str) -> str:
+        """Return a text so that it can be stored; refuse one that cannot fit before that work."""
         if self._kept_bytes + len(text) > self.context.limits.run_bytes:
             self._reserve(len(text))
+        return replace_unstorable(text)
 
     def _reserve(self, size: int) -> None:
         self._kept_bytes += size

@@ -64,7 +64,7 @@ class Transcript:
         output: the structured result as a JSON value; None for none.
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         requests: what its models were shown.
-        stop: cuts the texts of its answers at its stop texts.
+        stop: cuts the texts of its answers at its stop texts; None for a run without any.
         size: the bytes of its texts and results, as far as the run counts them.
         left_out: the omissions of stored data that is damaged.
         room: tokens of the context window without those of an answer; 0 if not known.
@@ -82,7 +82,7 @@ class Transcript:
         self.spans = Spans()
         self.causes = Causes()
         self.requests = Requests()
-        self.stop = StopTexts()
+        self.stop: StopTexts | None = None
         self.size = 0
         self.left_out: list[dict[str, Any]] = []
         self._messages: list[dict[str, Any]] = []
@@ -372,7 +372,8 @@ class Transcript:
         Args:
             finish_reason: see docs/contract.md "Run record"; None if the answer is incomplete.
         """
-        self.stop.release()
+        if self.stop is not None:
+            self.stop.release()
         answer, self.open_answer = self.open_answer, None
         if answer is None:
             return
