@@ -182,11 +182,6 @@ class RunSpec:
         )
 
     @property
-    def first_status(self) -> Literal["PENDING", "RUNNING"]:
-        """The status of the new row."""
-        return "PENDING" if self.background else "RUNNING"
-
-    @property
     def is_member(self) -> bool:
         """True for the run of a member or of a step."""
         return self.parent_run_id is not None and self.purpose is None

@@ -196,7 +196,7 @@ def _build_session(submission: Submission, catalog: Catalog, is_full: bool) -> S
         session_name=_name_session(spec),
         session_state=spec.session_state,
         # A background run waits for its claim: the response to its start shows it as PENDING.
-        first_status="PENDING" if is_full else spec.first_status,
+        first_status="PENDING" if is_full or spec.background else "RUNNING",
     )
 
 

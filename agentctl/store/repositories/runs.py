@@ -216,7 +216,7 @@ def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
 
 
 def _find_first_status(run: NewRun) -> str:
-    return "PENDING" if run.queue_turn is not None else run.spec.first_status
+    return "PENDING" if run.queue_turn is not None or run.spec.background else "RUNNING"
 
 
 def build_new_values(run: NewRun) -> dict[str, Value]:
