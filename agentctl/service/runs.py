@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from agentctl import errors
@@ -27,11 +28,11 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
 from agentctl.records.text import check_text
-from agentctl.runs.follow.follow import flatten, wait_for_leg, wait_until_final
+from agentctl.runs.follow.follow import flatten, wait_until_final
 from agentctl.runs.life.cancel import LEAVE_SECONDS
 from agentctl.runs.life.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.life.live import LiveRun
-from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver
 from agentctl.service import documents, paging
 from agentctl.service.run_documents import add_matches, read_run_details, read_run_page
 from agentctl.service.run_input import RunStarts
@@ -99,14 +100,17 @@ class RunOperations(RunStarts):
             if isinstance(run, QueuedRun):
                 async with self._cancelling_on_leave(started):
                     return await retry_while_unavailable(
-                        lambda: self._wait_for_record(database, run.run_id)
+                        partial(self._wait_for_record, database, run.run_id)
                     )
             try:
-                await wait_for_leg(self.hosting.engine, database, self.hosting.changes, run)
+                if isinstance(await asyncio.shield(run.ended), HandOver):
+                    # If this process ends before the run, the answer is the record so far.
+                    with contextlib.suppress(errors.Unavailable):
+                        await self._wait_until_final(database, run.run_id)
             finally:
                 await self._leave(run, request)
             return await retry_while_unavailable(
-                lambda: self.lookups.read_run(database, run.run_id)
+                partial(self.lookups.read_run, database, run.run_id)
             )
         except errors.Unavailable:
             return Document(documents.build_start_document(run.spec))
@@ -187,8 +191,11 @@ class RunOperations(RunStarts):
             check_event_number(request.after)
             return self.follow(database, run_id, request.after)
 
-    async def _wait_for_record(self, database: Database, run_id: str) -> Document[RunRecord]:
+    async def _wait_until_final(self, database: Database, run_id: str) -> None:
         await wait_until_final(self.hosting.engine, database, self.hosting.changes, run_id)
+
+    async def _wait_for_record(self, database: Database, run_id: str) -> Document[RunRecord]:
+        await self._wait_until_final(database, run_id)
         return await self.lookups.read_run(database, run_id)
 
     def _cancelling_on_leave(

@@ -25,11 +25,10 @@ from agentctl.records.logs import RateLimitedLog
 from agentctl.records.run_reader import RunChange, RunReader
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.runs.life.engine import Engine
-from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log.event_rows import describe, format_stored_run
 from agentctl.runs.log.hub import FollowedRun
 from agentctl.runs.log.stream import Stream, limit_size
-from agentctl.runs.states import HandOver, is_settled
+from agentctl.runs.states import is_settled
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import approvals, run_reads, sessions
 from agentctl.store.repositories.events import LAST_POSITION, EventRow, StoredPart
@@ -114,18 +113,6 @@ async def wait_until_final(
             while await followed.wait(LAST_POSITION, CHANGE_WAIT_SECONDS) is None:
                 if engine.closing.is_set() and engine.find_run(run_id) is None:
                     raise errors.Unavailable("The server is shutting down")
-
-
-async def wait_for_leg(
-    engine: Engine, database: Database, changes: DatabaseChanges, run: LiveRun
-) -> None:
-    """Return once a run of this process has ended or paused, also if another one goes on with it.
-
-    If this process ends before, the run goes on: the answer to its client is the record so far.
-    """
-    if isinstance(await asyncio.shield(run.ended), HandOver):
-        with contextlib.suppress(errors.Unavailable):
-            await wait_until_final(engine, database, changes, run.run_id)
 
 
 class _Follower:
