@@ -372,8 +372,7 @@ class SummaryPlan:
 
 def build_summary(run: LiveRun) -> str | None:
     """Return the summary that a run has made as JSON text; None if it made none."""
-    text = run.transcript.content.strip()
-    if run.spec.purpose != "summary" or not text:
+    if run.spec.purpose != "summary" or not (text := run.transcript.content.strip()):
         return None
     summary = {
         "summary": text,
