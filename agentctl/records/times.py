@@ -59,6 +59,11 @@ def now() -> int:
     return time.time_ns() // 1_000
 
 
+def now_in_seconds() -> int:
+    """Return the current time in whole seconds since the epoch, as messages have it."""
+    return now() // 1_000_000
+
+
 def format_rfc3339(microseconds: int) -> str:
     """Return a text such as `2026-11-20T08:18:10.000123Z` for microseconds since the epoch."""
     whole, rest = divmod(microseconds, 1_000_000)

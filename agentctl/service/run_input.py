@@ -24,7 +24,7 @@ from agentctl.records.text import (
     dump_checked_json,
     new_id,
 )
-from agentctl.records.times import now, whole_seconds
+from agentctl.records.times import now_in_seconds
 from agentctl.runs.life.admission import Idempotency, Submission
 from agentctl.runs.life.engine import StartedRun
 from agentctl.runtime.component import Component
@@ -272,7 +272,9 @@ def build_neutral_messages(
 
     `files` has the files of the messages, and may have others.
     """
-    at, by_id = whole_seconds(now()), {file.file_id: file for file in files}
+    if not earlier:
+        return ()
+    at, by_id = now_in_seconds(), {file.file_id: file for file in files}
     return tuple(_build_neutral_message(message, at, by_id) for message in earlier)
 
 

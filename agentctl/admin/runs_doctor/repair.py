@@ -19,7 +19,7 @@ from agentctl.admin.runs_doctor.find import (
     find_open_calls,
 )
 from agentctl.records.runs import RunState
-from agentctl.records.times import now, whole_seconds
+from agentctl.records.times import now_in_seconds
 from agentctl.runs.states import is_final
 from agentctl.runs.workers import liveness
 from agentctl.runs.workers.liveness import WorkerDeath
@@ -195,6 +195,6 @@ def _close_open_calls(run_id: str) -> Steps[int | None]:
     calls = find_open_calls(stored.messages)
     if not calls:
         return 0
-    after = close_calls(stored, whole_seconds(now()))
+    after = close_calls(stored, now_in_seconds())
     changed = yield from integrity.replace_messages(run_id, stored.messages, after)
     return len(calls) if changed else 0

@@ -16,7 +16,7 @@ from agno.session.workflow import WorkflowSession
 from agno.team import Team
 from agno.workflow import Workflow
 
-from agentctl.records.times import now, whole_seconds
+from agentctl.records.times import now_in_seconds
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.agno import AgnoBase, add_event, build_options, read_prompt
@@ -267,7 +267,7 @@ class WorkflowReport:
                 "role": "assistant",
                 "content": content,
                 "tool_calls": [],
-                "created_at": whole_seconds(now()),
+                "created_at": now_in_seconds(),
             }
             self.run.replace_answers([answer])
         self.keep_state(self._workflow.read_or_create_session())

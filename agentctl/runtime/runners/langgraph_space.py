@@ -19,7 +19,7 @@ import orjson
 from langchain_core.messages import AIMessage, ToolMessage
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.times import now, whole_seconds
+from agentctl.records.times import now_in_seconds
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.runners.hosted_run import HostedRun
@@ -156,7 +156,7 @@ class GraphSpace:
     def _keep(self, key: str, message: Any) -> None:
         """Keep a message, in the order in which the messages appear."""
         kept, member = self._kept.get(key), self._facts.members.get(key)
-        entry = self._build_entry(message, kept["created_at"] if kept else whole_seconds(now()))
+        entry = self._build_entry(message, kept["created_at"] if kept else now_in_seconds())
         if entry is None:
             return
         if member is not None and member != self.run.environment.spec.run_id:

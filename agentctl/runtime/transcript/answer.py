@@ -27,7 +27,7 @@ class AnswerInProgress:
         self.pieces: list[str] = []
         self.usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, count)
         self.finish_reason: str | None = None
-        self.created_at = times.whole_seconds(times.now())
+        self.created_at = times.now_in_seconds()
 
     @property
     def is_empty(self) -> bool:

@@ -460,7 +460,7 @@ class Transcript:
         entry, span = opened
         span.end("failed" if error else "completed", at)
         entry.update(tool_call_error=error, result=result)
-        created_at = times.whole_seconds(times.now() if at is None else at)
+        created_at = times.now_in_seconds() if at is None else times.whole_seconds(at)
         self.add_result(call_id, result, created_at, files)
         return dict(entry)
 
@@ -495,4 +495,4 @@ def _add_counts(totals: dict[str, int | None], counts: Mapping[str, int | None])
 
 
 def _build_message(role: str, text: str) -> dict[str, Any]:
-    return {"role": role, "content": text, "created_at": times.whole_seconds(times.now())}
+    return {"role": role, "content": text, "created_at": times.now_in_seconds()}
