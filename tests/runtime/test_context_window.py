@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from agentctl.runtime.models.attempts import BOUND_SECONDS, RequestBounds
+from agentctl.runtime.models.call_fitting import BOUND_SECONDS, RequestBounds
 from agentctl.runtime.models.calls import build_answer, build_result
 from agentctl.runtime.runners.pydantic_ai_fitting import RequestFitter
 from agentctl.runtime.transcript.context_window import (

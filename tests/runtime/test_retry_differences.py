@@ -16,8 +16,8 @@ import tenacity
 
 from agentctl.config.settings import Model
 from agentctl.runtime.models import attempts as own_part
-from agentctl.runtime.models.attempts import Attempts, ModelCounters, PreparedModel
-from agentctl.runtime.models.calls import ModelFailure
+from agentctl.runtime.models.attempts import Attempts, ModelCounters
+from agentctl.runtime.models.calls import ModelFailure, PreparedModel
 from tests.differential.comparison import Comparison, Outcome
 
 Failures = Sequence[ModelFailure | None]

@@ -19,9 +19,14 @@ from agentctl.runtime.components.fitting import ContextFitter
 from agentctl.runtime.components.leadership import collect_reports
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import build_files
-from agentctl.runtime.models.answering import call_model
-from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
-from agentctl.runtime.models.calls import UNKNOWN_REASON, ModelAnswer, ModelCall, build_result
+from agentctl.runtime.models.attempts import Attempts, call_model, dump_message, load_message
+from agentctl.runtime.models.calls import (
+    UNKNOWN_REASON,
+    ModelAnswer,
+    ModelCall,
+    PreparedModel,
+    build_result,
+)
 from agentctl.runtime.models.structured_output import InvalidAnswer, OutputSchema
 from agentctl.runtime.pauses import Journal, Parked, Paused, WaitingCall
 from agentctl.runtime.tools.memories import add_memories

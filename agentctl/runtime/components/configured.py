@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
-    from agentctl.runtime.models.attempts import ModelCounters, PreparedModel
-    from agentctl.runtime.models.calls import ModelConnection
+    from agentctl.runtime.models.attempts import ModelCounters
+    from agentctl.runtime.models.calls import ModelConnection, PreparedModel
     from agentctl.runtime.pauses import InputSchema
     from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool

@@ -25,7 +25,7 @@ from agentctl.runtime.models.call_fitting import (
     find_window,
     leave_answer,
 )
-from agentctl.runtime.models.calls import ModelCall
+from agentctl.runtime.models.calls import ModelCall, PreparedModel
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.memories import OwnAction, build_tool
 from agentctl.runtime.transcript.context_window import (
@@ -55,7 +55,6 @@ from agentctl.runtime.transcript.history import (
 
 if TYPE_CHECKING:
     from agentctl.runtime.components.configured import ConfiguredRunner
-    from agentctl.runtime.models.attempts import PreparedModel
     from agentctl.runtime.transcript.conversation import Conversation
 
 

@@ -1,6 +1,6 @@
-"""One answer of a model: its attempts, and its pieces for the code of agents.
+"""The answers of models for the code of agents, in pieces as they arrive.
 
-`call_model` is the loop of attempts. `stream_answer` offers it to the models of libraries, such as
+`stream_answer` offers the calls of `runtime.models.attempts` to the models of libraries, such as
 `agentctl.langchain.ChatModel`, which name a model of the configuration by its id.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mappi
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -21,19 +21,17 @@ from agentctl.records.text import replace_unstorable
 from agentctl.runtime.failures import ExecutionError, check_parts
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import ModelAccess, get_access
-from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
+from agentctl.runtime.models.attempts import call_model, dump_message, load_message
 from agentctl.runtime.models.call_fitting import CallFitter
 from agentctl.runtime.models.calls import (
     CALL_OPTIONS,
-    AnswerSink,
     Message,
     ModelAnswer,
     ModelCall,
-    ModelFailure,
+    PreparedModel,
 )
-from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import OutputSchema
-from agentctl.runtime.tracing import Span, enter_span
+from agentctl.runtime.tracing import Span
 from agentctl.runtime.transcript.context_window import ContextMessages
 from agentctl.work.run_scope import outside_run
 
@@ -41,104 +39,10 @@ if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
 
-_EMPTY_ANSWER_REASONS = {
-    "length": "the answer was cut off before it began",
-    "content_filter": "the answer was filtered",
-    "tool_call": "the answer ends with tool calls and has none",
-}
-"""Finish reasons with which an empty answer is a failure."""
-
 PROVIDER = "agentctl"
 """The provider that answers name to their library; the name of their model is the id of it."""
 
 _JSON_OBJECT = {"type": "json_object"}
-
-
-class AttemptSink(AnswerSink, Protocol):
-    """The receiver of an answer and of the attempts before it.
-
-    Attributes:
-        has_answer_begun: True if text or thinking of the answer has arrived.
-    """
-
-    @property
-    def has_answer_begun(self) -> bool: ...
-
-    def begin_answer(self, model: str) -> Span | None:
-        """Start a new answer of a model of the configuration, before each attempt.
-
-        Returns:
-            The span of the attempt; None if the receiver records none.
-        """
-        ...
-
-    def fail_answer(self, code: str) -> None:
-        """Record that the attempt failed, with the code of the failure."""
-        ...
-
-
-async def call_model(
-    attempts: Attempts,
-    build_call: Callable[[PreparedModel], ModelCall],
-    sink: AttemptSink,
-    fitter: CallFitter,
-) -> ModelAnswer:
-    """Call a model, again after temporary failures while nothing of the answer has arrived.
-
-    However the call ends, its text and usage so far are in the sink.
-
-    Args:
-        fitter: makes a call smaller that was too large for the context window.
-
-    Raises:
-        ExecutionError: the last attempt failed.
-    """
-    while True:
-        model = attempts.model
-        try:
-            answer = await _attempt_call(attempts, model, build_call(model), sink)
-            fitter.accept(model)
-            return answer
-        except ModelFailure as error:
-            failure = classify_failure(error, attempts.run_id, model.connection.secret)
-            if sink.has_answer_begun:
-                raise failure from error
-            if error.code == "CONTEXT_EXCEEDED":
-                if not fitter.shrink(model):
-                    raise fitter.build_failure(model) from error
-            elif not await attempts.wait_after(error):
-                raise failure from error
-
-
-async def _attempt_call(
-    attempts: Attempts, model: PreparedModel, call: ModelCall, sink: AttemptSink
-) -> ModelAnswer:
-    """Call a model once.
-
-    Raises:
-        ModelFailure: the call failed, the answer is not complete, or it is empty because the
-            provider cut or filtered it.
-    """
-    span = sink.begin_answer(model.id)
-    transcript = attempts.transcript
-    record = {} if transcript is None else transcript.requests.add(attempts, model, call, span)
-    try:
-        with enter_span(span):
-            answer = await model.connection.answer(call, sink)
-    except ModelFailure as failure:
-        record["error"] = failure.code
-        sink.fail_answer(failure.code)
-        raise
-    if transcript is not None:
-        transcript.requests.end(record, answer, span)
-    if answer.finish_reason is None:
-        raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
-    if answer.finish_reason == "error":
-        raise ModelFailure("MODEL_UNAVAILABLE", "the provider ended the answer with an error")
-    reason = _EMPTY_ANSWER_REASONS.get(answer.finish_reason)
-    if reason and not answer.calls and not answer.text.strip():
-        raise ModelFailure("MODEL_REJECTED", reason)
-    return answer
 
 
 class Delta(NamedTuple):

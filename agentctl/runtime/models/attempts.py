@@ -11,17 +11,27 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.times import DurationHistogram
+from agentctl.runtime.models.call_fitting import CallFitter, RequestBounds
+from agentctl.runtime.models.calls import (
+    AnswerSink,
+    Message,
+    ModelAnswer,
+    ModelCall,
+    ModelConnection,
+    ModelFailure,
+    NativeMessage,
+    PreparedModel,
+)
+from agentctl.runtime.models.provider import classify_failure
+from agentctl.runtime.tracing import Span, enter_span
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
-    from agentctl.runtime.models.calls import Message, ModelConnection, ModelFailure
-    from agentctl.runtime.tracing import Span
     from agentctl.runtime.transcript.transcript import Transcript
 
 _log = logging.getLogger("agentctl.runtime")
@@ -42,8 +52,12 @@ _TEMPORARY = {"MODEL_UNAVAILABLE", "MODEL_TIMEOUT"}
 SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Bounds of the histograms of model calls, in seconds."""
 
-BOUND_SECONDS = 3_600.0
-"""Time for which the size of a refused request bounds those of later runs."""
+_EMPTY_ANSWER_REASONS = {
+    "length": "the answer was cut off before it began",
+    "content_filter": "the answer was filtered",
+    "tool_call": "the answer ends with tool calls and has none",
+}
+"""Finish reasons with which an empty answer is a failure."""
 
 NAMED_MODELS = 100
 """Maximum number of models that agents in code name; the others are counted as `OTHER_MODEL`."""
@@ -59,21 +73,6 @@ _TOKENS: dict[TokenType, str] = {
     "cache_write": "cache_write_tokens",
 }
 """The counters of an answer, by the type of their tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedModel:
-    """A model that is ready for the calls of a component.
-
-    Attributes:
-        settings: settings of the model with those of the component on top.
-        source: the model in the configuration.
-    """
-
-    id: str
-    connection: ModelConnection
-    settings: config.ModelSettings
-    source: config.Model
 
 
 def prepare_models(
@@ -125,38 +124,6 @@ def list_tokens(call: Span) -> dict[TokenType, int]:
     counters = call.answer["metrics"] if call.answer is not None else {}
     counters = {"input_tokens": call.input_tokens, "output_tokens": call.output_tokens} | counters
     return {kind: count for kind, name in _TOKENS.items() if (count := counters.get(name))}
-
-
-class RequestBounds:
-    """The sizes of requests that models have refused as too large, for later runs of the process.
-
-    Providers count tokens, so a bound in bytes is an estimate. It is forgotten after an hour, and
-    as soon as a request of that size is accepted.
-    """
-
-    def __init__(self) -> None:
-        self._learned: dict[str, tuple[int, int, float]] = {}
-
-    def learn(self, model: str, accepted: int, refused: int) -> None:
-        """Keep that a model of the configuration has refused a size, and accepted a smaller one."""
-        self._learned[model] = accepted, refused, time.monotonic() + BOUND_SECONDS
-
-    def accept(self, model: str, size: int) -> None:
-        """Correct a bound after a request that was accepted."""
-        if (known := self._learned.get(model)) is not None and size > known[0]:
-            self._learned[model] = size, *known[1:]
-            if size >= known[1]:
-                del self._learned[model]
-
-    def find(self, model: str) -> int:
-        """Return the bytes of a request that a model is expected to take; 0 if none are known.
-
-        Between the sizes that it has accepted and refused the bound is searched by halves.
-        """
-        accepted, refused, until = self._learned.get(model, (0, 0, 0.0))
-        if until < time.monotonic():
-            return 0
-        return accepted if refused - accepted <= accepted // 4 else (accepted + refused) // 2
 
 
 class ModelCounters:
@@ -281,6 +248,93 @@ class Attempts:
         return seconds if seconds <= remaining else None
 
 
+class AttemptSink(AnswerSink, Protocol):
+    """The receiver of an answer and of the attempts before it.
+
+    Attributes:
+        has_answer_begun: True if text or thinking of the answer has arrived.
+    """
+
+    @property
+    def has_answer_begun(self) -> bool: ...
+
+    def begin_answer(self, model: str) -> Span | None:
+        """Start a new answer of a model of the configuration, before each attempt.
+
+        Returns:
+            The span of the attempt; None if the receiver records none.
+        """
+        ...
+
+    def fail_answer(self, code: str) -> None:
+        """Record that the attempt failed, with the code of the failure."""
+        ...
+
+
+async def call_model(
+    attempts: Attempts,
+    build_call: Callable[[PreparedModel], ModelCall],
+    sink: AttemptSink,
+    fitter: CallFitter,
+) -> ModelAnswer:
+    """Call a model, again after temporary failures while nothing of the answer has arrived.
+
+    However the call ends, its text and usage so far are in the sink.
+
+    Args:
+        fitter: makes a call smaller that was too large for the context window.
+
+    Raises:
+        ExecutionError: the last attempt failed.
+    """
+    while True:
+        model = attempts.model
+        try:
+            answer = await _attempt_call(attempts, model, build_call(model), sink)
+            fitter.accept(model)
+            return answer
+        except ModelFailure as error:
+            failure = classify_failure(error, attempts.run_id, model.connection.secret)
+            if sink.has_answer_begun:
+                raise failure from error
+            if error.code == "CONTEXT_EXCEEDED":
+                if not fitter.shrink(model):
+                    raise fitter.build_failure(model) from error
+            elif not await attempts.wait_after(error):
+                raise failure from error
+
+
+async def _attempt_call(
+    attempts: Attempts, model: PreparedModel, call: ModelCall, sink: AttemptSink
+) -> ModelAnswer:
+    """Call a model once.
+
+    Raises:
+        ModelFailure: the call failed, the answer is not complete, or it is empty because the
+            provider cut or filtered it.
+    """
+    span = sink.begin_answer(model.id)
+    transcript = attempts.transcript
+    record = {} if transcript is None else transcript.requests.add(attempts, model, call, span)
+    try:
+        with enter_span(span):
+            answer = await model.connection.answer(call, sink)
+    except ModelFailure as failure:
+        record["error"] = failure.code
+        sink.fail_answer(failure.code)
+        raise
+    if transcript is not None:
+        transcript.requests.end(record, answer, span)
+    if answer.finish_reason is None:
+        raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
+    if answer.finish_reason == "error":
+        raise ModelFailure("MODEL_UNAVAILABLE", "the provider ended the answer with an error")
+    reason = _EMPTY_ANSWER_REASONS.get(answer.finish_reason)
+    if reason and not answer.calls and not answer.text.strip():
+        raise ModelFailure("MODEL_REJECTED", reason)
+    return answer
+
+
 def dump_message(message: Message, models: Sequence[PreparedModel]) -> dict[str, Any]:
     """Return a message as a JSON object, for the checkpoint of a run that waits.
 
@@ -299,8 +353,6 @@ def dump_message(message: Message, models: Sequence[PreparedModel]) -> dict[str,
 
 def load_message(stored: dict[str, Any], models: Sequence[PreparedModel]) -> Message:
     """Return the message of `dump_message`; in neutral form if its model cannot read it."""
-    from agentctl.runtime.models.calls import NativeMessage
-
     message = dict(stored)
     native = message.pop("native", None)
     model = next((one for one in models if native and one.id == native["model"]), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,7 @@ from agentctl.runtime.transcript.context_window import (
 if TYPE_CHECKING:
     from agentctl.config.settings import Model
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.models.attempts import PreparedModel, RequestBounds
-    from agentctl.runtime.models.calls import Message
+    from agentctl.runtime.models.calls import Message, PreparedModel
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -100,11 +100,46 @@ def _find(model: str, provider: str | None) -> Any:
 MAXIMUM_REFUSALS = 5
 """Refusals of one call as too large, each of a smaller request than the one before."""
 
+BOUND_SECONDS = 3_600.0
+"""Time for which the size of a refused request bounds those of later runs."""
+
 _ADVICE = {
     "the message": "send a shorter message",
     "the instructions": "shorten the instructions of the agent",
     "the tools": "give the agent fewer tools",
 }
+
+
+class RequestBounds:
+    """The sizes of requests that models have refused as too large, for later runs of the process.
+
+    Providers count tokens, so a bound in bytes is an estimate. It is forgotten after an hour, and
+    as soon as a request of that size is accepted.
+    """
+
+    def __init__(self) -> None:
+        self._learned: dict[str, tuple[int, int, float]] = {}
+
+    def learn(self, model: str, accepted: int, refused: int) -> None:
+        """Keep that a model of the configuration has refused a size, and accepted a smaller one."""
+        self._learned[model] = accepted, refused, time.monotonic() + BOUND_SECONDS
+
+    def accept(self, model: str, size: int) -> None:
+        """Correct a bound after a request that was accepted."""
+        if (known := self._learned.get(model)) is not None and size > known[0]:
+            self._learned[model] = size, *known[1:]
+            if size >= known[1]:
+                del self._learned[model]
+
+    def find(self, model: str) -> int:
+        """Return the bytes of a request that a model is expected to take; 0 if none are known.
+
+        Between the sizes that it has accepted and refused the bound is searched by halves.
+        """
+        accepted, refused, until = self._learned.get(model, (0, 0, 0.0))
+        if until < time.monotonic():
+            return 0
+        return accepted if refused - accepted <= accepted // 4 else (accepted + refused) // 2
 
 
 class CallFitter:

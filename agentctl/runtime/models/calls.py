@@ -179,6 +179,21 @@ class ModelConnection(ABC):
         """Close the connections to the provider."""
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A model that is ready for the calls of a component.
+
+    Attributes:
+        settings: settings of the model with those of the component on top.
+        source: the model in the configuration.
+    """
+
+    id: str
+    connection: ModelConnection
+    settings: config.ModelSettings
+    source: config.Model
+
+
 def build_usage(**counters: int) -> dict[str, int]:
     """Return the nine counters of an answer, totals included, each from 0 to `MAXIMUM_TOKENS`.
 
