@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import (
     AsyncGenerator,
-    Awaitable,
+    AsyncIterator,
     Callable,
     Iterable,
     Iterator,
@@ -293,20 +293,21 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
-    """Return the result of `work`; cancel it if the client disconnects first.
+@contextlib.asynccontextmanager
+async def cancelling_on_disconnect(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the block if the client disconnects before its end.
 
     Raises:
-        ClientDisconnect: the client has disconnected, and `work` has ended.
+        ClientDisconnect: the client has disconnected, and the block has ended.
     """
     task = asyncio.current_task()
     assert task is not None
     watch = asyncio.ensure_future(_wait_for_disconnect(receive))
     is_working = True
-    # The work may have ended in the same pass of the event loop: the caller goes on then.
+    # The block may have ended in the same pass of the event loop: the caller goes on then.
     watch.add_done_callback(lambda _: is_working and not watch.cancelled() and task.cancel())
     try:
-        return await work
+        yield
     except asyncio.CancelledError:
         if watch.done() and not watch.cancelled() and task.uncancel() == 0:
             raise ClientDisconnect from None
@@ -324,7 +325,8 @@ async def wait_for_first_events(receive: Receive, events: AsyncGenerator[list[T]
         AgentctlError: the run was refused.
     """
     try:
-        first = await cancel_on_disconnect(receive, anext(events, []))
+        async with cancelling_on_disconnect(receive):
+            first: list[T] = await anext(events, [])
     except BaseException:
         await events.aclose()
         raise

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentctl.runs.life.engine import CLIENT_DISCONNECTED, Engine
 from agentctl.server import create_app
-from agentctl.server.answers import cancel_on_disconnect
+from agentctl.server.answers import cancelling_on_disconnect
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -192,7 +192,8 @@ async def test_disconnect_at_the_end_of_the_work_cancels_nothing_after_it() -> N
     work: asyncio.Future[str] = loop.create_future()
 
     async def answer() -> str:
-        result = await cancel_on_disconnect(lambda: disconnect, work)
+        async with cancelling_on_disconnect(lambda: disconnect):
+            result = await work
         for _ in range(3):
             await asyncio.sleep(0)
         return result

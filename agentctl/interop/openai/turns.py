@@ -26,7 +26,7 @@ from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import (
     Call,
     EventStreamResponse,
-    cancel_on_disconnect,
+    cancelling_on_disconnect,
     json_response,
     wait_for_first_events,
 )
@@ -77,9 +77,8 @@ async def start_turn(
         if requested.is_stream:
             events = operations.stream_run_portions(kind, model, request, earlier=earlier)
             return await _stream(call, requested, _expand_pauses(call, events), LegStart())
-        document = await cancel_on_disconnect(
-            call.receive, operations.create_run(kind, model, request, earlier=earlier)
-        )
+        async with cancelling_on_disconnect(call.receive):
+            document = await operations.create_run(kind, model, request, earlier=earlier)
     run = document.value
     run_id, status = run["run_id"], run["status"]
     if status in ("PENDING", "RUNNING") and not requested.turn.background:
@@ -152,12 +151,10 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     if requested.is_stream:
         return await _stream(call, requested, expanded, start)
 
-    async def collect() -> Answer:
-        async with contextlib.aclosing(expanded):
-            first = await anext(expanded)
-            return await RunEvents(first[0], start).collect(first, expanded)
-
-    return _respond(requested, await cancel_on_disconnect(call.receive, collect()))
+    async with cancelling_on_disconnect(call.receive), contextlib.aclosing(expanded):
+        first = await anext(expanded)
+        answer = await RunEvents(first[0], start).collect(first, expanded)
+    return _respond(requested, answer)
 
 
 async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:

@@ -48,7 +48,7 @@ from agentctl.server.answers import (
     Call,
     EventStreamResponse,
     KnownTags,
-    cancel_on_disconnect,
+    cancelling_on_disconnect,
     document_response,
     no_content_response,
     versioned_response,
@@ -134,7 +134,8 @@ async def _respond_to_start(
     if body.get("stream", True):
         events = stream()
         return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
-    run = await cancel_on_disconnect(call.receive, start())
+    async with cancelling_on_disconnect(call.receive):
+        run = await start()
     goes_on = body.get("background", False) or run.value["status"] in ("PENDING", "RUNNING")
     return document_response(run, 202 if goes_on else 200)
 

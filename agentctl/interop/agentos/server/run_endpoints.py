@@ -45,7 +45,7 @@ from agentctl.runs.states import is_final
 from agentctl.server.answers import (
     Call,
     EventStreamResponse,
-    cancel_on_disconnect,
+    cancelling_on_disconnect,
     document_response,
     json_response,
     wait_for_first_events,
@@ -252,9 +252,8 @@ class RunEndpoints(Endpoints):
                 kind, native, numbered=request.background, content_only=content_only
             )
             return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
-        document = await cancel_on_disconnect(
-            call.receive, operations.create_run(kind, component_id, request)
-        )
+        async with cancelling_on_disconnect(call.receive):
+            document = await operations.create_run(kind, component_id, request)
         run = document.value
         if request.background or run["status"] in ("PENDING", "RUNNING"):
             return _build_accepted(run)
