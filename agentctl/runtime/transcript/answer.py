@@ -40,6 +40,15 @@ class AnswerInProgress:
             self.span.error_code = self.span.error_code or error_code
             self.span.end(status)
 
+    def end(self, tool_calls: list[dict[str, Any]], finish_reason: str | None) -> dict[str, Any]:
+        """End the answer, and return its message; its span has the message, too."""
+        self.finish_reason = finish_reason
+        self.end_span("failed" if finish_reason is None else "completed")
+        message = self.message(tool_calls)
+        if self.span is not None:
+            self.span.answer = message
+        return message
+
     def message(self, tool_calls: list[dict[str, Any]]) -> dict[str, Any]:
         message = {
             "role": "assistant",

@@ -377,17 +377,13 @@ class Transcript:
         answer, self.open_answer = self.open_answer, None
         if answer is None:
             return
-        answer.finish_reason = finish_reason
-        answer.end_span("failed" if finish_reason is None else "completed")
-        message = answer.message(tool_calls)
-        if answer.span is not None:
-            answer.span.answer = message
+        message = answer.end(tool_calls, finish_reason)
         _add_counts(self._usage, answer.usage)
         if answer.model is not None:
             self._add_usage_of_model(answer.model, answer.usage)
         # A model may repeat the ids of an earlier answer: then the new call is meant.
         self._unanswered |= {call["id"]: call["name"] for call in tool_calls}
-        if tool_calls or not answer.is_empty:
+        if tool_calls or message["content"]:
             self._messages.append(message)
 
     def mark_incomplete(self, finish_reason: str) -> None:
