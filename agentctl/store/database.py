@@ -291,6 +291,7 @@ class Outbox:
 
     Attributes:
         tokenizer: the index of the texts of ended runs; None if search is not enabled.
+        is_used: True if there is a webhook or an index, so that facts are stored.
         console: the address of the console; empty without one.
         wake: called after a commit that may have stored a fact. The task that delivers sets it.
     """
@@ -300,13 +301,11 @@ class Outbox:
         if settings is not None and settings.search.enabled:
             self.tokenizer = settings.search.tokenizer
         self._webhooks: Sequence[Webhook] = () if settings is None else settings.webhooks
+        self.is_used = bool(self._webhooks) or self.tokenizer is not None
         self.console = ""
         if settings is not None and settings.console.enabled:
             self.console = f"{settings.server.address}/console"
         self.wake: Callable[[], None] = lambda: None
-
-    def __bool__(self) -> bool:
-        return bool(self._webhooks) or self.tokenizer is not None
 
     def select(self, event: str, component_id: str) -> list[Webhook]:
         """Return the endpoints that want an event of a component."""

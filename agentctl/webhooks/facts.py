@@ -45,7 +45,7 @@ _DECISION_FIELDS = (
 @unit
 def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
     """Store the event and the text of a root run that has ended or paused in this transaction."""
-    if not outbox:
+    if not outbox.is_used:
         return
     if outbox.tokenizer is not None:
         yield from search.add_run(run_id, outbox.tokenizer)

@@ -387,7 +387,7 @@ async def delete_expired(
         # The earlier of two clocks: one server with a wrong clock must not delete for all.
         moment = min(at, await database.clock())
         await _delete_rows(databases, database, ages, moment, seconds, counts)
-    for database in databases.get_open().values() if databases.outbox else ():
+    for database in databases.get_open().values() if databases.outbox.is_used else ():
         if await database.read(webhooks.count()) > MAXIMUM_DELIVERIES:
             lost = await database.write(webhooks.drop_surplus(MAXIMUM_DELIVERIES))
             if lost:

@@ -222,7 +222,7 @@ def _is_plain(run: LiveRun, ending: Ending) -> bool:
         and run.state_changes is None
         and run.spec.purpose is None
         and not any(child.is_paused for child in run.children)
-        and (run.parent is not None or not run.database.outbox)
+        and (run.parent is not None or not run.database.outbox.is_used)
     )
 
 
