@@ -97,7 +97,8 @@ def store_question(run: RunRow) -> Steps[None]:
 
 def encode_requests(transcript: Transcript) -> str | None:
     """Return what the models of a run were shown as JSON; None without a call of a model."""
-    return to_json(transcript.requests.since()) if transcript.requests else None
+    shown = transcript.requests.since()
+    return to_json(shown) if "calls" in shown else None
 
 
 def to_json(value: object) -> str:

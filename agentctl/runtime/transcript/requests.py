@@ -70,9 +70,6 @@ class Requests:
         if stored:
             self.extend(stored)
 
-    def __bool__(self) -> bool:
-        return bool(self._calls)
-
     def mark(self) -> tuple[int, int]:
         return len(self._calls), len(self._words)
 
