@@ -186,23 +186,20 @@ class Caller:
         request_id: a new UUIDv7, for `X-Request-ID` and the log.
         failure: if `principal` is None: the credential is missing or not valid, or cannot be
             verified now. The policy decides if the request needs one.
+        owner: the name under which its requests, responses and streams count; `""` without a
+            principal.
     """
 
     app_state: AppState
     request_id: str
     principal: Principal | None
     failure: errors.Unauthenticated | errors.Unavailable | None = None
-
-    @property
-    def owner(self) -> str:
-        """The name under which its responses and streams count; '' without a principal."""
-        return "" if self.principal is None else self.principal.identity
+    owner: str = ""
 
     def count_request(self) -> None:
         """Count a request, before its work; RateLimited if the caller has sent too many."""
-        if self.principal is not None:
-            limits = self.app_state.running_service.hosting.rate_limits
-            limits.take_request(self.principal.identity)
+        if self.owner:
+            self.app_state.running_service.hosting.rate_limits.take_request(self.owner)
 
 
 class Call(Request):

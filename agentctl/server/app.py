@@ -151,8 +151,7 @@ class AuthenticationMiddleware:
             seconds = perf_counter() - start
             operation = getattr(scope.get("route"), "operation", None) or scope.get(OWN_ROUTE_KEY)
             caller = scope.get(CALLER_KEY)
-            principal = None if caller is None else caller.principal
-            identity = None if principal is None else principal.identity
+            identity = None if caller is None else caller.owner or None
             finished = FinishedRequest(operation, method, response.status, seconds, identity)
             for observe in self.state.request_observers:
                 observe(finished)
@@ -163,10 +162,11 @@ class AuthenticationMiddleware:
             principal = await self.state.verifier.identify(_get_authorization(headers))
         except (Unauthenticated, Unavailable) as error:
             return Caller(self.state, request_id, None, error)
-        add_log_context(principal=principal.identity)
+        identity = principal.identity
+        add_log_context(principal=identity)
         if self._reads_traces:
             _read_trace(headers)
-        return Caller(self.state, request_id, principal)
+        return Caller(self.state, request_id, principal, owner=identity)
 
 
 def _read_trace(headers: HeaderFields) -> None:
