@@ -299,7 +299,7 @@ class ContextFitter:
             ExecutionError: CONTEXT_EXCEEDED: what cannot be left out is far too large.
         """
         self._fit(calls, model)
-        fitted, room = calls.fitted, calls.find_room(model)
+        fitted, room = calls.fitted, calls.room
         if room is not None:
             transcript = self._conversation.context.transcript
             transcript.room = room

@@ -155,6 +155,7 @@ class CallFitter:
     Attributes:
         compaction: that of the last call.
         fitted: the messages of the last call.
+        room: the tokens for them in the window of its model; None if it is not known.
         note_bytes: bytes that are added to the instructions, such as a summary.
         windows: tokens of the windows that were looked up, by the id of the model.
     """
@@ -173,6 +174,7 @@ class CallFitter:
         self.compaction = compaction or Compaction()
         self.windows: dict[str, int | None] = {}
         self.fitted: FittedMessages
+        self.room: int | None = None
         self.note_bytes = 0
         self._parts = {
             "the instructions": len(instructions.encode()),
@@ -228,7 +230,8 @@ class CallFitter:
         """
         if not self.compaction.maximum_bytes and (refused := self._bounds.find(model.id)):
             self.compaction = self.compaction._replace(maximum_bytes=refused)
-        self.fitted = self._fit(self.compaction, self.find_room(model))
+        self.room = self.find_room(model)
+        self.fitted = self._fit(self.compaction, self.room)
         self.compaction = self.fitted.compaction
         window = self.windows.get(model.id)
         if window is not None and self.fitted.estimated_tokens > window * CERTAIN:
