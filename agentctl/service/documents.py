@@ -192,7 +192,7 @@ class RecordWriter:
 
 def dump_holding(run: LastRunState) -> bytes:
     """Return the names of the work that goes on after the end of a run, `null` if not known."""
-    if not is_final(run.status) or run.stopped_at is not None:
+    if run.stopped_at is not None or not is_final(run.status):
         return b"[]"
     return stored_json(run.holding)
 

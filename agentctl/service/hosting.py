@@ -56,15 +56,16 @@ T = TypeVar("T")
 
 
 class RateLimiter:
-    """The limits of the table `[rate_limits]`."""
+    """The limits of the table `[rate_limits]`.
+
+    Attributes:
+        limits_runs: True if the runs of a caller are limited.
+    """
 
     def __init__(self, settings: RateLimits) -> None:
         self._requests = Buckets(settings.requests_per_minute)
         self._runs = Buckets(settings.runs_per_minute)
-
-    @property
-    def limits_runs(self) -> bool:
-        return bool(self._runs.per_minute)
+        self.limits_runs = bool(settings.runs_per_minute)
 
     def take_request(self, caller: str) -> None:
         """Count a request of a caller.

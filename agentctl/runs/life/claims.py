@@ -68,6 +68,7 @@ class LegClaims:
     Attributes:
         is_serving: True if this process claims what others have admitted. A local command does not:
             its runs end with it.
+        waiting: the databases with runs that wait for a free slot of this process, by their ids.
     """
 
     def __init__(
@@ -87,19 +88,15 @@ class LegClaims:
         self._run_tasks = run_tasks
         self._versions = VersionGate(catalog, databases)
         self._claiming: set[str] = set()
-        # By the ids of the databases: what waits for a slot, and passes that have to be repeated.
-        self._waiting: dict[str, Database] = {}
+        self.waiting: dict[str, Database] = {}
+        # By the ids of the databases: the passes that have to be repeated.
         self._passes: dict[str, bool] = {}
-
-    def has_waiting(self, database_id: str) -> bool:
-        """Return True if runs of a database wait for a free slot of this process."""
-        return database_id in self._waiting
 
     def handle_end(self, run: LiveRun) -> None:
         """Claim what may begin after the end of a root run of this process."""
         if run.lets_begin:
             self.wake(run.database)
-        for database in list(self._waiting.values()):
+        for database in list(self.waiting.values()):
             self.wake(database)
 
     def wake(self, database: Database) -> None:
@@ -182,10 +179,10 @@ class LegClaims:
         while True:
             page = await database.read(queue.list_next_legs(limit, last))
             if await self._claim_some(database, [leg.state for leg in page]):
-                self._waiting[database.id] = database
+                self.waiting[database.id] = database
                 return
             if len(page) < limit:
-                self._waiting.pop(database.id, None)
+                self.waiting.pop(database.id, None)
                 return
             last, limit = page[-1], LEGS_PER_READ
 
@@ -220,7 +217,7 @@ class LegClaims:
             this process takes no more runs.
         """
         if self._host.free_slots <= 0:
-            self._waiting[database.id] = database
+            self.waiting[database.id] = database
             return None
         state = state or await database.read(run_reads.get_state(run_id))
         if state is None or (state.status, state.owner) != ("PENDING", None):
