@@ -130,9 +130,6 @@ async def _try(change: Any, run_id: str, *arguments: Any) -> bool:
         return False
 
 
-_log = logging.getLogger("agentctl.runtime")
-
-
 def prepare_components(catalog: Catalog) -> None:
     """Import and build everything that runs need, so that the first run does not wait for it.
 
