@@ -8,7 +8,8 @@ the start of the program, or of the modules that it loads, starts `tests.process
 
 Imports take 80% of the CPU time of a short command, and 60% of that of a short server. The template
 also builds the operations of a server, and reads the trusted authorities. For a folder with agents
-of libraries, the template is a fork of the one with most of them, and imports the others.
+of libraries, also in modules or of providers that its configuration names, the template is a fork
+of the one with most of them, and imports the others.
 """
 
 from __future__ import annotations
@@ -75,12 +76,20 @@ _READ_AT_START = ("PYTHON", "LANG", "LC_", "LITELLM_")
 _READ_BY_WORKERS = "PYTHONFAULTHANDLER"
 """One of them that is only for the programs that a server starts: its workers."""
 
+_ROOT = Path(__file__).parents[1]
+
 _LIBRARY = re.compile(
     r"^ *(?:from|import) "
     r"((?:agents|agno|anthropic|google|langchain\w*|langgraph|mcp|openai|pydantic_ai)\b[\w.]*)",
     re.M,
 )  # fmt: skip
 """An import of a library of agents."""
+
+_HOSTED = re.compile(r"\btests(?:\.\w+)+(?=:)")
+"""A module of the tests that a configuration names."""
+
+_PROVIDER = re.compile(r'^provider = "(anthropic|bedrock|google|mistral)"', re.M)
+"""A provider with a library; the server imports it for the agents of the provider."""
 
 _IMPORTED_LATER = {"google.adk.models.lite_llm": "litellm"}
 """Modules of a library that it imports with the first call of a model, which takes seconds."""
@@ -173,8 +182,13 @@ class ForkedProcess(subprocess.Popen[Any]):
 
 def _find_libraries(folder: str, words: Sequence[str]) -> tuple[str, ...]:
     """Return the modules of libraries that a server of this folder imports, sorted."""
-    sources = Path(folder).glob("*.py") if "serve" in words else ()
+    if "serve" not in words:
+        return ()
+    configured = "".join(each.read_text(errors="replace") for each in Path(folder).glob("*.toml"))
+    named = {name.replace(".", "/") for name in _HOSTED.findall(configured)}
+    sources = [*Path(folder).glob("*.py"), *(_ROOT / f"{name}.py" for name in named)]
     found = {name for source in sources for name in _LIBRARY.findall(source.read_text())}
+    found |= {f"pydantic_ai.models.{name}" for name in _PROVIDER.findall(configured)}
     found |= {_IMPORTED_LATER[name] for name in found & _IMPORTED_LATER.keys()}
     return tuple(sorted(found | {"mcp"} if "--demo" in words else found))
 
@@ -231,7 +245,7 @@ def _execute_template(
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [python, "-m", __name__, str(listener.fileno())],
-        cwd=Path(__file__).parents[1],
+        cwd=_ROOT,
         env={"PATH": os.environ["PATH"], **environment},
         stdin=subprocess.PIPE,
         pass_fds=[listener.fileno()],

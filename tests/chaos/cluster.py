@@ -106,7 +106,8 @@ class Server:
         name = f"{self.name}-{len(self.logs) + 1}.log"
         self.logs.append(self.deployment.folder / name)
         options = ("--port", port, *self._options)
-        kind = {"variables": self.variables, "program": self._program.command}
+        command = None if self._program is NEW else self._program.command
+        kind: dict[str, Any] = {"variables": self.variables, "program": command}
         running = serve_config(self.deployment.path, *options, log=name, **kind)
         self._running = self._context.enter_context(running)
         self.url = self._running.url
