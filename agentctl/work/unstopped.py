@@ -58,11 +58,13 @@ class UnstoppedWork:
     Attributes:
         started: the work that the code of the run has started; None without such code.
         has_ended: True once the listener of `notify_when_empty` was called.
+        had_work: True once some was added, which may have ended since.
     """
 
     def __init__(self) -> None:
         self.started: StartedByCode | None = None
         self.has_ended = False
+        self.had_work = False
         self._works: dict[asyncio.Future[Any], str] = {}
         self._without_result: set[asyncio.Future[Any]] = set()
         self._late = False
@@ -97,7 +99,7 @@ class UnstoppedWork:
         """
         if work.done() or work in self._works:
             return
-        self._works[work] = name
+        self._works[work], self.had_work = name, True
         if not has_result:
             self._without_result.add(work)
         _retain(work)

@@ -303,6 +303,8 @@ def _keep_cancel(run: LiveRun, ending: Ending) -> Steps[Ending]:
 
 async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
     at, holding = run.finished_at or now(), _encode_holding(run)
+    # What went on at the end of the run may have ended meanwhile.
+    stopped_at = max(at, now()) if run.transcript.unstopped.had_work else at
     build = partial(
         build_run_end,
         run.spec,
@@ -311,7 +313,7 @@ async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
         run.transcript,
         previous_instructions=run.previous_instructions,
         finished_at=at,
-        stopped_at=at if holding is None else None,
+        stopped_at=stopped_at if holding is None else None,
         holding=holding,
     )
     # In a thread the steps of a large run take turns with other runs. Nothing changes its
