@@ -83,6 +83,11 @@ async def cancel_one(
     children = find_processes(tag)
     await asyncio.sleep(0.3)
     stopped = parse_rfc3339(run["stopped_at"])
+    # The work of an agent with a member of a library is that of its last member.
+    for member_id in run["member_runs"][-1:] if kind == "agent" else ():
+        member = await server.wait_for_stop(operations, member_id)
+        if member["status"] == "CANCELLED":
+            stopped = min(stopped, parse_rfc3339(member["stopped_at"]))
     late = [beat - stopped for beat in server.read_beats(tag) if beat > stopped]
     if late or children:
         result.lies.append(f"{component} {form} {run_id}: {late[-1:]} {children} {run['holding']}")

@@ -61,6 +61,20 @@ async def test_work_that_goes_on_is_named_until_it_has_ended(server: StopServer)
         await check_each(check, GOING_ON)
 
 
+async def test_member_of_a_library_works_as_long_as_its_run(server: StopServer) -> None:
+    async with server.connect() as operations:
+        run_id, tag = await start_run(operations, "agno_team_tool", form="to-thread")
+        await server.wait_for_work(tag)
+        run = await cancel_run(operations, "agno_team_tool", run_id)
+        [member] = run["member_runs"]
+        record = (await operations.get_run(member)).value
+        assert (record["status"], record["stopped_at"]) == ("CANCELLED", None)
+        assert record["holding"]
+        server.end_work(tag)
+        await server.check_stop(operations, member, tag)
+        await server.check_stop(operations, run_id, tag)
+
+
 async def test_work_that_starts_after_a_cancel_is_named_until_it_has_ended(
     server: StopServer,
 ) -> None:

@@ -35,7 +35,7 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, run_reads, runs
 from agentctl.store.visibility import EVERYONE
-from agentctl.work.event_loop import retrieve_exception, retry_while_unavailable
+from agentctl.work.event_loop import retry_while_unavailable
 from agentctl.work.run_scope import CurrentCall, current_call
 
 
@@ -424,7 +424,8 @@ class ReportedRun(LiveRun):
         loop = asyncio.get_running_loop()
         self.begun: asyncio.Future[None] = loop.create_future()
         self._report: asyncio.Future[None] = loop.create_future()
-        self._report.add_done_callback(retrieve_exception)
+        # A stop may be requested before `execute` is called; the library works on all the same.
+        self.transcript.unstopped.add(self._report, has_result=False)
         self.start_place = self.stream.reserve()
         parent.reported.append(self)
 

@@ -223,7 +223,8 @@ def _walk(environment: RunEnvironment) -> Iterator[ReportedMember]:
 
 
 def _end(member: ReportedMember, failure: ExecutionError | None) -> None:
-    if member.is_reported:
+    # A member that has to stop ends with the work of its run, which may be its own.
+    if member.is_reported or member.is_stopping:
         return
     if failure is None:
         member.transcript.end_answer([], "stop")
