@@ -28,7 +28,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
 from agentctl.records.text import check_text
-from agentctl.runs.follow.follow import flatten, wait_until_final
+from agentctl.runs.follow.follow import flatten, wait_in_queue, wait_until_final
 from agentctl.runs.life.cancel import LEAVE_SECONDS
 from agentctl.runs.life.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.life.live import LiveRun
@@ -99,16 +99,17 @@ class RunOperations(RunStarts):
                 return await self.lookups.read_run(database, run.run_id)
             if isinstance(run, QueuedRun):
                 async with self._cancelling_on_leave(started):
-                    return await retry_while_unavailable(
-                        partial(self._wait_for_record, database, run.run_id)
+                    await wait_in_queue(
+                        self.hosting.engine, database, self.hosting.changes, run.run_id
                     )
-            try:
-                if isinstance(await asyncio.shield(run.ended), HandOver):
-                    # If this process ends before the run, the answer is the record so far.
-                    with contextlib.suppress(errors.Unavailable):
-                        await self._wait_until_final(database, run.run_id)
-            finally:
-                await self._leave(run, request)
+            else:
+                try:
+                    if isinstance(await asyncio.shield(run.ended), HandOver):
+                        # If this process ends before the run, the answer is the record so far.
+                        with contextlib.suppress(errors.Unavailable):
+                            await self._wait_until_final(database, run.run_id)
+                finally:
+                    await self._leave(run, request)
             return await retry_while_unavailable(
                 partial(self.lookups.read_run, database, run.run_id)
             )

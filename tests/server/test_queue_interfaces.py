@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from tests.commands import run_command
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deploy
 from tests.loops import wait_until
+from tests.process import serve_config
 from tests.server.event_streams import Event, parse_events
 from tests.server.test_mcp_face import connect, get_text
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -345,3 +347,23 @@ def test_a_client_of_agentos_sees_the_place_and_cancels(served: ThreadedServer) 
         line.host.client.post(cancel, headers=line.headers)
         names = [event[0] for event in events]
         assert names == ["RunCancelled"]
+
+
+def test_a_shutdown_answers_requests_that_wait_and_keeps_their_runs(deploy: Deploy) -> None:
+    deployment = deploy(EXTRA)
+    first = {"message": "x", "session_id": "s", "stream": False, "background": True}
+    waiting = {"message": "me too", "session_id": "s", "stream": False}
+    with serve_config(deployment.path) as server, deployment.client(server.url) as client:
+        client.post("/agents/hang/runs", json=first)
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(client.post, "/agents/lined-agent/runs", json=waiting)
+            is_queued = lambda: client.get("/runs?status=PENDING").json()["data"]  # noqa: E731
+            (queued,) = wait_for(is_queued)
+            assert server.stop() == 0
+            answer = asked.result()
+        assert (answer.status_code, answer.json()["run_id"]) == (202, queued["run_id"])
+        assert (answer.json()["status"], answer.json()["queue_position"]) == ("PENDING", 1)
+    with serve_config(deployment.path) as server, deployment.client(server.url) as client:
+        read = lambda: client.get(f"/runs/{queued['run_id']}").json()  # noqa: E731
+        ended = wait_for(lambda: (run := read())["finished_at"] and run)
+        assert (ended["status"], ended["content"]) == ("COMPLETED", "me too")

@@ -33,7 +33,12 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import approvals, run_reads, sessions
 from agentctl.store.repositories.events import LAST_POSITION, EventRow, StoredPart
 from agentctl.store.visibility import EVERYONE
-from agentctl.work.event_loop import RETRY_LIMIT_SECONDS, Turns, build_unread_outcome
+from agentctl.work.event_loop import (
+    RETRY_LIMIT_SECONDS,
+    Turns,
+    build_unread_outcome,
+    retry_while_unavailable,
+)
 
 T = TypeVar("T")
 
@@ -113,6 +118,29 @@ async def wait_until_final(
             while await followed.wait(LAST_POSITION, CHANGE_WAIT_SECONDS) is None:
                 if engine.closing.is_set() and engine.find_run(run_id) is None:
                     raise errors.Unavailable("The server is shutting down")
+
+
+async def wait_in_queue(
+    engine: Engine, database: Database, changes: DatabaseChanges, run_id: str
+) -> None:
+    """Return once a run that waits for its turn has ended or paused, or this process shuts down.
+
+    Raises:
+        Unavailable: the database does not answer.
+    """
+
+    def check_closing() -> None:
+        if engine.closing.is_set():
+            raise errors.Unavailable("The server is shutting down")
+
+    try:
+        await retry_while_unavailable(
+            partial(wait_until_final, engine, database, changes, run_id),
+            on_unavailable=check_closing,
+        )
+    except errors.Unavailable:
+        if not engine.closing.is_set():
+            raise
 
 
 class _Follower:
