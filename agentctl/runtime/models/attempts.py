@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from agentctl.records.text import mask_secrets
 from agentctl.records.times import DurationHistogram
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.call_fitting import CallFitter, RequestBounds
 from agentctl.runtime.models.calls import (
     AnswerSink,
@@ -27,7 +29,6 @@ from agentctl.runtime.models.calls import (
     NativeMessage,
     PreparedModel,
 )
-from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.tracing import Span, enter_span
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ _EMPTY_ANSWER_REASONS = {
     "tool_call": "the answer ends with tool calls and has none",
 }
 """Finish reasons with which an empty answer is a failure."""
+
+_LOGGED_CHARACTERS = 2_000
+"""Maximum number of characters of a provider's text in the log."""
 
 NAMED_MODELS = 100
 """Maximum number of models that agents in code name; the others are counted as `OTHER_MODEL`."""
@@ -302,6 +306,18 @@ async def call_model(
                     raise fitter.build_failure(model) from error
             elif not await attempts.wait_after(error):
                 raise failure from error
+
+
+def classify_failure(error: ModelFailure, run_id: str, secret: str = "") -> ExecutionError:
+    """Return the public failure of a run; the text of the provider goes to the log.
+
+    Args:
+        run_id: run that called the model.
+        secret: the API key of the provider, which is masked in the log.
+    """
+    text = mask_secrets(" ".join(str(error).split()), [secret])
+    _log.warning("run %s: the model failed: %s", run_id, text[:_LOGGED_CHARACTERS])
+    return ExecutionError(error.code)
 
 
 async def _attempt_call(

@@ -9,24 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import ssl
 from collections.abc import AsyncIterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.request import getproxies
 
 import httpx2
 
-from agentctl.records.text import mask_secrets
-from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.stream_transport import StreamTransport, open_isolated
 from agentctl.runtime.tracing import HEADER, Propagation, find_traceparent
-
-if TYPE_CHECKING:
-    from agentctl.runtime.models.calls import ModelFailure
-
 
 MAXIMUM_EVENT_BYTES = 1_048_576
 """Maximum size of one event of a stream, or of an error body. Its processing is one step of the
@@ -202,8 +195,6 @@ def _check_values(data: bytes) -> None:
             raise UnusableResponse("an event of the provider has too many values")
 
 
-_log = logging.getLogger("agentctl.runtime")
-
 CONNECT_SECONDS = 30.0
 """Connect timeout. It is long because a loop that starts a thousand runs at once is slow to see
 that a connection is established."""
@@ -213,9 +204,6 @@ RUN_BYTES = 16_777_216
 
 READ_SECONDS = 300.0
 """Maximum time without data from a provider, before and during an answer."""
-
-_LOGGED_CHARACTERS = 2_000
-"""Maximum number of characters of a provider's text in the log."""
 
 
 def build_http_client(run_bytes: int, transport: StreamTransport | None = None) -> LimitedClient:
@@ -296,15 +284,3 @@ class IsolatedClient(LimitedClient):
 @cache
 def _create_ssl_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
-
-
-def classify_failure(error: ModelFailure, run_id: str, secret: str = "") -> ExecutionError:
-    """Return the public failure of a run; the text of the provider goes to the log.
-
-    Args:
-        run_id: run that called the model.
-        secret: the API key of the provider, which is masked in the log.
-    """
-    text = mask_secrets(" ".join(str(error).split()), [secret])
-    _log.warning("run %s: the model failed: %s", run_id, text[:_LOGGED_CHARACTERS])
-    return ExecutionError(error.code)

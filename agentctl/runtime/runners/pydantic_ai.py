@@ -35,10 +35,10 @@ from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.models.answering import PROVIDER
+from agentctl.runtime.models.attempts import classify_failure
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import build_prompt, extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
-from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.pauses import Parked
 from agentctl.runtime.runners import library_runner, pydantic_ai_calls
 from agentctl.runtime.runners.declared_types import find_default
