@@ -20,6 +20,7 @@ from agentctl.auth.tokens.grants import (
 from agentctl.config.settings import Authorization
 from agentctl.records.authorization import KNOWN_SCOPES
 from tests.auth.forge import NOW, compact
+from tests.processor import measure_slowness
 
 ADMIN = "agent_os:admin"
 ROLES: dict[str, tuple[str, ...]] = {
@@ -181,7 +182,7 @@ def test_huge_claims_take_no_time() -> None:
     claims = {"scope": "agents:read " * 1_000_000, "groups": million, "roles": "x" * 1_000_000}
     before = time.process_time()
     assert collect_scopes({**claims, **deep}, given) == frozenset()
-    assert time.process_time() - before < 0.1
+    assert time.process_time() - before < 0.1 * measure_slowness()
 
 
 names = st.sampled_from(["scopes", "scope", "groups", "a", "b", "a.b", "viewer", ""])
