@@ -184,21 +184,21 @@ class Caller:
 
     Attributes:
         request_id: a new UUIDv7, for `X-Request-ID` and the log.
-        failure: if `principal` is None: the credential is missing or not valid, or cannot be
-            verified now. The policy decides if the request needs one.
         owner: the name under which its requests, responses and streams count; `""` without a
             principal.
+        failure: if `principal` is None: the credential is missing or not valid, or cannot be
+            verified now. The policy decides if the request needs one.
     """
 
     app_state: AppState
     request_id: str
     principal: Principal | None
+    owner: str
     failure: errors.Unauthenticated | errors.Unavailable | None = None
-    owner: str = ""
 
     def count_request(self) -> None:
         """Count a request, before its work; RateLimited if the caller has sent too many."""
-        if self.owner:
+        if self.principal is not None:
             self.app_state.running_service.hosting.rate_limits.take_request(self.owner)
 
 

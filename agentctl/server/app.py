@@ -161,12 +161,12 @@ class AuthenticationMiddleware:
         try:
             principal = await self.state.verifier.identify(_get_authorization(headers))
         except (Unauthenticated, Unavailable) as error:
-            return Caller(self.state, request_id, None, error)
+            return Caller(self.state, request_id, None, "", error)
         identity = principal.identity
         add_log_context(principal=identity)
         if self._reads_traces:
             _read_trace(headers)
-        return Caller(self.state, request_id, principal, owner=identity)
+        return Caller(self.state, request_id, principal, identity)
 
 
 def _read_trace(headers: HeaderFields) -> None:
