@@ -238,8 +238,7 @@ class LegClaims:
             component = await self._versions.choose(database, state)
             if component is None:
                 return None
-            self._host.held_slots += 1
-            try:
+            with self._host.held_slots:
                 await self._worker.register()
                 version = find_version(self._catalog, component)
                 claimed = await self._claim_leg(database, run_id, version)
@@ -258,8 +257,6 @@ class LegClaims:
                     run.stop(ending)
                 self._host.execute_leg(run, claimed)
                 return run
-            finally:
-                self._host.held_slots -= 1
         finally:
             self._claiming.discard(run_id)
 

@@ -118,7 +118,7 @@ class Engine:
         self._settings = settings
         self._live: dict[str, LiveRun] = {}
         self._has_live = asyncio.Event()
-        self.held_slots = 0
+        self.held_slots = legs.HeldSlots()
         self._root_count = 0
         self._starts = Starts()
         self._shutdown: Ending | None = None
@@ -150,7 +150,7 @@ class Engine:
         """Number of root runs that this process would start now; 0 while it shuts down."""
         if self.draining:
             return 0
-        return self._settings.limits.concurrent_runs - self.held_slots - self._root_count
+        return self._settings.limits.concurrent_runs - self.held_slots.count - self._root_count
 
     @contextlib.contextmanager
     def admitting(self, component: Component, *, background: bool) -> Iterator[bool]:
@@ -168,11 +168,8 @@ class Engine:
         is_full = self.free_slots <= 0 or component.database in self.claims.waiting
         if is_full and not background and component.on_busy != "enqueue":
             raise errors.TooManyRequests("Too many runs at once")
-        self.held_slots += 1
-        try:
+        with self.held_slots:
             yield is_full
-        finally:
-            self.held_slots -= 1
 
     def find_run(self, run_id: str) -> LiveRun | None:
         return self._live.get(run_id)
@@ -278,7 +275,7 @@ class Engine:
         except asyncio.CancelledError:
             if begun.cancelled():
                 # The caller gives its slot back, which is not free before the commit ends.
-                self.held_slots += 1
+                self.held_slots.count += 1
             raise
 
     async def _commit_and_supervise(
@@ -293,7 +290,7 @@ class Engine:
             raise
         finally:
             if begun.cancelled():
-                self.held_slots -= 1
+                self.held_slots.count -= 1
         if not begun.done():
             begun.set_result(begins)
         if begins:

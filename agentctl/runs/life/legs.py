@@ -229,17 +229,29 @@ class ClaimedLeg:
         return any(row.status == "expired" and row.tool_name in tools for row in self.rows)
 
 
+class HeldSlots:
+    """The slots of root runs that are about to start: each block holds one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+
+
 class LegHost(Protocol):
     """The engine of this process, as members and claims start runs with it.
 
     Attributes:
         shared: arguments of `LiveRun` that all runs of the process have in common.
-        held_slots: number of the slots of root runs that are about to start.
         free_slots: number of root runs that the process would start now.
     """
 
     counters: RunCounters
-    held_slots: int
+    held_slots: HeldSlots
     shared: dict[str, Any]
 
     @property
