@@ -27,6 +27,7 @@ _STOP_SECONDS = 1.0
 """Time that SIGSTOP has to stop processes; those that wait for a device may take longer."""
 
 _LOOK_SECONDS = 0.001
+"""Time until the next look whether processes have stopped."""
 
 _open: dict[KnownProcess, ChildProcess] = {}
 """The processes that are watched and have not ended."""
@@ -131,11 +132,11 @@ class _Tree:
         self.found: dict[ChildProcess, None] = {}
         self._stopping: list[ChildProcess] = []
         self._on_found, self._deadline = on_found, time.monotonic() + _STOP_SECONDS
-        self._stop([top for top in tops if not top.ended.done()])
+        self._add([top for top in tops if not top.ended.done()])
         self._maximum = len(self.found) + MAXIMUM_DESCENDANTS
 
-    def is_stopped(self) -> bool:
-        """Stop the processes that are new; return True if there are none, or no time is left."""
+    def stop(self) -> bool:
+        """Stop what is found; return True if nothing else continues, or no time is left."""
         while self._stopping:
             self._stopping = [each for each in self._stopping if not each.is_stopped()]
             if self._stopping:
@@ -143,7 +144,7 @@ class _Tree:
             # All are read again: a list that is read while children end may lack some (proc(5)).
             children = (child for process in self.found for child in process.open_children())
             unknown = dict.fromkeys(child for child in children if child not in self.found)
-            self._stop(list(islice(unknown, self._maximum - len(self.found))))
+            self._add(list(islice(unknown, self._maximum - len(self.found))))
         return True
 
     def send(self, number: signal.Signals) -> None:
@@ -152,7 +153,7 @@ class _Tree:
             for process in self.found:
                 process.send(each)
 
-    def _stop(self, new: list[ChildProcess]) -> None:
+    def _add(self, new: list[ChildProcess]) -> None:
         for process in new:
             process.send(signal.SIGSTOP)
             self._on_found(process)
@@ -173,7 +174,7 @@ def terminate(
     loop = asyncio.get_running_loop()
 
     def send(tree: _Tree, number: signal.Signals) -> None:
-        if not tree.is_stopped():
+        if not tree.stop():
             loop.call_later(_LOOK_SECONDS, send, tree, number)
             return
         tree.send(number)
@@ -198,7 +199,7 @@ def terminate_all() -> set[asyncio.Future[None]]:
 def kill_all() -> None:
     """Send SIGKILL to all watched processes and their descendants, at the end of this process."""
     tree = _Tree(_open.values(), lambda _: None)
-    while not tree.is_stopped():
+    while not tree.stop():
         time.sleep(_LOOK_SECONDS)
     tree.send(signal.SIGKILL)
 
