@@ -136,7 +136,7 @@ class _Tree:
         self._maximum = len(self.found) + MAXIMUM_DESCENDANTS
 
     def stop(self) -> bool:
-        """Stop what is found; return True if nothing else continues, or no time is left."""
+        """Stop the processes that are new; return True if none continues, or no time is left."""
         while self._stopping:
             self._stopping = [each for each in self._stopping if not each.is_stopped()]
             if self._stopping:
