@@ -144,7 +144,7 @@ async def _behind_ending(place: Place) -> None:
 async def _turn(place: Place) -> None:
     """A run has its turn, and no server has claimed it yet."""
     await _behind(place)
-    _serve(place, serving=False)
+    await _stop_claims(place)
     await cancel_earlier(place, place.servers[0])
     _serve(place)
     facts = await place.facts()
@@ -185,6 +185,17 @@ def _serve(place: Place, *, serving: bool = True) -> None:
     for server in place.servers:
         if server.alive:
             server.service.hosting.engine.claims.is_serving = serving
+
+
+async def _stop_claims(place: Place) -> None:
+    """Let the servers claim nothing more, and wait for the claims that have begun."""
+    _serve(place, serving=False)
+    claims = [server.service.hosting.engine.claims for server in place.servers if server.alive]
+
+    async def has_ended() -> bool:
+        return not any(each._passes or each._claiming for each in claims)
+
+    await wait_until(has_ended)
 
 
 _ENDS = ("cancel", "cancel earlier", "delete", "erase", "kill", "stop", "recover")
