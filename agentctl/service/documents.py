@@ -37,6 +37,7 @@ from agentctl.runs.states import is_final
 from agentctl.runtime.transcript.history import parse_messages
 from agentctl.service.paging import encode_cursor
 from agentctl.store.listing import RowPage
+from agentctl.store.repositories.runs import get_first_status
 from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
 
 CHECKED_BYTES = 1_048_576
@@ -328,14 +329,14 @@ def leave_out_damage(row: RunRow) -> tuple[RunRow, list[str]]:
     return replace(row, **left_out), damaged
 
 
-def build_start_document(spec: RunSpec) -> bytes:
+def build_start_document(spec: RunSpec, *, is_queued: bool) -> bytes:
     """Build the record of a run as its start has stored it, without the database."""
     columns = {item.name: None for item in fields(RunRow)}
     shared = {name: value for name, value in spec.to_json().items() if name in columns}
     origin = {
         f"origin_{name}": getattr(spec.origin, name, None) for name in ("run_id", "kind", "at")
     }
-    state = {"status": "PENDING" if spec.background else "RUNNING", "created_at": now()}
+    state = {"status": get_first_status(spec, is_queued=is_queued), "created_at": now()}
     row = RunRow(**columns | shared | origin | state)
     return build_run_document(row, RelatedFacts(UNKNOWN_USAGE, None, 0), ())
 

@@ -114,7 +114,8 @@ class RunOperations(RunStarts):
                 partial(self.lookups.read_run, database, run.run_id)
             )
         except errors.Unavailable:
-            return Document(documents.build_start_document(run.spec))
+            is_queued = isinstance(run, QueuedRun)
+            return Document(documents.build_start_document(run.spec, is_queued=is_queued))
 
     def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest

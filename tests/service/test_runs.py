@@ -11,11 +11,18 @@ import orjson
 import pytest
 
 from agentctl import errors
-from agentctl.interface.requests import MAXIMUM_LIMIT, RunFilter, RunRequest, SessionRunsQuery
+from agentctl.interface.requests import (
+    MAXIMUM_LIMIT,
+    CancelRequest,
+    RunFilter,
+    RunRequest,
+    SessionRunsQuery,
+)
 from agentctl.runs.life import finish, supervision
 from agentctl.service import documents, family, session_documents
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
+from agentctl.work import event_loop
 from tests.conditions import wait_for_run
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -418,11 +425,19 @@ async def test_large_documents_are_built_outside_of_the_event_loop(
     assert threading.get_ident() not in set[int]().union(*builders.values())
 
 
+@pytest.mark.parametrize("is_queued", [False, True])
 async def test_start_is_not_refused_after_its_commit(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, is_queued: bool
 ) -> None:
+    extra = '[limits]\nconcurrent_runs = 1\n[[agents]]\nid = "lined"\n'
+    extra += 'model = "echo"\non_busy = "enqueue"'
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=extra)
     async with open_service(deployment) as service:
         operations, database = user(service), service.hosting.databases.system
+        if is_queued:
+            request = RunRequest("wait", "s0", background=True)
+            first = (await operations.create_run("agent", "hang", request)).value
+            await wait_for_running(operations, session_id="s0")
         read, write, is_committed = database.read, database.write, False
 
         async def commit(work: Any, **options: Any) -> Any:
@@ -439,8 +454,12 @@ async def test_start_is_not_refused_after_its_commit(
         with monkeypatch.context() as refusing:
             refusing.setattr(database, "write", commit)
             refusing.setattr(database, "read", refuse)
-            request = RunRequest("hello", "s1", background=True)
-            started = (await operations.create_run("agent", "echo", request)).value
+            refusing.setattr(event_loop, "RETRY_LIMIT_SECONDS", 0)
+            request = RunRequest("hello", "s1", background=not is_queued)
+            started = (await operations.create_run("agent", "lined", request)).value
         assert is_committed
         assert (started["status"], started["input"]) == ("PENDING", "hello")
+        if is_queued:
+            await operations.cancel_run("agent", "hang", first["run_id"], CancelRequest("s0"))
+            await service.hosting.engine.claims.claim_waiting(database)
         await wait_for_run(operations, started["run_id"], "COMPLETED")

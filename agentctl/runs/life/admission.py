@@ -195,8 +195,7 @@ def _build_session(submission: Submission, catalog: Catalog, is_full: bool) -> S
         component_data=dump_session_data(catalog, component),
         session_name=_name_session(spec),
         session_state=spec.session_state,
-        # A background run waits for its claim: the response to its start shows it as PENDING.
-        first_status="PENDING" if is_full or spec.background else "RUNNING",
+        first_status=runs.get_first_status(spec, is_queued=is_full),
     )
 
 

@@ -207,7 +207,8 @@ def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
     """
     spec, at = run.spec, run.created_at
     if seq is None:
-        last_status = _find_first_status(run) if spec.parent_run_id is None else None
+        status = get_first_status(spec, is_queued=run.queue_turn is not None)
+        last_status = status if spec.parent_run_id is None else None
         seq = yield from sessions.allocate_seq(spec.session_id, at, last_status, run.session_name)
     if seq is None:
         return None
@@ -215,14 +216,15 @@ def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
     return seq
 
 
-def _find_first_status(run: NewRun) -> str:
-    return "PENDING" if run.queue_turn is not None or run.spec.background else "RUNNING"
+def get_first_status(spec: RunSpec, *, is_queued: bool) -> str:
+    """Return the status of a new run; PENDING if it waits for a claim."""
+    return "PENDING" if is_queued or spec.background else "RUNNING"
 
 
 def build_new_values(run: NewRun) -> dict[str, Value]:
     """Return the values of `CREATED_COLUMNS`, without `seq`."""
     spec, at, origin = run.spec, run.created_at, run.spec.origin
-    status = _find_first_status(run)
+    status = get_first_status(spec, is_queued=run.queue_turn is not None)
     values = dict(zip(_NEW, _get_new(spec), strict=True)) | {
         "background": int(spec.background),
         "status": status,
