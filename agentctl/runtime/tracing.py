@@ -42,6 +42,16 @@ CALL_PREFIX = "model-"
 MAXIMUM_SPANS = 1_000
 """Maximum number of spans of a run; further ones are not stored."""
 
+MAXIMUM_TOKENS = 10**12
+"""Maximum of a reported counter. The sum over any session then fits into 64 bits."""
+
+
+def bound_count(value: object) -> int:
+    """Return a reported number of tokens from 0 to `MAXIMUM_TOKENS`; 0 for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return 0
+    return int(min(max(0, value), MAXIMUM_TOKENS))
+
 
 # Not frozen, and a plain class: a run creates several.
 @dataclass(slots=True, eq=False)
@@ -93,8 +103,9 @@ class Span:
             usage: the counters of this call; None, or all zeros, if the library reports none.
         """
         if usage is not None and any(usage.values()):
-            self.input_tokens, self.output_tokens = usage["input_tokens"], usage["output_tokens"]
-            self.answer = {"metrics": usage}
+            counts = {name: bound_count(count) for name, count in usage.items()}
+            self.input_tokens, self.output_tokens = counts["input_tokens"], counts["output_tokens"]
+            self.answer = {"metrics": counts}
         self.end("completed")
 
     def record(self) -> dict[str, Any]:

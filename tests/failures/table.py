@@ -218,6 +218,9 @@ def _list_wrong_types() -> Iterator[Failure]:
                 replies = ({**answer, "set": [(path, value)]}, {"text": "done"})
                 # A library may read past a value that it does not need.
                 yield Failure(f"type-{field}-{kind}", replies, {*ANSWERS, "COMPLETED"})
+    for name, count in {"huge": 10**25, "negative": -5}.items():
+        reply: Reply = {"text": "one two", "set": [(PATHS["tokens"], count)]}
+        yield Failure(f"tokens-{name}", (reply,), {"COMPLETED"})
 
 
 # Calls
@@ -415,6 +418,8 @@ BLAMED = {
     "malformed-surrogate": {"agno-agent", "agno-team", "agno-workflow"},
     # The library leaves out the failed step of its workflow.
     "model-fails-after-an-approval": {"agno-workflow"},
+    # The checkpointer of the library stores no integer of more than 64 bits.
+    "tokens-huge": {"langgraph-checkpointer"},
     "arguments-surrogate": {"langgraph", "langgraph-checkpointer", "openai-agents"},
     "arguments-deep": {"agno-agent", "agno-team", "agno-workflow", "openai-agents"},
 }

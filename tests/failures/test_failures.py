@@ -29,9 +29,10 @@ LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
 EACH = (
     "status-500-form", "status-after-a-call", "overflow-openai", "cut-text", "cut-call",
-    "reason-length-call", "malformed-json", "type-delta-text", "answer-blank", "arguments-no-json",
-    "name-spaced", "ids-empty", "calls-two-hundred", "tool-raises-between-others",
-    "cancelled-in-one-of-two-tools", "approval-rejected", "request-blank",
+    "reason-length-call", "malformed-json", "type-delta-text", "tokens-huge", "answer-blank",
+    "arguments-no-json", "name-spaced", "ids-empty", "calls-two-hundred",
+    "tool-raises-between-others", "cancelled-in-one-of-two-tools", "approval-rejected",
+    "request-blank",
     "damaged-messages-cut", "damaged-native-history-numbers", "damaged-session-state-text",
 )  # fmt: skip
 """Failures of every kind of agent in the suite; a configured agent has all of them."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
+from agentctl.runtime.tracing import MAXIMUM_TOKENS
 from tests.endpoint import ModelEndpoint
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, attempt, settings

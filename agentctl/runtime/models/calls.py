@@ -20,7 +20,7 @@ from agentctl.records.text import new_id, replace_unstorable
 from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError, FailureCode
 from agentctl.runtime.files import FileAccess, FileKind, LoadedFile
 from agentctl.runtime.json_values import NOT_AN_OBJECT, clean_json_value
-from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
+from agentctl.runtime.tracing import MAXIMUM_TOKENS, bound_count
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
@@ -205,7 +205,7 @@ def build_usage(**counters: int) -> dict[str, int]:
     usage["audio_total_tokens"] = usage["audio_input_tokens"] + usage["audio_output_tokens"]
     if min(usage.values()) >= 0 and max(usage.values()) <= MAXIMUM_TOKENS:
         return usage
-    return {name: min(max(0, count), MAXIMUM_TOKENS) for name, count in usage.items()}
+    return {name: bound_count(count) for name, count in usage.items()}
 
 
 def build_answer(text: str, calls: Sequence[Mapping[str, Any]], native: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import orjson
 from agentctl.records.text import read_name, replace_unstorable
 from agentctl.runtime.models.calls import UNKNOWN_REASON, AnswerSink, ModelFailure, build_usage
 from agentctl.runtime.models.openai_errors import build_stream_failure
-from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
+from agentctl.runtime.tracing import bound_count
 
 EVENT_OVERHEAD_BYTES = 16
 """Size of a piece of a tool call or of thinking without its text, for `limits.run_bytes`."""
@@ -380,24 +380,18 @@ def read_usage(usage: object) -> dict[str, int]:
     prompt = _read_object(usage.get("prompt_tokens_details"))
     completion = _read_object(usage.get("completion_tokens_details"))
     return build_usage(
-        input_tokens=_read_count(usage.get("prompt_tokens")),
-        output_tokens=_read_count(usage.get("completion_tokens")),
-        audio_input_tokens=_read_count(prompt.get("audio_tokens")),
-        audio_output_tokens=_read_count(completion.get("audio_tokens")),
-        cache_read_tokens=_read_count(prompt.get("cached_tokens")),
-        cache_write_tokens=_read_count(prompt.get("cache_write_tokens")),
-        reasoning_tokens=_read_count(completion.get("reasoning_tokens")),
+        input_tokens=bound_count(usage.get("prompt_tokens")),
+        output_tokens=bound_count(usage.get("completion_tokens")),
+        audio_input_tokens=bound_count(prompt.get("audio_tokens")),
+        audio_output_tokens=bound_count(completion.get("audio_tokens")),
+        cache_read_tokens=bound_count(prompt.get("cached_tokens")),
+        cache_write_tokens=bound_count(prompt.get("cache_write_tokens")),
+        reasoning_tokens=bound_count(completion.get("reasoning_tokens")),
     )
 
 
 def _read_object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _read_count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        return 0
-    return int(min(max(0, value), MAXIMUM_TOKENS))
 
 
 def _join_parts(content: object) -> str:

@@ -23,14 +23,11 @@ from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.failures import Causes
 from agentctl.runtime.files import build_files
-from agentctl.runtime.tracing import Span, Spans
+from agentctl.runtime.tracing import Span, Spans, bound_count
 from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.transcript.requests import Requests, is_kept
 from agentctl.work.unstopped import UnstoppedWork
-
-MAXIMUM_TOKENS = 10**12
-"""Maximum of a reported counter. The sum over any session then fits into 64 bits."""
 
 _STORED = (
     "tools", "_messages", "_usage", "_usage_of_models", "_knows_usage", "_content", "_reasoning",
@@ -239,8 +236,6 @@ class Transcript:
             model: the model that used the tokens; None for the one that was called last.
         """
         _add_counts(self._usage, usage)
-        for name in self._usage.keys() & usage.keys():
-            self._usage[name] = min(max(self._usage[name] or 0, 0), MAXIMUM_TOKENS)
         # A library reports the usage of a call at its end.
         self._add_usage_of_model(model or self.spans.last_model or "", usage)
 
@@ -486,8 +481,8 @@ class Transcript:
 
 def _add_counts(totals: dict[str, int | None], counts: Mapping[str, int | None]) -> None:
     for name in totals.keys() & counts.keys():
-        total, count = totals[name], counts[name]
-        totals[name] = count if total is None else total + (count or 0)
+        if (count := counts[name]) is not None:
+            totals[name] = bound_count((totals[name] or 0) + count)
 
 
 def _build_message(role: str, text: str) -> dict[str, Any]:
