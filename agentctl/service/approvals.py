@@ -184,15 +184,13 @@ class ApprovalOperations(OperationFamily):
     async def _find(
         self, kind: ComponentKind, component_id: str, approval_id: str
     ) -> tuple[Database, ApprovalRow]:
-        component = self.hosting.catalog.get(kind, component_id)
         decided = self._decided_ids()
         sees_all = decided is None or component_id in decided
         return await self._search_row(
             approval_id,
             EVERYONE if sees_all else Visibility(False, self.principal.subject),
+            # One that had another database, or is not configured any more, may have left it in any.
             lambda row: (row.component_type, row.component_id) == (kind, component_id),
-            # A component that is not configured any more may have left approvals in any database.
-            None if component is None else component.database,
         )
 
     async def _search_row(
@@ -377,7 +375,7 @@ class ApprovalOperations(OperationFamily):
         continued: ContinuedRun | None,
     ) -> Document[RunRecord]:
         """Return the record of a run after its continuation; with `background` at once."""
-        database = self.lookups.component_database(kind, component_id)
+        database, _ = await self.lookups.find_run(kind, component_id, run_id, None)
 
         async def read() -> Document[RunRecord]:
             if continued is not None and not request.background:

@@ -223,16 +223,17 @@ class Lookups:
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> tuple[Database, RunState]:
         """Return database and state of a run of this component, and of this session unless None."""
-        database = self.component_database(kind, component_id)
-        read = self._hosting.changes.states.read
-        state = await read(database, run_id, self.visibility)
-        if (
-            state is None
-            or (state.component_type, state.component_id) != (kind, component_id)
-            or (session_id is not None and state.session_id != session_id)
-        ):
-            raise errors.NotFound("Run not found")
-        return database, state
+        # It may have begun when the component had another database.
+        read, databases = self._hosting.changes.states.read, self._hosting.databases
+        for name in dict.fromkeys((self.component(kind, component_id).database, *databases)):
+            state = await read(databases[name], run_id, self.visibility)
+            if (
+                state is not None
+                and (state.component_type, state.component_id) == (kind, component_id)
+                and session_id in (None, state.session_id)
+            ):
+                return databases[name], state
+        raise errors.NotFound("Run not found")
 
     async def find_named_run(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agentctl.auth.principal import Principal
-from agentctl.errors import FourEyes, ValidationFailed
+from agentctl.errors import FourEyes, NotFound, ValidationFailed
 from agentctl.interface.requests import RunRequest, RunView
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.service.service import Service
@@ -285,6 +285,46 @@ async def test_member_that_waits_goes_on_with_its_new_version(world: World) -> N
         check_changed(member, (await user(service).get_run(member["run_id"])).value)
         (sent,) = world.endpoint.requests("tool:add")
         assert sent["messages"][0]["content"] == "New instructions."
+
+
+async def test_runs_that_wait_stay_in_their_database(world: World) -> None:
+    configure(world, "continue")
+    async with open_service(world.deployment) as service:
+        await service.prepare()
+        service.hosting.engine.claims.is_serving = False
+        paused = await start(service, "configured", session_id="busy")
+        queued = await start(service, "queued", session_id="busy", background=True)
+        assert (paused["status"], queued["status"]) == ("PAUSED", "PENDING")
+    moved = 'on_change = "continue"\ndatabase = "second"'
+    world.change(('on_change = "continue"', moved))
+    async with open_service(world.deployment) as service:
+        await service.prepare()
+        check_changed(paused, await decide(service, paused))
+
+        async def is_completed() -> Any:
+            found: Any = (await user(service).get_component_run("agent", "queued", run_id)).value
+            return found if found["status"] == "COMPLETED" else None
+
+        run_id = queued["run_id"]
+        assert await wait_until(is_completed)
+        with pytest.raises(NotFound):
+            await user(service).get_run(run_id, db_id="second")
+        assert (await start(service, "configured"))["status"] == "PAUSED"
+        pending: Any = (await admin(service).get_approvals(ApprovalFilter(db_id="second"))).value
+        assert pending["meta"]["total_count"] == 1
+
+
+async def test_members_and_steps_are_in_the_database_of_their_root(world: World) -> None:
+    path = world.deployment.path
+    others = '[[teams]]\nid = "mixed"\nmodel = "delegate"\nmembers = ["apart"]\n'
+    others += '[[workflows]]\nid = "steps"\nsteps = [{ name = "one", team = "mixed" }]\n'
+    path.write_text(path.read_text() + others)
+    async with open_service(world.deployment) as service:
+        for kind, name in (("team", "mixed"), ("workflow", "steps")):
+            run: Any = (await user(service).create_run(kind, name, RunRequest("hello"))).value  # type: ignore[arg-type]
+            assert (run["status"], run["content"]) == ("COMPLETED", "hello")
+            (member,) = run["member_runs"]
+            assert (await user(service).get_run(member, db_id="main")).value["session_id"]
 
 
 @pytest.mark.slow

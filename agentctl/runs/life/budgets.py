@@ -320,8 +320,8 @@ class Budgets:
         self, budget: Budget, user_id: str | None, component: Component, period: Period
     ) -> Used:
         used = Used()
-        for database in self._list_databases(budget, component.database):
-            scope = build_scope(budget, period, user_id, component.id)
+        scope = build_scope(budget, period, user_id, component.id)
+        for database in map(self._databases.__getitem__, self._databases):
             key = (database.id, scope)
             read = self._reads.setdefault(key, SharedRead())
             try:
@@ -330,10 +330,6 @@ class Budgets:
                 if read.is_idle:
                     self._reads.pop(key, None)
         return used
-
-    def _list_databases(self, budget: Budget, own: str) -> list[Database]:
-        ids = [own] if budget.per == "agent" else list(self._databases)
-        return [self._databases[each] for each in ids]
 
     async def read_scope(self, database: Database, scope: UsageScope) -> Used:
         """Read what the runs of a scope have used."""

@@ -188,7 +188,8 @@ class LegClaims:
 
     async def _claim_some(self, database: Database, states: Sequence[RunState]) -> bool:
         """Claim runs; return True if more wait than this process has slots for."""
-        todo = [state for state in states if self._versions.find_component(state) is not None]
+        known = self._versions.find_component
+        todo = [state for state in states if known(database, state) is not None]
         while todo:
             count = min(self._host.free_slots, PARALLEL_CLAIMS)
             if count <= 0:

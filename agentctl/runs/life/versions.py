@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -88,11 +89,12 @@ class VersionGate:
         self._catalog = catalog
         self._databases = databases
 
-    def find_component(self, state: RunState) -> Component | None:
-        """Return the component of a run here; None if it is not configured."""
+    def find_component(self, database: Database, state: RunState) -> Component | None:
+        """Return the component of a run, which keeps its database; None if it is not configured."""
         component = self._catalog.get(state.component_type, state.component_id)
         if component is None:
             return None
+        component = replace(component, database=database.id)
         for side in self._catalog.list_sides(component):
             if state.version is not None and find_version(self._catalog, side) == state.version:
                 return side
@@ -104,7 +106,7 @@ class VersionGate:
         None if the run does not go on here now: another server has its version, it asks a person,
         or it has ended.
         """
-        component = self.find_component(state)
+        component = self.find_component(database, state)
         version = None if component is None else find_version(self._catalog, component)
         if component is None or version is None or state.version in (None, version):
             return component

@@ -142,13 +142,13 @@ class Catalog:
         return self.list_sides(component)[-1 if bucket < component.spec.percent else 0]
 
     def members(self, team: Component) -> dict[str, Component]:
-        """Return the members of a team by id, in the order of the configuration."""
+        """Return the members of a team by id, in its database and the configured order."""
         members: dict[str, Component] = {}
         for member_id in team.team.members:
             # Agents have precedence over teams of the same id.
             member = self.get("agent", member_id) or self.get("team", member_id)
             members[member_id] = _require(member, team, "member", member_id)
-        return members
+        return {name: replace(each, database=team.database) for name, each in members.items()}
 
     def steps(self, workflow: Component) -> list[tuple[str, Component]]:
         """Return the steps of a workflow in order: the name, and the agent or team."""
@@ -156,8 +156,8 @@ class Catalog:
         for step in workflow.workflow.steps:
             kind: ComponentKind = "agent" if step.agent else "team"
             component_id = step.agent or step.team
-            found = self.get(kind, component_id)
-            steps.append((step.name, _require(found, workflow, kind, component_id)))
+            found = _require(self.get(kind, component_id), workflow, kind, component_id)
+            steps.append((step.name, replace(found, database=workflow.database)))
         return steps
 
     def model(self, component: Component) -> config.Model:
