@@ -47,7 +47,7 @@ MAXIMUM_TOKENS = 10**12
 
 
 def bound_count(value: object) -> int:
-    """Return a reported number of tokens from 0 to `MAXIMUM_TOKENS`; 0 for what is no number."""
+    """Return a reported number of tokens from 0 to `MAXIMUM_TOKENS`; 0 for another value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return 0
     return int(min(max(0, value), MAXIMUM_TOKENS))

@@ -116,6 +116,21 @@ def cancels_itself() -> Any:
     return build("tool:cancel_all", agents.function_tool(cancel_all))
 
 
+async def ask(is_streamed: bool) -> str:
+    """Ask another agent."""
+    other = build("echo", name="other")
+    if not is_streamed:
+        return str((await agents.Runner.run(other, "one two three")).final_output)
+    result = agents.Runner.run_streamed(other, "one two three")
+    async for _ in result.stream_events():
+        pass
+    return str(result.final_output)
+
+
+def asking() -> Any:
+    return build("tool:ask", agents.function_tool(ask))
+
+
 def handled_failure() -> Any:
     return build("tool:fail", agents.function_tool(fail))
 

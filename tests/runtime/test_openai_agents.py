@@ -147,6 +147,13 @@ async def test_context_of_tools_is_the_run_context_or_the_result_of_deps() -> No
     assert ended.transcript.content == "deps of ann"
 
 
+async def test_tokens_of_agents_that_a_tool_runs_count() -> None:
+    runs = [await complete("asking", f'{{"is_streamed": {how}}}') for how in ("false", "true")]
+    waited, streamed = (run.transcript.metrics for run in runs)
+    assert streamed == waited
+    assert waited["cache_read_tokens"] == 3, "one for each call of a model"
+
+
 async def test_mcp_servers_are_connected_once_by_one_task() -> None:
     server = samples.Server
     server.connected.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -328,14 +329,27 @@ class CountingRunner(AgentRunner):  # type: ignore[misc]
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
         result = await super().run(starting_agent, input, **options)
-        is_counted = isinstance(options.get("context"), RunContextWrapper) or getattr(
-            starting_agent.model, "reports_calls", False
-        )
-        report = current_report.get()
-        if report is not None and not is_counted:
-            usage = read_usage(result.context_wrapper.usage)
-            report.parts.root.run.environment.add_usage(usage)
+        _count_tokens(result, starting_agent, options)
         return result
+
+    def run_streamed(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
+        result = super().run_streamed(starting_agent, input, **options)
+        # The run of the server has its report as hooks, which count.
+        if not isinstance(options.get("hooks"), AgentReport) and result.run_loop_task is not None:
+            count = functools.partial(_count_tokens, result, starting_agent, options)
+            result.run_loop_task.add_done_callback(lambda _: count())
+        return result
+
+
+def _count_tokens(result: Any, agent: Agent[Any], options: Mapping[str, Any]) -> None:
+    """Add the tokens of a run to the run whose code has started it, unless they are counted."""
+    is_counted = isinstance(options.get("context"), RunContextWrapper) or getattr(
+        agent.model, "reports_calls", False
+    )
+    report = current_report.get()
+    if report is not None and not is_counted:
+        usage = read_usage(result.context_wrapper.usage)
+        report.parts.root.run.environment.add_usage(usage)
 
 
 class MemberHooks(AgentHooks[Any]):  # type: ignore[misc]
