@@ -36,6 +36,7 @@ FailureCode = Literal[
     "REPLAY_MISMATCH",
     "STATE_REJECTED",
     "TOOL_FAILED",
+    "VERSION_CHANGED",
     "INTERNAL",
 ]
 """The codes of failed work; the engine adds RUN_TIMEOUT and WORKER_LOST."""
@@ -59,6 +60,7 @@ DETAILS: dict[FailureCode, str] = {
     "OUTPUT_INVALID": "The answer does not match the output schema",
     "STATE_REJECTED": "The session state cannot be stored",
     "TOOL_FAILED": "A tool failed repeatedly",
+    "VERSION_CHANGED": "The run cannot go on with the changed component",
     "INTERNAL": "The run failed inside the service",
 }
 """The public text of each code, used if there is no more specific one."""

@@ -43,8 +43,6 @@ Other exit codes are `0`, done (an empty list too), and `130`, interrupted by Ct
 
 _ENGINE = {
     "RUN_TIMEOUT": "The run took longer than `runs.timeout_seconds`",
-    "VERSION_CHANGED": "The component changed while the run waited, and `on_change` is `fail`, or a"
-    " person refused the change",
     "QUEUE_TIMEOUT": "The run waited in the queue for `limits.queue_seconds`",
     "WORKER_LOST": "The worker of the run died",
 }

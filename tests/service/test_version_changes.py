@@ -314,6 +314,46 @@ async def test_runs_that_wait_stay_in_their_database(world: World) -> None:
         assert pending["meta"]["total_count"] == 1
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        '[{ name = "one", agent = "echo" }, { name = "two", agent = "other" }]',
+        '[{ name = "two", agent = "configured" }, { name = "one", agent = "echo" }]',
+        '[{ name = "one", agent = "echo" }]',
+    ],
+)
+async def test_approved_call_of_a_step_is_not_made_by_another_one(world: World, steps: str) -> None:
+    path = world.deployment.path
+    made = path.parent / "made"
+    (path.parent / "other_tools.py").write_text(
+        f'def add(a: int, b: int) -> int:\n    """Add."""\n    open({str(made)!r}, "w").close()\n'
+    )
+    configure(world, "continue")
+    first = '[{ name = "one", agent = "echo" }, { name = "two", agent = "configured" }]'
+    other = '[[agents]]\nid = "other"\nmodel = "tool-add"\ntools = ["other_tools:add"]\n'
+    flow = f'{other}[[workflows]]\nid = "flow"\nsteps = {first}\n'
+    path.write_text(f"{path.read_text()}\n{flow}")
+    async with open_service(world.deployment) as service:
+        await service.prepare()
+        request = RunRequest('{"a": 1, "b": 2}')
+        run: Any = (await user(service).create_run("workflow", "flow", request)).value
+        assert run["status"] == "PAUSED"
+    path.write_text(path.read_text().replace(first, steps))
+    async with open_service(world.deployment) as service:
+        await service.prepare()
+        (asked,) = run["approvals"]
+        ruling = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
+        ended: Any = (
+            await user(service).continue_run(
+                "workflow", "flow", run["run_id"], ContinueRequest((ruling,))
+            )
+        ).value
+        assert (ended["status"], ended["error"]["code"]) == ("ERROR", "VERSION_CHANGED")
+        waited: Any = (await user(service).get_run(run["member_runs"][-1])).value
+        assert (waited["agent_id"], waited["status"]) == ("configured", "CANCELLED")
+        assert not made.exists()
+
+
 async def test_members_and_steps_are_in_the_database_of_their_root(world: World) -> None:
     path = world.deployment.path
     others = '[[teams]]\nid = "mixed"\nmodel = "delegate"\nmembers = ["apart"]\n'

@@ -16,6 +16,7 @@ import orjson
 from agentctl.config.upkeep import Approvals
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow, hash_call
+from agentctl.records.kinds import ComponentRef
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunPause, RunState, VersionChange
 from agentctl.records.times import format_rfc3339, now
@@ -29,6 +30,7 @@ from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_l
 from agentctl.runs.log.results import encode_requests, to_json
 from agentctl.runs.states import Pause, RunCounters, is_final, is_settled
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Ask, Decided, Leg
 from agentctl.runtime.transcript.history import StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
@@ -320,11 +322,16 @@ def begin_queued(state: RunState, at: int) -> Steps[bool]:
 
 
 @unit
-def claim_member(run_id: str, worker_id: str, version: str | None) -> Steps[ClaimedLeg | None]:
+def claim_member(
+    run_id: str, worker_id: str, version: str | None, component: ComponentRef | None = None
+) -> Steps[ClaimedLeg | None]:
     """Claim the leg of a paused member for the leg of its parent.
 
     None if it does not wait, or waits for people: another member may have let its parent go on. The
     worker must execute its root run, without a cancel of it.
+
+    Raises:
+        ExecutionError: it is a run of another component, whose calls this one must not make.
     """
     state = yield from run_reads.get_state(run_id)
     root_id = run_id if state is None else (yield from find_root_id(state))
@@ -334,6 +341,8 @@ def claim_member(run_id: str, worker_id: str, version: str | None) -> Steps[Clai
     state = yield from run_reads.lock_state(run_id)
     if state is None or root.cancel_requested_at is not None:
         return None
+    if component not in (None, (state.component_type, state.component_id)):
+        raise ExecutionError("VERSION_CHANGED")
     if (yield from approvals.has_pending(run_id)):
         return None
     new = build_new_version(state, version, now())

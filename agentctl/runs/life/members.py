@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from agentctl.errors import OutcomeUnknown
+from agentctl.records.kinds import ComponentRef
 from agentctl.records.logs import build_child_trace
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import new_id
@@ -170,7 +171,8 @@ class Members:
             # A member of a library is part of the code of its parent, and has its version.
             of_library = kind is not LiveRun
             version = parent.spec.version if of_library else find_version(self._catalog, component)
-            claimed = await self._claim_leg(parent, run_id, version)
+            own = None if of_library else (component.kind, component.id)
+            claimed = await self._claim_leg(parent, run_id, version, own)
             if claimed is None:
                 return None
             spec, continuation = legs.build_continuation(claimed)
@@ -191,12 +193,11 @@ class Members:
             raise
 
     async def _claim_leg(
-        self, parent: LiveRun, run_id: str, version: str | None
+        self, parent: LiveRun, run_id: str, version: str | None, component: ComponentRef | None
     ) -> legs.ClaimedLeg | None:
         # A reported parent may not have its worker yet; the whole tree has that of its root.
-        claim = partial(
-            parent.database.write, legs.claim_member(run_id, parent.root.worker_id, version)
-        )
+        work = legs.claim_member(run_id, parent.root.worker_id, version, component)
+        claim = partial(parent.database.write, work)
 
         async def attempt() -> legs.ClaimedLeg | None:
             try:

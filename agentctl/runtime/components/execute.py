@@ -214,18 +214,9 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
 
     A workflow has no messages: they are in the runs of its steps.
     """
-    output, first, run_id = context.spec.input, 0, None
-    origin = context.spec.origin
-    if origin is not None and origin.step_input is not None:
-        output, first = origin.step_input, origin.at
-        context.transcript.replace_content(output)
-    if context.leg is not None:
-        state = context.leg.state
-        first, run_id = state["step"], state["run_id"]
-        output = output if state["input"] is None else state["input"]
-
-    spans, journal = context.transcript.spans, context.journal
     steps = catalog.steps(workflow)
+    output, first, run_id = _find_start(context, len(steps))
+    spans, journal = context.transcript.spans, context.journal
     for index, (name, worker) in enumerate(steps[first:], start=first):
         context.checkpoint()
         if journal is not None and journal.is_parking:
@@ -256,6 +247,22 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
             await journal.end_call(call, CallOutcome(output))
         context.transcript.replace_content(output)
         context.emit(StepCompleted(name, index, output))
+
+
+def _find_start(context: RunEnvironment, count: int) -> tuple[str, int, str | None]:
+    """Return the input and the index of the first step of a leg, and the run of it that waits."""
+    output, first, run_id = context.spec.input, 0, None
+    origin = context.spec.origin
+    if origin is not None and origin.step_input is not None:
+        output, first = origin.step_input, origin.at
+        context.transcript.replace_content(output)
+    if context.leg is not None:
+        state = context.leg.state
+        first, run_id = state["step"], state["run_id"]
+        output = output if state["input"] is None else state["input"]
+        if run_id is not None and first >= count:
+            raise ExecutionError("VERSION_CHANGED")
+    return output, first, run_id
 
 
 def _build_step_failure(name: str, result: MemberResult) -> ExecutionError:
