@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from agentctl.errors import BadRequest, Forbidden, ValidationFailed
@@ -23,9 +23,9 @@ from agentctl.records.authorization import (
 Via = Literal["http", "local"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Principal:
-    """An identified caller.
+    """An identified caller. The requests with one token share it, and the names that it computes.
 
     Attributes:
         subject: the `sub` of the token (docs/contract.md "Claims"), exposed as `user_id`, or None.
@@ -57,12 +57,12 @@ class Principal:
             return ""
         return f"; the server does not read these claims: {', '.join(self.unread_claims)}"
 
-    @property
+    @cached_property
     def actor(self) -> str:
         """The name of the subject in records: `subject`, or `anonymous`."""
         return self.subject if self.subject is not None else "anonymous"
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """The name of the real caller in the audit log."""
         return self.actor if self.caller is None else self.caller
