@@ -114,6 +114,19 @@ class AdmittedRun:
     may_begin: bool = False
 
 
+class HeldSlots:
+    """The slots of root runs that are about to start: each block holds one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+
+
 class StoredVersions:
     """Stores the versions of the components of this process, each once."""
 

@@ -21,6 +21,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import (
     AdmittedRun,
+    HeldSlots,
     IdempotentReplay,
     Submission,
     admit_once,
@@ -118,7 +119,7 @@ class Engine:
         self._settings = settings
         self._live: dict[str, LiveRun] = {}
         self._has_live = asyncio.Event()
-        self.held_slots = legs.HeldSlots()
+        self.held_slots = HeldSlots()
         self._root_count = 0
         self._starts = Starts()
         self._shutdown: Ending | None = None

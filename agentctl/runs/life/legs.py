@@ -22,7 +22,7 @@ from agentctl.records.runs import RunPause, RunState, VersionChange
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.desk.decisions import build_row, close_question, is_version_question
 from agentctl.runs.desk.waiting import lock_queue
-from agentctl.runs.life.admission import AdmittedRun, Continuation
+from agentctl.runs.life.admission import AdmittedRun, Continuation, HeldSlots
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import describe
@@ -229,19 +229,6 @@ class ClaimedLeg:
         """Return True if the caller of the run did not give the result of a tool of its request."""
         tools = _list_client_tools(spec)
         return any(row.status == "expired" and row.tool_name in tools for row in self.rows)
-
-
-class HeldSlots:
-    """The slots of root runs that are about to start: each block holds one."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __enter__(self) -> None:
-        self.count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.count -= 1
 
 
 class LegHost(Protocol):
