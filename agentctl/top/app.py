@@ -260,7 +260,8 @@ class TopApp(App[None]):
 
     def _draw_events(self) -> None:
         self._draws_soon = False
-        if self._events is not None:
+        # The timer may be due when the screen is closed already.
+        if self._events is not None and self.is_running:
             run_id = str(self._drawn[1])
             run = self.feed.runs.get(run_id) or {}
             title = f"{clean_line(run_id[:SHORT_ID])} · session {clean_line(run.get('session_id'))}"

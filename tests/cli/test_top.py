@@ -230,6 +230,23 @@ def test_transcript_of_a_live_run_has_its_text_so_far(server: ThreadedServer) ->
     cancel(server, "agents/half", "top-half", run)
 
 
+def test_events_are_not_drawn_after_the_screen_is_closed(server: ThreadedServer) -> None:
+    run = start(server, "agents/half", "top-x", "Begin")
+    screens = list[Screen]()
+
+    async def journey(screen: Screen) -> None:
+        screens.append(screen)
+        await screen.filter("session:top-x")
+        await screen.see("● running")
+        await screen.press("e")
+        await screen.until(lambda: screen.app._events is not None)
+
+    on_screen(server, journey)
+    cancel(server, "agents/half", "top-x", run)
+    # A timer that is due while the screen closes.
+    screens[0].app._draw_events()
+
+
 def test_cancel_names_work_that_goes_on(server: ThreadedServer) -> None:
     start(server, "agents/napper", "top-2", '{"name": "top-2"}')
 
