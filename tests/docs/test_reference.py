@@ -49,7 +49,7 @@ def test_reference_is_current_and_stale_pages_are_rewritten(tmp_path: Path) -> N
     program = tmp_path / "docs" / "generate.py"
     program.write_bytes(PROGRAM.read_bytes())
     (tmp_path / "docs" / "pages").symlink_to(ROOT / "docs" / "pages")
-    subprocess.run([sys.executable, str(program)], check=True, timeout=120)
+    subprocess.run([sys.executable, str(program)], check=True, timeout=600)
     made, current = (
         {path.name: path.read_bytes() for path in folder.iterdir()}
         for folder in (reference, REFERENCE)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(IS_FIRST, reason="needs version 2 of mcp: pip in
 
 EXCHANGES = 250
 LIMIT = 200_000
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 ENDED = "the connection ended"
 BOUNDS = "its response is too large or compressed"

@@ -23,7 +23,7 @@ from agentctl.runtime.mcp.stdio import Program, build_environment, run_program
 from tests.differential.comparison import LONG, SEED, report
 
 MESSAGES = 5_000 if LONG else 200
-PATIENCE = 60.0
+PATIENCE = 300.0
 ECHOES = 20
 
 PROGRAM = """

@@ -31,6 +31,9 @@ pytestmark = pytest.mark.slow
 WAIT, STATEMENT = 0.4, 0.5
 """Seconds that the driver under test waits for a connection and for a statement."""
 
+PATIENT = {"wait_seconds": 60.0, "statement_seconds": 60.0}
+"""The same for tests without a time limit: a busy machine must not exceed it."""
+
 BOUND = STATEMENT + 1.0 + 0.5
 """Maximum seconds of a call: a statement, its response, and a margin for a busy machine."""
 
@@ -117,7 +120,7 @@ def asleep(seconds: float) -> Steps[None]:
 
 
 async def test_cut_connections_are_replaced(server: PostgresServer) -> None:
-    async with faulty(server) as there:
+    async with faulty(server, **PATIENT) as there:
         await asyncio.gather(*(there.create(f"a{n}") for n in range(4)))
         await there.kill_all()
         await asyncio.gather(*(there.read() for _ in range(8)))
@@ -129,7 +132,7 @@ async def test_cut_connections_are_replaced(server: PostgresServer) -> None:
 
 
 async def test_cut_connections_neither_lose_nor_repeat_writes(server: PostgresServer) -> None:
-    async with faulty(server) as there:
+    async with faulty(server, **PATIENT) as there:
         done = set[str]()
 
         async def create(name: str) -> None:
@@ -153,7 +156,7 @@ async def test_cut_connections_neither_lose_nor_repeat_writes(server: PostgresSe
 async def test_a_commit_with_a_lost_response_is_made_once(
     server: PostgresServer, when: str
 ) -> None:
-    async with faulty(server) as there:
+    async with faulty(server, **PATIENT) as there:
 
         async def cut() -> str:
             return when
@@ -174,7 +177,7 @@ async def test_a_commit_with_a_lost_response_is_made_once(
 async def test_after_a_crash_a_reused_transaction_id_is_not_trusted(server: PostgresServer) -> None:
     """After a crash another transaction can have the id of a lost one."""
     # The driver waits for the end of the crash, however long that takes on a busy machine.
-    async with faulty(server, statement_seconds=60, wait_seconds=60) as there:
+    async with faulty(server, **PATIENT) as there:
 
         async def crash() -> str:
             found = await there.direct("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
@@ -271,7 +274,7 @@ CREATE TRIGGER conflict BEFORE INSERT ON sessions FOR EACH ROW EXECUTE FUNCTION 
 
 @pytest.mark.parametrize("state", ["40001", "40P01"])
 async def test_conflicts_are_retried_three_times(server: PostgresServer, state: str) -> None:
-    async with faulty(server) as there:
+    async with faulty(server, **PATIENT) as there:
         for statement in CONFLICT.format(times=3, state=state).split("\n\n"):
             await there.direct(statement)
         await there.create("s1")
@@ -291,7 +294,7 @@ async def test_a_deadlock_is_retried(server: PostgresServer) -> None:
             yield Statement(sql, {"session_id": session_id})
             yield Statement(Sql("SELECT pg_sleep(0.05)"))
 
-    async with faulty(server) as there:
+    async with faulty(server, **PATIENT) as there:
         await there.create("a")
         await there.create("b")
         await there.direct("ALTER SYSTEM SET deadlock_timeout = '50ms'")

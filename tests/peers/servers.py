@@ -37,7 +37,7 @@ MODELS = ("echo", "hang", "trickle", "http-500", "delegate", "tool:add", "tool:w
 """Behaviours of the stub endpoint. The agent for each has the same name with `-` for `:`."""
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 
 
