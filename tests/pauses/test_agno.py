@@ -40,6 +40,22 @@ def test_one_of_two_calls_is_rejected(shared_graphs: WaitingServer) -> None:
     assert executions == {"approved": "done", "rejected": None}
 
 
+def test_calls_with_one_id_are_not_decided_about(shared_graphs: WaitingServer) -> None:
+    functions = [
+        {"name": "agno_pay", "arguments": json.dumps({"amount": amount, "to": "bob"})}
+        for amount in (1, 1_000)
+    ]
+    calls = [{"id": "same", "type": "function", "function": each} for each in functions]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    run = shared_graphs.start("agno_exact", json.dumps(message))
+    for asked in shared_graphs.list_approvals(run):
+        verb = "approve" if asked["arguments"]["amount"] == 1_000 else "reject"
+        shared_graphs.decide_one(asked, verb)
+    run = shared_graphs.wait_for_end(run)
+    assert shared_graphs.deployment.ledger(run) == []
+    assert run["error"]["code"] == "MODEL_REJECTED"
+
+
 def test_answer_is_given_to_the_tool(shared_graphs: WaitingServer) -> None:
     run = shared_graphs.start("agno_mailer", CALL)
     (asked,) = shared_graphs.list_approvals(run)
