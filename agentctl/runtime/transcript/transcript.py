@@ -23,7 +23,7 @@ from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.failures import Causes
 from agentctl.runtime.files import build_files
-from agentctl.runtime.tracing import Span, Spans, bound_count
+from agentctl.runtime.tracing import MAXIMUM_TOKENS, Span, Spans, bound_count
 from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.transcript.requests import Requests, is_kept
@@ -482,7 +482,8 @@ class Transcript:
 def _add_counts(totals: dict[str, int | None], counts: Mapping[str, int | None]) -> None:
     for name in totals.keys() & counts.keys():
         if (count := counts[name]) is not None:
-            totals[name] = bound_count((totals[name] or 0) + count)
+            total = (totals[name] or 0) + count
+            totals[name] = total if 0 <= total <= MAXIMUM_TOKENS else bound_count(total)
 
 
 def _build_message(role: str, text: str) -> dict[str, Any]:
