@@ -128,19 +128,19 @@ async def wait_in_queue(
     Raises:
         Unavailable: the database does not answer.
     """
-
-    def check_closing() -> None:
-        if engine.closing.is_set():
-            raise errors.Unavailable("The server is shutting down")
-
     try:
         await retry_while_unavailable(
             partial(wait_until_final, engine, database, changes, run_id),
-            on_unavailable=check_closing,
+            on_unavailable=partial(_check_closing, engine),
         )
     except errors.Unavailable:
         if not engine.closing.is_set():
             raise
+
+
+def _check_closing(engine: Engine) -> None:
+    if engine.closing.is_set():
+        raise errors.Unavailable("The server is shutting down")
 
 
 class _Follower:
@@ -271,15 +271,12 @@ class _Follower:
         return found
 
     async def _retry(self, read: Callable[[], Awaitable[T]]) -> T:
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + RETRY_LIMIT_SECONDS
-        while True:
-            try:
-                return await read()
-            except errors.Unavailable:
-                if self._engine.closing.is_set() or clock() >= deadline:
-                    raise
-            await asyncio.sleep(CHANGE_WAIT_SECONDS)
+        return await retry_while_unavailable(
+            read,
+            seconds=RETRY_LIMIT_SECONDS,
+            pauses=(CHANGE_WAIT_SECONDS,),
+            on_unavailable=partial(_check_closing, self._engine),
+        )
 
 
 @unit
