@@ -198,14 +198,13 @@ class ApprovalOperations(OperationFamily):
         approval_id: str,
         visibility: Visibility,
         fits: Callable[[ApprovalRow], bool] = lambda _: True,
-        name: str | None = None,
     ) -> tuple[Database, ApprovalRow]:
-        """Return an approval and its database, of one database or of all."""
+        """Return an approval and its database."""
         databases = self.hosting.databases
-        for each in databases if name is None else (name,):
-            row = await databases[each].read(approvals.get(approval_id, visibility))
+        for name in databases:
+            row = await databases[name].read(approvals.get(approval_id, visibility))
             if row is not None and fits(row):
-                return databases[each], self._tighten(row)
+                return databases[name], self._tighten(row)
         raise errors.NotFound("Approval not found")
 
     async def decide_approval(
