@@ -154,10 +154,15 @@ class Paused(BaseException):  # not an error: code that catches errors must not 
     Args:
         asks: what this run asks for; empty if only its members ask.
         state: JSON value that the next leg of the component gets back.
+
+    Raises:
+        ExecutionError: two calls have one id: a decision about one would count for both.
     """
 
     def __init__(self, asks: Sequence[Ask], state: Any) -> None:
         super().__init__("the run is paused")
+        if len({ask.tool_call_id for ask in asks}) < len(asks):
+            raise ExecutionError("MODEL_REJECTED")
         self.asks = list(asks)
         self.state = state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,19 @@ __all__ = ["create_graph_deployment", "create_library_deployment"]
 
 CALL = '{"amount": 10, "to": "bob"}'
 """The message for which the model of the endpoint calls a tool with these arguments."""
+
+
+def build_calls_with_one_id(tool: str) -> str:
+    """Return the message for which the model `exact` calls a tool twice, with one id."""
+    calls = [
+        {
+            "id": "same",
+            "type": "function",
+            "function": {"name": tool, "arguments": json.dumps({"amount": amount, "to": "bob"})},
+        }
+        for amount in (1, 1_000)
+    ]
+    return json.dumps({"role": "assistant", "content": None, "tool_calls": calls})
 
 
 def create_graph_deployment(folder: Path, model_url: str, *modules: str) -> WaitingDeployment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.pauses.graphs import CALL
+from tests.pauses.graphs import CALL, build_calls_with_one_id
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
 AGENTS = ("waiting_agno",)
@@ -41,13 +41,7 @@ def test_one_of_two_calls_is_rejected(shared_graphs: WaitingServer) -> None:
 
 
 def test_calls_with_one_id_are_not_decided_about(shared_graphs: WaitingServer) -> None:
-    functions = [
-        {"name": "agno_pay", "arguments": json.dumps({"amount": amount, "to": "bob"})}
-        for amount in (1, 1_000)
-    ]
-    calls = [{"id": "same", "type": "function", "function": each} for each in functions]
-    message = {"role": "assistant", "content": None, "tool_calls": calls}
-    run = shared_graphs.start("agno_exact", json.dumps(message))
+    run = shared_graphs.start("agno_exact", build_calls_with_one_id("agno_pay"))
     for asked in shared_graphs.list_approvals(run):
         verb = "approve" if asked["arguments"]["amount"] == 1_000 else "reject"
         shared_graphs.decide_one(asked, verb)

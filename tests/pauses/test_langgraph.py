@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pauses.graphs import CALL
+from tests.pauses.graphs import CALL, build_calls_with_one_id
 from tests.pauses.waiting import WaitingServer
 
 AGENTS = ("waiting_graphs",)
@@ -34,6 +34,14 @@ def test_rejected_and_edited_calls(shared_graphs: WaitingServer, form: str) -> N
     ended = shared_graphs.wait_for_end(edited)
     assert "paid 5" in ended["content"]
     assert shared_graphs.deployment.ledger(edited) == ["pay 5 to eve for None"] * calls_of(form)
+
+
+@pytest.mark.parametrize("form", ["exact", "exact_each"])
+def test_calls_with_one_id_are_not_decided_about(shared_graphs: WaitingServer, form: str) -> None:
+    run = shared_graphs.start(form, build_calls_with_one_id("pay"))
+    run = shared_graphs.wait_for_end(run)
+    assert run["error"]["code"] == "MODEL_REJECTED"
+    assert shared_graphs.deployment.ledger(run) == []
 
 
 def test_agent_that_waits_in_a_subgraph_is_a_paused_member(shared_graphs: WaitingServer) -> None:

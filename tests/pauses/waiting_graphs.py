@@ -103,6 +103,8 @@ class FileSaver(InMemorySaver):
 
 batched: Any = build_agent("tool:pay")
 each: Any = build_agent("tools:pay", "per_call")
+exact: Any = build_agent("exact")
+exact_each: Any = build_agent("exact", "per_call")
 kept: Any = build_agent("tool:pay", checkpointer=FileSaver())
 altering: Any = build_agent("tool:pay", inner=[alter])
 altering_each: Any = build_agent("tool:pay", "per_call", inner=[alter])

@@ -58,11 +58,7 @@ class AgnoCall(NamedTuple):
 
 
 def list_waiting(output: Any) -> list[AgnoCall]:
-    """Return the calls that wait in a paused run, and in those of its members.
-
-    Raises:
-        ExecutionError: two of them have the same key.
-    """
+    """Return the calls that wait in a paused run, and in those of its members."""
     found = [
         (run, tool) for run in walk_paused(output) for tool in run.tools or () if is_waiting(tool)
     ]
@@ -73,9 +69,6 @@ def list_waiting(output: Any) -> list[AgnoCall]:
         call_id = tool.tool_call_id or ""
         key = call_id if counts[call_id] == 1 else f"{run.run_id}:{call_id}"
         calls.append(AgnoCall(run.run_id, owner_id, key, tool))
-    if len({call.key for call in calls}) < len(calls):
-        # Two calls of one answer with one id: a decision about one would count for both.
-        raise ExecutionError("MODEL_REJECTED")
     return calls
 
 
