@@ -461,5 +461,4 @@ async def test_start_is_not_refused_after_its_commit(
         assert (started["status"], started["input"]) == ("PENDING", "hello")
         if is_queued:
             await operations.cancel_run("agent", "hang", first["run_id"], CancelRequest("s0"))
-            await service.hosting.engine.claims.claim_waiting(database)
         await wait_for_run(operations, started["run_id"], "COMPLETED")

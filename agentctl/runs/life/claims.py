@@ -132,10 +132,11 @@ class LegClaims:
     async def attend(self, database: Database, run_id: str) -> None:
         """Begin a run that this process has admitted, as soon as it may; for a local command."""
         while True:
-            state = await database.read(run_reads.get_state(run_id))
-            if state is None or (state.status, state.owner) != ("PENDING", None):
-                return
-            await self.claim(database, run_id, state)
+            with contextlib.suppress(errors.Unavailable):
+                state = await database.read(run_reads.get_state(run_id))
+                if state is None or (state.status, state.owner) != ("PENDING", None):
+                    return
+                await self.claim(database, run_id, state)
             await asyncio.sleep(ATTEND_SECONDS)
 
     async def end_overdue(self, database: Database) -> None:
