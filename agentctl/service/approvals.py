@@ -374,9 +374,9 @@ class ApprovalOperations(OperationFamily):
         continued: ContinuedRun | None,
     ) -> Document[RunRecord]:
         """Return the record of a run after its continuation; with `background` at once."""
-        database, _ = await self.lookups.find_run(kind, component_id, run_id, None)
 
         async def read() -> Document[RunRecord]:
+            database, _ = await self.lookups.find_run(kind, component_id, run_id, None)
             if continued is not None and not request.background:
                 hosting = self.hosting
                 await wait_until_final(hosting.engine, database, hosting.changes, run_id)
