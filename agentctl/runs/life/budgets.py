@@ -321,7 +321,7 @@ class Budgets:
     ) -> Used:
         used = Used()
         scope = build_scope(budget, period, user_id, component.id)
-        for database in map(self._databases.__getitem__, self._databases):
+        for database in self._databases.values():
             key = (database.id, scope)
             read = self._reads.setdefault(key, SharedRead())
             try:

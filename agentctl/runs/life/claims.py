@@ -189,8 +189,8 @@ class LegClaims:
 
     async def _claim_some(self, database: Database, states: Sequence[RunState]) -> bool:
         """Claim runs; return True if more wait than this process has slots for."""
-        known = self._versions.find_component
-        todo = [state for state in states if known(database, state) is not None]
+        find = self._versions.find_component
+        todo = [state for state in states if find(database, state) is not None]
         while todo:
             count = min(self._host.free_slots, PARALLEL_CLAIMS)
             if count <= 0:
