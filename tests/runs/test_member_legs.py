@@ -77,7 +77,7 @@ async def test_member_is_claimed_for_a_leg_of_its_root_only(
         member = await bench.start_member()
         await pause(member)
         database = bench.database
-        assert await database.write(claim_member("member", OWNER, None)) is None, (
+        assert await database.write(claim_member("member", OWNER, None, None)) is None, (
             "it is not decided"
         )
         await database.write(DECIDE.execute(run_id="member"))
@@ -87,7 +87,7 @@ async def test_member_is_claimed_for_a_leg_of_its_root_only(
             await bench.end(bench.root)
         elif change == "cancel":
             await database.write(runs.request_cancel("root", 9, "ann", None))
-        claimed = await database.write(claim_member("member", OWNER, None))
+        claimed = await database.write(claim_member("member", OWNER, None, None))
         assert (claimed is not None) == (change == "nothing")
         states = {"nothing": "RUNNING", "end": "CANCELLED"}
         assert (await bench.read("member")).status == states.get(change, "PAUSED")

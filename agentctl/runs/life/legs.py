@@ -310,12 +310,15 @@ def begin_queued(state: RunState, at: int) -> Steps[bool]:
 
 @unit
 def claim_member(
-    run_id: str, worker_id: str, version: str | None, component: ComponentRef | None = None
+    run_id: str, worker_id: str, version: str | None, component: ComponentRef | None
 ) -> Steps[ClaimedLeg | None]:
     """Claim the leg of a paused member for the leg of its parent.
 
     None if it does not wait, or waits for people: another member may have let its parent go on. The
     worker must execute its root run, without a cancel of it.
+
+    Args:
+        component: the one that goes on; None for a member of a library, whose code its parent has.
 
     Raises:
         ExecutionError: it is a run of another component, whose calls this one must not make.
