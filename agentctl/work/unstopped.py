@@ -3,11 +3,11 @@
 The engine does not wait for such work, but records that it continues and when it ends: the
 names, because an operator has to know which tool to look at (docs/cancellation.md "What can hang").
 
-Each call of a synchronous function gets its own daemon thread: of a tool (`run_in_thread`), and of
-the library of an agent, which uses the executor of the event loop (`RunThreadExecutor`). A function
-that hangs then delays neither the calls of other runs, as it would in a pool, nor the exit of the
-process. The number of abandoned threads is limited, because each keeps its stack and all that it
-has open.
+Synchronous functions are called in daemon threads: a tool in its own thread (`run_in_thread`), and
+the functions of the library of an agent, which uses the executor of the event loop
+(`RunThreadExecutor`), in the threads of the run. A function that hangs then delays neither the
+calls of other runs, as it would in a pool, nor the exit of the process. The number of abandoned
+threads is limited, because each keeps its stack and all that it has open.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -26,6 +27,10 @@ from agentctl.work.run_scope import current_call, current_threads
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+MAXIMUM_THREADS = 16
+"""Number of threads that the library of a run has at the same time: the event loop shares the
+interpreter with all of them."""
 
 RUNNER = "runner"
 """Name of unstopped work that is not a tool: the code or the library of an agent."""
@@ -184,7 +189,11 @@ async def run_in_thread(
         TooManyAbandonedThreads: the function was not called.
     """
     abandoned_threads.check(name)
-    call = _start_thread(function, f"tool {name}")
+    call: Future[T] = Future()
+    # A running future cannot be cancelled: it is done when its thread has ended.
+    call.set_running_or_notify_cancel()
+    work = partial(contextvars.copy_context().run, function)
+    threading.Thread(target=_execute, args=(call, work), name=f"tool {name}", daemon=True).start()
     outcome = asyncio.wrap_future(call)
     try:
         return await asyncio.shield(outcome)
@@ -195,7 +204,7 @@ async def run_in_thread(
 
 
 class RunThreadExecutor(ThreadPoolExecutor):
-    """An executor that gives each call for a run its own daemon thread; other calls use a pool."""
+    """An executor that makes the calls for a run in its daemon threads; other calls use a pool."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Call a function in a thread.
@@ -219,7 +228,10 @@ def install_executor() -> RunThreadExecutor:
 
 
 class RunThreads:
-    """The threads that a block of one run starts; those that still run at its end are registered.
+    """The threads that a block of one run uses; calls that still run at its end are registered.
+
+    Calls beyond `MAXIMUM_THREADS` wait for a thread. They are cancelled if the block ends by an
+    exception.
 
     Args:
         unstopped: the unstopped work of the run.
@@ -228,41 +240,93 @@ class RunThreads:
     def __init__(self, unstopped: UnstoppedWork) -> None:
         self._unstopped = unstopped
         self._calls: dict[Future[Any], str] = {}
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._threads = 0
+        self._starting = False
+        self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._ended = False
 
     def __enter__(self) -> None:
         self._token = current_threads.set(self)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         current_threads.reset(self._token)
-        self.abandon()
+        with self._lock:
+            self._ended = True
+            if error is not None:
+                for call, _function in self._waiting:
+                    call.cancel()
+            calls = list(self._calls.items())
+            for call, _name in calls:
+                if call.running():
+                    abandoned_threads.add(call)
+        for call, name in calls:
+            self._register(call, name)
 
     def start(self, function: Callable[[], T]) -> Future[T]:
         abandoned_threads.check("with a thread")
-        call = _start_thread(function, "agent")
+        call: Future[T] = Future()
         tool = current_call.get()
-        self._calls[call] = tool.name if tool is not None else RUNNER
+        self._calls[call] = name = tool.name if tool is not None else RUNNER
         call.add_done_callback(lambda done: self._calls.pop(done, None))
         if self._ended:
-            self.abandon()
+            self._register(call, name)
+        with self._lock:
+            self._waiting.append((call, partial(contextvars.copy_context().run, function)))
+            is_first, self._starting = not self._starting, True
+        if is_first:
+            self._loop.call_soon_threadsafe(self._start_thread)
         return call
 
-    def abandon(self) -> None:
-        self._ended = True
-        for call, name in list(self._calls.items()):
-            abandoned_threads.add(call)
-            self._unstopped.add(asyncio.wrap_future(call, loop=self._loop), name)
+    def _start_thread(self) -> None:
+        """Start a thread if a call waits for one.
 
+        The new thread starts the next one, because a start waits until the thread runs: the event
+        loop would wait for the threads of all calls that an agent makes in one turn.
+        """
+        with self._lock:
+            self._starting = bool(self._waiting) and self._threads < MAXIMUM_THREADS
+            if not self._starting:
+                return
+            self._threads += 1
+        try:
+            threading.Thread(target=self._work, name="agent", daemon=True).start()
+        except RuntimeError as error:
+            self._lose_thread(error)
 
-def _start_thread(function: Callable[[], T], name: str) -> Future[T]:
-    """Call a function in a new daemon thread, which belongs to the run of the caller."""
-    call: Future[T] = Future()
-    # A running future cannot be cancelled: it is done when its thread has ended.
-    call.set_running_or_notify_cancel()
-    work = partial(contextvars.copy_context().run, function)
-    threading.Thread(target=_execute, args=(call, work), name=name, daemon=True).start()
-    return call
+    def _lose_thread(self, error: RuntimeError) -> None:
+        """Fail the waiting calls if the run has no thread that will make them."""
+        with self._lock:
+            self._threads -= 1
+            self._starting = False
+            if self._threads:
+                return
+            failed, self._waiting = self._waiting, deque()
+        for call, _function in failed:
+            if call.set_running_or_notify_cancel():
+                call.set_exception(error)
+
+    def _register(self, call: Future[Any], name: str) -> None:
+        self._unstopped.add(asyncio.wrap_future(call, loop=self._loop), name)
+
+    def _work(self) -> None:
+        taken = self._take()
+        self._start_thread()
+        while taken:
+            _execute(*taken)
+            taken = self._take()
+
+    def _take(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        with self._lock:
+            while self._waiting:
+                call, function = self._waiting.popleft()
+                if call.set_running_or_notify_cancel():
+                    if self._ended:
+                        abandoned_threads.add(call)
+                    return call, function
+            self._threads -= 1
+            return None
 
 
 def _execute(call: Future[T], function: Callable[[], T]) -> None:

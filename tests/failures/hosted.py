@@ -36,9 +36,12 @@ URL = os.environ["FAILURES_MODEL_URL"]
 
 INSTRUCTIONS = "Be brief."
 
+TIMEOUT = 600.0
+"""Seconds. The clients have 5 seconds for a connection, which a busy machine exceeds."""
+
 
 def build_client() -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=URL, api_key="not-needed", max_retries=0)
+    return openai.AsyncOpenAI(base_url=URL, api_key="not-needed", max_retries=0, timeout=TIMEOUT)
 
 
 # Functions
@@ -153,6 +156,7 @@ def build_graph(**options: Any) -> Any:
         api_key="not-needed",  # type: ignore[arg-type]
         stream_usage=True,
         max_retries=0,
+        timeout=TIMEOUT,
     )
     middleware: Any = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
     tools = [langchain_tool(each) for each in (*TOOLS, pay)]
@@ -169,7 +173,7 @@ langgraph_checkpointer = build_graph(checkpointer=InMemorySaver())
 
 
 def build_agno_model() -> Any:
-    return OpenAILike(id="agno", base_url=URL, api_key="not-needed", max_retries=0)
+    return OpenAILike(id="agno", base_url=URL, api_key="not-needed", max_retries=0, timeout=TIMEOUT)
 
 
 def build_agno_agent(**options: Any) -> Any:

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from agentctl.work import event_loop, unstopped
 from agentctl.work.event_loop import AbandonedThreads, TooManyAbandonedThreads, abandoned_threads
-from agentctl.work.unstopped import RunThreads, UnstoppedWork, install_executor
+from agentctl.work.unstopped import MAXIMUM_THREADS, RunThreads, UnstoppedWork, install_executor
 from tests.loops import wait_until
+
+
+@contextlib.contextmanager
+def count_starts(starters: list[str]) -> Iterator[None]:
+    """Add the name of the thread of each start of a thread."""
+    start = threading.Thread.start
+
+    def count(thread: threading.Thread) -> None:
+        starters.append(threading.current_thread().name)
+        start(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", count)
+        yield
 
 
 async def call_in_thread(unstopped: UnstoppedWork, release: threading.Event) -> str:
@@ -57,6 +74,77 @@ async def test_too_many_abandoned_threads_refuse_a_call(monkeypatch: pytest.Monk
 
     with pytest.raises(TooManyAbandonedThreads):
         await call_in_thread(UnstoppedWork(), threading.Event())
+
+
+async def test_many_calls_share_the_threads_of_their_run() -> None:
+    install_executor()
+    works, peak, lock = [0], [0], threading.Lock()
+    starters: list[str] = []
+
+    def work(number: int) -> int:
+        with lock:
+            works[0] += 1
+            peak[0] = max(peak[0], works[0])
+        time.sleep(0.001)
+        with lock:
+            works[0] -= 1
+        return number
+
+    with RunThreads(UnstoppedWork()):
+        calls = [asyncio.to_thread(work, number) for number in range(200)]
+        with count_starts(starters):
+            assert await asyncio.gather(*calls) == [*range(200)]
+
+    assert 1 < peak[0] <= MAXIMUM_THREADS
+    # A start waits for its thread: the event loop makes the first one of a turn only.
+    assert starters.count("MainThread") < 20
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_waiting_calls_end_with_a_cancelled_run(fails: bool) -> None:
+    install_executor()
+    unstopped, release, made = UnstoppedWork(), threading.Event(), list[int]()
+    before = abandoned_threads.count
+
+    def work(number: int) -> None:
+        made.append(number)
+        release.wait(60)
+
+    async def call_all() -> None:
+        with RunThreads(unstopped):
+            tasks = [asyncio.create_task(asyncio.to_thread(work, each)) for each in range(40)]
+            await wait_until(lambda: len(made) == MAXIMUM_THREADS)
+            unfinished.extend(tasks)
+            if fails:
+                raise ValueError
+
+    unfinished: list[asyncio.Task[None]] = []
+    await asyncio.gather(call_all(), return_exceptions=True)
+    assert unstopped.pending
+    assert abandoned_threads.count == before + MAXIMUM_THREADS
+    release.set()
+    await asyncio.wait(unfinished)
+    await wait_until(lambda: not unstopped.pending)
+    # A completed run cancels nothing.
+    assert len(made) == (MAXIMUM_THREADS if fails else 40)
+    assert sum(task.cancelled() for task in unfinished) == (40 - MAXIMUM_THREADS if fails else 0)
+    await wait_until(lambda: abandoned_threads.count == before)
+
+
+async def test_calls_fail_if_the_process_has_no_more_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install_executor()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with RunThreads(UnstoppedWork()):
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                await asyncio.wait_for(asyncio.to_thread(int), 60)
+    monkeypatch.undo()
 
 
 async def test_calls_without_a_run_use_the_pool() -> None:
