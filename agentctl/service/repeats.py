@@ -16,7 +16,7 @@ from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind, ComponentRef
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import Origin, RepeatPlan
-from agentctl.records.runs import RunRecord
+from agentctl.records.runs import RunRecord, RunRow
 from agentctl.records.text import new_id
 from agentctl.runs.follow.follow import flatten
 from agentctl.runs.life.repeats import (
@@ -39,6 +39,7 @@ from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import find_repeated
 from agentctl.service.run_input import check_files
 from agentctl.service.runs import RunOperations, Started
+from agentctl.store.database import Database
 from agentctl.store.repositories import run_reads
 
 
@@ -113,7 +114,8 @@ class RepeatOperations(RunOperations):
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).retry_run, **path) as call:
             component = self.lookups.component(kind, component_id)
-            stored = await self._load_origin(kind, component_id, run_id, "retry")
+            database, stored = await self._load_origin(kind, component_id, run_id, "retry")
+            component = replace(component, database=database.id)
             catalog = self.hosting.catalog
             origin = plan_retry(stored, component, catalog)
             start = self._build_request(stored, request, stored.row.session_id)
@@ -135,16 +137,16 @@ class RepeatOperations(RunOperations):
             target_kind, target_id = _find_target((kind, component_id), request)
             target = {KINDS[target_kind].id_field: target_id}
             authorize_call(self.principal, operation_ids(target_kind).create_run, target)
-            stored = await self._load_origin(kind, component_id, run_id, "fork")
+            database, stored = await self._load_origin(kind, component_id, run_id, "fork")
             component = self.lookups.component(target_kind, target_id)
             if (target_kind, target_id) != (kind, component_id):
                 call.add_resource(target_kind, target_id)
-            repeat = await self._plan_fork(kind, stored, component, request)
+            repeat = await self._plan_fork(kind, database, stored, component, request)
             return await self._start_repeat(call, stored, repeat, request, stream=stream)
 
     async def _load_origin(
         self, kind: ComponentKind, component_id: str, run_id: str, verb: str
-    ) -> StoredOrigin:
+    ) -> tuple[Database, StoredOrigin]:
         database, _ = await self.lookups.find_run(kind, component_id, run_id, None)
         stored = await database.read(load_origin(run_id, self.lookups.visibility), size="large")
         if stored is None:
@@ -155,7 +157,7 @@ class RepeatOperations(RunOperations):
             raise errors.Conflict(f"The run is part of run {root}: {verb} that one")
         if not is_final(row.status):
             raise errors.Conflict(f"The run has not ended: it is {row.status}")
-        return stored
+        return database, stored
 
     def _build_request(
         self, stored: StoredOrigin, request: RetryRequest, session_id: str
@@ -173,10 +175,17 @@ class RepeatOperations(RunOperations):
         )
 
     async def _plan_fork(
-        self, kind: ComponentKind, stored: StoredOrigin, component: Component, request: ForkRequest
+        self,
+        kind: ComponentKind,
+        database: Database,
+        stored: StoredOrigin,
+        component: Component,
+        request: ForkRequest,
     ) -> _Repeat:
         row, messages = stored.row, stored.messages
         is_new = request.session_id != row.session_id
+        if not is_new:
+            component = replace(component, database=database.id)
         session_id = request.session_id or new_id()
         kept = mark_kept(_cut_messages(messages, request.at), row.run_id)
         start = self._build_request(stored, request, session_id)
@@ -199,7 +208,7 @@ class RepeatOperations(RunOperations):
         if component.kind == "workflow" and request.at:
             raise errors.ValidationFailed("at must be 0: a workflow has no conversation")
         if is_new and request.at:
-            kept = (*await self._read_before(kind, stored, component), *kept)
+            kept = (*await self._read_before(database, row, component), *kept)
         before = None if is_new else row.seq
         origin = Origin(row.run_id, "fork", request.at, before, kept, has_prompt)
         hosted = self.hosting.catalog.is_hosted(component)
@@ -207,13 +216,11 @@ class RepeatOperations(RunOperations):
         return _Repeat(component, start, origin, runs_code, is_new, files)
 
     async def _read_before(
-        self, kind: ComponentKind, stored: StoredOrigin, component: Component
+        self, database: Database, row: RunRow, component: Component
     ) -> tuple[dict[str, Any], ...]:
         """Return the messages of the session before a run, as far as the component gets history."""
         if not component.history_runs:
             return ()
-        row = stored.row
-        database = self.lookups.component_database(kind, row.component_id)
         maximum = min(HISTORY_BYTES, self.hosting.settings.limits.run_bytes // 2)
         recent = run_reads.list_recent(
             row.session_id, component.history_runs, maximum, before_seq=row.seq

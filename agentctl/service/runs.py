@@ -298,7 +298,7 @@ class RunOperations(RunStarts):
     async def read_details(
         self, kind: ComponentKind, component_id: str, run: RunRecord
     ) -> RunDetails:
-        database = self.lookups.component_database(kind, component_id)
+        database, _ = await self.lookups.find_run(kind, component_id, run["run_id"], None)
         return await read_after_change(lambda: database.read(read_run_details(run)), run["run_id"])
 
     async def cancel_run(

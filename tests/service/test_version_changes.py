@@ -13,7 +13,7 @@ import pytest
 
 from agentctl.auth.principal import Principal
 from agentctl.errors import FourEyes, NotFound, ValidationFailed
-from agentctl.interface.requests import RunRequest, RunView
+from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, RunView
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.service.service import Service
 from tests.deployment import Deployment, create_deployment
@@ -352,6 +352,31 @@ async def test_approved_call_of_a_step_is_not_made_by_another_one(world: World, 
         waited: Any = (await user(service).get_run(run["member_runs"][-1])).value
         assert (waited["agent_id"], waited["status"]) == ("configured", "CANCELLED")
         assert not made.exists()
+
+
+async def test_repeated_runs_have_the_database_and_the_history_of_their_origin(
+    world: World,
+) -> None:
+    others = '[[agents]]\nid = "again"\nmodel = "history"\ninstructions = "Old instructions."\n'
+    world.deployment.path.write_text(world.deployment.path.read_text() + others)
+    async with open_service(world.deployment) as service:
+        await start(service, "again", session_id="busy", session_state={"seen": 1})
+        origin = await start(service, "again", session_id="busy")
+    world.change(('id = "again"', 'id = "again"\ndatabase = "second"'))
+    async with open_service(world.deployment) as service:
+        caller, run_id = user(service), origin["run_id"]
+        details = await caller.read_details("agent", "again", origin)
+        assert details.session_state == {"seen": 1}
+        retried: Any = (await caller.retry_run("agent", "again", run_id, RetryRequest())).value
+        again = ForkRequest(at=0, message="third", session_id="busy")
+        forked: Any = (await caller.fork_run("agent", "again", run_id, again)).value
+        for run in (retried, forked):
+            assert (await caller.get_run(run["run_id"], db_id="main")).value["session_id"] == "busy"
+            assert "assistant" in run["content"]
+        apart = ForkRequest(at=1, message="third")
+        forked = (await caller.fork_run("agent", "again", run_id, apart)).value
+        assert (await caller.get_run(forked["run_id"], db_id="second")).value["session_id"]
+        assert "assistant" in forked["content"]
 
 
 async def test_members_and_steps_are_in_the_database_of_their_root(world: World) -> None:
