@@ -15,6 +15,7 @@ import httpx
 import httpx2
 from agno.agent import Agent as AgnoAgent
 from agno.models.openai.like import OpenAILike
+from agno.tools import tool as agno_tool
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.runnables import RunnableConfig
@@ -404,6 +405,15 @@ async def count(run_context: agno.run.RunContext) -> str:
     state = run_context.session_state or {}
     state["count"] = state.get("count", 0) + 1
     return f"{state['count']} {run_context.metadata}"
+
+
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+
+
+def paying() -> Any:
+    return agno_agent("echo", id="paying", tools=[agno_tool(requires_confirmation=True)(pay)])
 
 
 def counting() -> Any:

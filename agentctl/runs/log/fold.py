@@ -288,7 +288,7 @@ def _close_calls(transcript: Transcript, state: dict[str, Any], ended: Sequence[
     for step in sorted(ended, key=lambda step: step.ended_at or 0):
         call_id, outcome = step.call_id or "", _read_result(step)
         results[call_id], files[call_id] = outcome["text"], outcome.get("files")
-        if call_id not in transcript.open_calls:
+        if not transcript.is_open(call_id):
             given = outcome.get("arguments") or arguments[call_id]
             transcript.open_call(call_id, step.name or "", given, step.started_at)
         if run_id := outcome.get("run_id"):

@@ -283,7 +283,7 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
 
     async def _end_call(self, part: AgentPart, call_id: str, result: Any) -> None:
         """Report the end of a call, unless it was reported."""
-        if call_id not in part.run.transcript.open_calls:
+        if not part.run.transcript.is_open(call_id):
             return
         failed = False
         if isinstance(result, Mapping):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from agno.run.base import RunStatus
@@ -87,7 +88,9 @@ def list_asks(waiting: Iterable[AgnoCall], owners: Iterable[Any]) -> list[Ask]:
         owners: the agents and teams; their tools have the schemas of their arguments.
     """
     by_id = {get_member_id(each): each for owner in owners for each in walk_members(owner)}
-    return [_build_ask(call, by_id.get(call.owner_id)) for call in waiting]
+    # A model may ask for thousands of calls of one tool.
+    find_schema = cache(lambda owner_id, name: _find_schema(by_id.get(owner_id), name))
+    return [_build_ask(call, find_schema) for call in waiting]
 
 
 def walk_members(target: Any) -> Iterator[Any]:
@@ -107,12 +110,12 @@ def is_waiting(tool: Any) -> bool:
     )
 
 
-def _build_ask(call: AgnoCall, owner: Any) -> Ask:
+def _build_ask(call: AgnoCall, find_schema: Callable[[str, str], dict[str, Any] | None]) -> Ask:
     tool, name = call.tool, call.tool.tool_name or ""
     arguments = to_json_value(tool.tool_args or {}, _MAXIMUM_BYTES)
     policy: Any = "other" if tool.approval_type == "required" else "user"
     if tool.requires_confirmation:
-        schema = _find_schema(owner, name)
+        schema = find_schema(call.owner_id, name)
         return Ask("approval", call.key, name, arguments, policy=policy, schema=schema)
     if tool.external_execution_required:
         return Ask("external", call.key, name, arguments, policy=policy)

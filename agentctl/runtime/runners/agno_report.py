@@ -137,7 +137,7 @@ class RunReport:
         arguments = tool.tool_args or {}
         if name in _DELEGATIONS:
             self._delegated[call_id] = arguments
-        if call_id not in self.run.transcript.open_calls:
+        if not self.run.transcript.is_open(call_id):
             self.run.start_call(call_id, name, arguments)
 
     def end_call(self, tool: Any) -> None:

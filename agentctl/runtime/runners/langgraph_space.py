@@ -147,7 +147,7 @@ class GraphSpace:
         elif isinstance(message, AIMessage):
             for call in message.tool_calls:
                 call_id = call["id"] or ""
-                if key not in self._called and call_id not in self.run.transcript.open_calls:
+                if key not in self._called and not self.run.transcript.is_open(call_id):
                     self.run.start_call(call_id, call["name"], call["args"])
             self._called.add(key)
             if message.usage_metadata is not None and not self._facts.model_calls.has_usage:
@@ -191,7 +191,7 @@ class GraphSpace:
     def end_tool(self, message: ToolMessage) -> None:
         """Report the result of an open call."""
         call_id, failed = message.tool_call_id, message.status == "error"
-        if call_id not in self.run.transcript.open_calls:
+        if not self.run.transcript.is_open(call_id):
             return
         text = read_text(message)
         if failed:

@@ -211,7 +211,7 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
             # The library has refused the call, and its output is what the model gets.
             part.start_call(call_id, *self._requested[call_id])
             text = text or str(output)
-        if call_id in part.run.transcript.open_calls:
+        if part.run.transcript.is_open(call_id):
             if text is None:
                 text, failed = output, False
             part.run.end_call(call_id, text, failed=failed)

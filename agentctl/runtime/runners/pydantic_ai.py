@@ -239,7 +239,7 @@ class _Execution:
     def _report_call(self, event: object) -> None:
         if isinstance(event, FunctionToolCallEvent):
             part = event.part
-            if part.tool_call_id not in self._run.transcript.open_calls:
+            if not self._run.transcript.is_open(part.tool_call_id):
                 self._run.start_call(part.tool_call_id, part.tool_name, parse_arguments(part.args))
         elif isinstance(event, FunctionToolResultEvent):
             result = event.part

@@ -328,7 +328,7 @@ class Conversation:
     def repeat_result(self, call: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
         """Return the result that an earlier process has stored for a call."""
         call_id, name = call["id"], call["name"]
-        if call_id not in self._transcript.open_calls:
+        if not self._transcript.is_open(call_id):
             given = known.get("arguments") or call["arguments"]
             self._open_call(call_id, name, given, known["started_at"])
         outcome = load_outcome(known)
@@ -340,7 +340,7 @@ class Conversation:
 
     def reopen_call(self, call: Mapping[str, Any]) -> None:
         """Open a call that an earlier process has begun, and that goes on."""
-        if call["id"] not in self._transcript.open_calls:
+        if not self._transcript.is_open(call["id"]):
             self._open_call(call["id"], call["name"], call["arguments"])
 
     async def resume_call(

@@ -257,6 +257,10 @@ class Transcript:
     def replace_content(self, text: str) -> None:
         self._content = [text]
 
+    def is_open(self, call_id: str) -> bool:
+        """Return True if a call has no result so far."""
+        return call_id in self._open_calls
+
     @property
     def open_calls(self) -> dict[str, str]:
         """The names of the calls without a result so far, by their ids."""
