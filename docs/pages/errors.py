@@ -44,7 +44,8 @@ Other exit codes are `0`, done (an empty list too), and `130`, interrupted by Ct
 _ENGINE = {
     "RUN_TIMEOUT": "The run took longer than `runs.timeout_seconds`",
     "VERSION_CHANGED": "The component changed while the run waited, and `on_change` is `fail`, a"
-    " person refused the change, or a workflow has another step in the place of one that waits",
+    " person refused the change, the agent has another kind now, or a workflow has another step in"
+    " the place of one that waits",
     "QUEUE_TIMEOUT": "The run waited in the queue for `limits.queue_seconds`",
     "WORKER_LOST": "The worker of the run died",
 }

@@ -212,6 +212,11 @@ pydantic_ai_pay = build_pydantic_agent(
 )
 
 
+async def factory_pay() -> Any:
+    """Build an agent when the server opens it."""
+    return pydantic_ai_pay
+
+
 # LangGraph
 
 

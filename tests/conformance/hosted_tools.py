@@ -87,5 +87,7 @@ def show(context: RunContext) -> str:
 
 
 def pay(amount: int, to: str) -> str:
-    """Pay an amount."""
+    """Pay an amount, and add a line to the ledger."""
+    with Path(__file__).with_name("ledger").open("a") as ledger:
+        ledger.write(f"{amount} to {to}\n")
     return f"paid {amount} to {to}"

@@ -206,6 +206,7 @@ async def _execute(component: Component, context: RunEnvironment, catalog: Catal
     else:
         from agentctl.runtime.components.agent import run_worker
 
+        context.transcript.begin_leg("configured")
         await run_worker(component, context, catalog)
 
 

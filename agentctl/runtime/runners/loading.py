@@ -113,14 +113,14 @@ def _build_factory_runner(factory: Any, options: RunnerOptions) -> Runner:
 
 
 class _FactoryRunner(LibraryRunner):
-    """The runner of an object that an asynchronous factory makes, once in a process."""
+    """The runner of an object that an asynchronous factory makes, once in a process: of `made`."""
 
     kind = "factory"
 
     def __init__(self, factory: Callable[[], Any], options: RunnerOptions) -> None:
         self._factory = factory
         self._options = options
-        self._runner: Runner | None = None
+        self.made: Runner | None = None
         super().__init__(OwnerTask(self._enter))
 
     async def open(self) -> None:
@@ -137,8 +137,8 @@ class _FactoryRunner(LibraryRunner):
             raise ExecutionError("AGENT_FAILED", f"The factory of the agent {what}") from error
 
     async def run(self, message: str, run: HostedRun) -> None:
-        assert self._runner is not None
-        await self._runner.run(message, run)
+        assert self.made is not None
+        await self.made.run(message, run)
 
     @asynccontextmanager
     async def _enter(self) -> AsyncIterator[None]:
@@ -159,7 +159,7 @@ class _FactoryRunner(LibraryRunner):
     @asynccontextmanager
     async def _open(self, runner: Runner) -> AsyncIterator[None]:
         await runner.open()
-        self._runner, self.input_schema = runner, runner.input_schema
+        self.made, self.input_schema = runner, runner.input_schema
         try:
             yield
         finally:

@@ -26,7 +26,8 @@ class Runner(Protocol):
     """The executor of one agent in code, shared by all of its runs.
 
     Attributes:
-        kind: the kind of the object, such as `function`. Native messages are kept for it.
+        kind: the kind of the object, such as `function`. Native messages are kept for it. A runner
+            of another kind cannot go on with its runs; that of a factory is the kind of `made`.
         input_schema: the object `input` that the agent takes; None for any object.
     """
 
@@ -106,6 +107,7 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
 
     try:
         runner = await opening
+        transcript.begin_leg(getattr(runner, "made", runner).kind)
         if access is not None:
             access.library = runner.kind
         await runner.run(message, HostedRun(environment, runner.kind))

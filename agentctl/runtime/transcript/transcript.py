@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.failures import Causes
+from agentctl.runtime.failures import Causes, ExecutionError
 from agentctl.runtime.files import build_files
 from agentctl.runtime.tracing import MAXIMUM_TOKENS, Span, Spans, bound_count
 from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
@@ -31,7 +31,7 @@ from agentctl.work.unstopped import UnstoppedWork
 
 _STORED = (
     "tools", "_messages", "_usage", "_usage_of_models", "_knows_usage", "_content", "_reasoning",
-    "_unanswered", "output", "native_kind", "native_history", "progress_events",
+    "_unanswered", "output", "runner_kind", "native_kind", "native_history", "progress_events",
 )  # fmt: skip
 """The attributes that a checkpoint stores unchanged."""
 
@@ -59,6 +59,7 @@ class Transcript:
         unstopped: tools and other work that did not end when the run was stopped or when the time
             limit of the tool was reached. Their late results are dropped.
         output: the structured result as a JSON value; None for none.
+        runner_kind: the kind of the runner of its run; None if no leg of this release has begun.
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         requests: what its models were shown.
         stop: cuts the texts of its answers at its stop texts; None for a run without any.
@@ -73,6 +74,7 @@ class Transcript:
         self.tools: list[dict[str, Any]] = []
         self.unstopped = unstopped or UnstoppedWork()
         self.output: Any = None
+        self.runner_kind: str | None = None
         self.native_kind: str | None = None
         self.native_history: str | None = None
         self.progress_events = 0
@@ -162,8 +164,8 @@ class Transcript:
     def from_json(cls, stored: Mapping[str, Any]) -> Transcript:
         """Return the transcript of a checkpoint, to which the next leg adds."""
         transcript = cls()
-        # A checkpoint of an earlier version has no usage by model.
-        stored = {"usage_of_models": {}, **stored}
+        # A checkpoint of an earlier version has no usage by model, and no kind.
+        stored = {"usage_of_models": {}, "runner_kind": None, **stored}
         for name in _STORED:
             setattr(transcript, name, copy(stored[name.removeprefix("_")]))
         transcript.spans = Spans.from_json(stored["spans"])
@@ -203,6 +205,7 @@ class Transcript:
             "usage_of_models": self._usage_of_models,
             "knows_usage": self._knows_usage,
             "progress_events": self.progress_events,
+            "runner_kind": self.runner_kind,
             "spans": self.spans.since(mark.spans, tools=results),
             "requests": self.requests.since(mark.requests),
         }
@@ -216,6 +219,7 @@ class Transcript:
         self._usage, self._knows_usage = dict(added["usage"]), added["knows_usage"]
         self._usage_of_models = dict(added.get("usage_of_models", {}))
         self.progress_events = added["progress_events"]
+        self.runner_kind = added.get("runner_kind", self.runner_kind)
         self.spans.extend(added["spans"])
         self.requests.extend(added.get("requests", {}))
         for message in added["messages"]:
@@ -223,6 +227,12 @@ class Transcript:
             self._unanswered |= {call["id"]: call["name"] for call in calls}
             self._unanswered.pop(message.get("tool_call_id", ""), None)
             self._requested = {call["id"] for call in calls}
+
+    def begin_leg(self, kind: str) -> None:
+        """Keep the kind of the runner; raise ExecutionError if the run began with another one."""
+        if self.runner_kind not in (None, kind):
+            raise ExecutionError("VERSION_CHANGED")
+        self.runner_kind = kind
 
     def forget_usage(self) -> None:
         """Make all counters unknown, for a runner that may not report them."""
