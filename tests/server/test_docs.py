@@ -110,7 +110,7 @@ def rendered(url: str, folder: Path) -> tuple[str, str, list[str]]:
             ],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=True,
         )
     return done.stdout, done.stderr, between.asked

@@ -261,8 +261,8 @@ def test_huge_header_costs_no_memory(deployment: Deployment) -> None:
             send_until_rejected(port, sent, 200_000, status)
         before = peak_memory(pid)
         for sent, status in cases:
-            send_until_rejected(port, sent, 30_000_000, status)
-        assert peak_memory(pid) - before < 1 << 20
+            send_until_rejected(port, sent, 60_000_000, status)
+        assert peak_memory(pid) - before < 2 << 20
 
 
 def test_rejected_credential_is_reported_before_a_huge_extension(deployment: Deployment) -> None:
