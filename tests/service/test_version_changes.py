@@ -423,6 +423,68 @@ async def test_durable_run_of_a_stopped_server_keeps_its_version_or_says_so(
             check_changed(run, ended)
 
 
+MOVING = '''
+import asyncio
+from pathlib import Path
+
+import agentctl
+
+
+@agentctl.tool(idempotent=True)
+async def look() -> str:
+    """Look around, for long."""
+    with Path(__file__).with_name("ledger").open("a") as ledger:
+        ledger.write("looked\\n")
+    return await asyncio.sleep(600)
+
+
+async def function(message: str, context: agentctl.RunContext):
+    return await context.step("look", look, idempotent=True)
+
+
+async def generator(message: str, context: agentctl.RunContext):
+    yield await context.step("look", look, idempotent=True)
+'''
+
+MOVING_KINDS = {
+    "configured": 'model = "look"\ntools = ["moving_agents:look"]',
+    "function": 'object = "moving_agents:function"',
+    "generator": 'object = "moving_agents:generator"',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("configured", "function"), ("function", "configured"), ("function", "generator")],
+)
+async def test_durable_run_ends_if_its_agent_has_another_kind(
+    world: World, before: str, after: str
+) -> None:
+    path = world.deployment.path
+    (path.parent / "moving_agents.py").write_text(MOVING)
+    model = f'id = "look"\nprovider = "openai"\nbase_url = "{world.endpoint.base_url}"'
+    agent = f'[[agents]]\nid = "mover"\ndurable = true\n{MOVING_KINDS[before]}\n'
+    path.write_text(f'{path.read_text()}\n[[models]]\n{model}\nmodel = "tool:look"\n{agent}')
+    async with open_service(world.deployment) as service:
+        await service.prepare()
+        request = RunRequest("{}", background=True)
+        run: Any = (await user(service).create_run("agent", "mover", request)).value
+        await wait_until(lambda: world.payments == ["looked"])
+    path.write_text(path.read_text().replace(MOVING_KINDS[before], MOVING_KINDS[after]))
+    async with open_service(world.deployment) as service:
+        await service.prepare()
+
+        async def is_settled() -> Any:
+            found: Any = (await user(service).get_run(run["run_id"])).value
+            return found if found["status"] not in ("PENDING", "RUNNING") else None
+
+        ended = await wait_until(is_settled)
+        assert (ended["status"], ended["error"]["code"]) == ("ERROR", "VERSION_CHANGED")
+    assert world.payments == ["looked"]
+    sys.modules.pop("moving_agents")
+
+
 async def test_server_with_the_version_of_a_run_has_precedence(world: World) -> None:
     configure(world, "fail")
     async with open_service(world.deployment) as old:

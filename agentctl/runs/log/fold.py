@@ -161,10 +161,12 @@ def fold_steps(
             ended.append(step)
         elif step.kind == "member":
             working.append(step)
+    transcript.runner_kind = present.pop("runner_kind", transcript.runner_kind)
     if logged:
         before: Mapping[str, Any] = state or {"calls": [], "output": []}
         by_id = {call["call_id"]: call for call in [*before["calls"], *logged]}
-        return {**present, "state": {**before, "calls": list(by_id.values())}}
+        state = {**before, "calls": list(by_id.values())}
+        return {**present, "transcript": transcript.to_json(), "state": state}
 
     if state is not None:
         state = _add_calls(transcript, state, ended, working, ends=ends)

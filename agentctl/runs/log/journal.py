@@ -17,6 +17,7 @@ from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import ApprovedEnd, CallOutcome, JournaledCall, dump_outcome
 from agentctl.runtime.transcript.history import SessionState
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import approvals, steps
 from agentctl.store.repositories.steps import StepRow
@@ -32,6 +33,7 @@ class JournaledRun(Protocol):
     previous_instructions: str | None
     earlier_runs: Sequence[EarlierRun]
     summary: str | None
+    transcript: Transcript
     stop_requested: asyncio.Future[None]
     state: SessionState
 
@@ -94,6 +96,7 @@ class RunJournal:
             "summary": run.summary,
             "previous_instructions": run.previous_instructions,
             "is_first": run.is_first,
+            "runner_kind": run.transcript.runner_kind,
         }
         return {"begin": begin}
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.failures import Causes, ExecutionError
+from agentctl.runtime.failures import Causes
 from agentctl.runtime.files import build_files
 from agentctl.runtime.tracing import MAXIMUM_TOKENS, Span, Spans, bound_count
 from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
@@ -205,7 +205,6 @@ class Transcript:
             "usage_of_models": self._usage_of_models,
             "knows_usage": self._knows_usage,
             "progress_events": self.progress_events,
-            "runner_kind": self.runner_kind,
             "spans": self.spans.since(mark.spans, tools=results),
             "requests": self.requests.since(mark.requests),
         }
@@ -219,7 +218,6 @@ class Transcript:
         self._usage, self._knows_usage = dict(added["usage"]), added["knows_usage"]
         self._usage_of_models = dict(added.get("usage_of_models", {}))
         self.progress_events = added["progress_events"]
-        self.runner_kind = added.get("runner_kind", self.runner_kind)
         self.spans.extend(added["spans"])
         self.requests.extend(added.get("requests", {}))
         for message in added["messages"]:
@@ -227,12 +225,6 @@ class Transcript:
             self._unanswered |= {call["id"]: call["name"] for call in calls}
             self._unanswered.pop(message.get("tool_call_id", ""), None)
             self._requested = {call["id"] for call in calls}
-
-    def begin_leg(self, kind: str) -> None:
-        """Keep the kind of the runner; raise ExecutionError if the run began with another one."""
-        if self.runner_kind not in (None, kind):
-            raise ExecutionError("VERSION_CHANGED")
-        self.runner_kind = kind
 
     def forget_usage(self) -> None:
         """Make all counters unknown, for a runner that may not report them."""
