@@ -338,7 +338,8 @@ class RunState(LastRunState):
 class RunRow(RunState):
     """A stored run. Times are microseconds UTC, flags 0 or 1.
 
-    `metrics`, `history`, `tools` and `messages` are JSON texts, None until the run has ended. So is
+    `metrics`, `history`, `tools` and `messages` are JSON texts, None until the run has ended or
+    paused; `metrics` of a live run with a budget are those of its last report. So is
     `output`, which also is None if the run has no structured result. `purpose` is `summary` or
     `memory` for background work, None for every other run. `metadata` and `session_state` are JSON
     objects of the request, None if it had none; so is `input_object`, also of the first step of a
@@ -434,6 +435,7 @@ class RunPause:
     tools: str
     metrics: str
     spans: str
+    model_metrics: str | None = None
     requests: str | None = None
 
 

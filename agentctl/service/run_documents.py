@@ -188,10 +188,10 @@ def _read_related(
 
 
 def _find_usage(row: RunRow, find_metrics: FindMetrics) -> str:
-    if row.metrics or is_final(row.status) or row.status == "PENDING":
-        return row.metrics or NO_USAGE
-    live = find_metrics(row.run_id)
-    return UNKNOWN_USAGE if live is None else orjson.dumps(live).decode()
+    has_ended = is_final(row.status)
+    if not has_ended and (live := find_metrics(row.run_id)) is not None:
+        return orjson.dumps(live).decode()
+    return row.metrics or (NO_USAGE if has_ended or row.status == "PENDING" else UNKNOWN_USAGE)
 
 
 @unit

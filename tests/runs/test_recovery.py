@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import pytest
 
 from agentctl import errors
+from agentctl.records.runs import RunPause
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, encode_event
+from agentctl.runs.log.results import encode_counters
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.events import (
@@ -21,8 +24,11 @@ from agentctl.runtime.transcript.events import (
 )
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Sql, Statement, Steps, unit
-from agentctl.store.repositories import events, runs, sessions
+from agentctl.store.repositories import events, quotas, runs, sessions
 from agentctl.store.repositories.events import EventRow
+from agentctl.store.repositories.quotas import Used
+from agentctl.store.repositories.runs import NewVersion
+from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE
 from tests.runs.shared_databases import (
     SharedDatabases,
@@ -281,3 +287,45 @@ def _spoil_final_status() -> Steps[None]:
             " BEGIN SELECT raise(abort, 'spoiled'); END"
         )
     )
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_reported_use_of_a_lost_run_counts(shared: SharedDatabases, pauses: bool) -> None:
+    async with shared.open() as databases:
+        main = databases["main"]
+        await create_live_run(main, "w1")
+        transcript = Transcript()
+        for model, count in (("small", 3), ("large", 40), ("small", 500)):
+            transcript.begin_answer(model)
+            transcript.set_usage({"output_tokens": count, "total_tokens": count})
+            transcript.end_answer([], "stop")
+
+        counters = encode_counters(transcript)
+        if pauses:
+            texts = {"content": "", "messages": "[]", "tools": "[]", "spans": "[]"}
+            at = START + 10
+            await main.write(
+                runs.pause(RunPause("r1", 1, "PENDING", at, **counters._asdict(), **texts))
+            )
+            await main.write(runs.claim_leg("r1", "w1", at, NewVersion(None)))
+        else:
+            await main.write(quotas.report("r1", 543, 1_046, counters))
+        live = await read_use(main)
+        await recover_runs(main, "w1")
+
+        ended = await read_run(main)
+        assert ended.error_code == "WORKER_LOST"
+        assert loads(ended.metrics)["total_tokens"] == 543
+        used = await read_use(main)
+        assert (used.tokens, used.cost, used.live_tokens) == (543, 1_046, 0)
+        assert pauses or (live.tokens, live.cost, live.live_tokens) == (543, 1_046, 543)
+
+
+async def read_use(database: Database) -> Used:
+    """Return what all runs have used; a token of the model `small` costs 2, one of `large` 1."""
+
+    def cost_of(model: str, counters: Mapping[str, int]) -> int:
+        return {"small": 2, "large": 1}[model] * counters["total_tokens"]
+
+    scope = UsageScope("day", 0, 2**60, EVERYONE)
+    return (await database.read(quotas.read_used(scope, (), cost_of))).get("", Used())

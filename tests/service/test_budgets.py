@@ -334,9 +334,9 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     made: list[tuple[int, int]] = []
     report = quotas.report
 
-    def keep(run_id: str, tokens: int, cost: int) -> Any:
+    def keep(run_id: str, tokens: int, cost: int, *counters: Any) -> Any:
         made.append((tokens, cost))
-        return report(run_id, tokens, cost)
+        return report(run_id, tokens, cost, *counters)
 
     monkeypatch.setattr(quotas, "report", keep)
     return made

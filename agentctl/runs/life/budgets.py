@@ -22,6 +22,7 @@ from agentctl.config.upkeep import Budget
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339, now
+from agentctl.runs.log.results import encode_counters
 from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
@@ -287,9 +288,9 @@ class Budgets:
         tokens, cost, unpriced = await self.measure(run)
         if not tokens:
             return None
-        database = run.database
+        database, counters = run.database, encode_counters(run.transcript)
         await retry_while_unavailable(
-            lambda: database.write(quotas.report(run.spec.run_id, tokens, cost)),
+            lambda: database.write(quotas.report(run.spec.run_id, tokens, cost, counters)),
             stopped=run.stop_requested,
         )
         self._reports += 1

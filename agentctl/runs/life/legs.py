@@ -27,7 +27,7 @@ from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import describe
 from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log
-from agentctl.runs.log.results import encode_requests, to_json
+from agentctl.runs.log.results import encode_counters, encode_requests, to_json
 from agentctl.runs.states import Pause, RunCounters, is_final, is_settled
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.failures import ExecutionError
@@ -98,7 +98,7 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
         content=transcript.content,
         messages=to_json(transcript.messages),
         tools=to_json(transcript.tools),
-        metrics=to_json(transcript.metrics),
+        **encode_counters(transcript)._asdict(),
         spans=to_json(transcript.spans.records()),
         requests=encode_requests(transcript),
     )

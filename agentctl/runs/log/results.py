@@ -18,6 +18,7 @@ from agentctl.runtime.transcript.history import build_chat_history
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs
+from agentctl.store.repositories.quotas import Counters
 
 
 def build_run_end(
@@ -104,6 +105,20 @@ def encode_requests(transcript: Transcript) -> str | None:
 def to_json(value: object) -> str:
     """Return a value as JSON text."""
     return orjson.dumps(value).decode()
+
+
+def encode_counters(transcript: Transcript) -> Counters:
+    """Return what a run has used so far."""
+    metrics = transcript.metrics
+    of_models = transcript.model_metrics or {transcript.spans.first_model or "": metrics}
+    return Counters(to_json(metrics), to_json(of_models))
+
+
+def take_counters(transcript: Transcript, stored: Counters) -> None:
+    """Add the use of a lost run to the transcript of its events, which have none."""
+    of_models = stored.model_metrics or f'{{"": {stored.metrics or "{}"}}}'
+    for model, counters in (parse_stored(of_models, dict) or {}).items():
+        transcript.add_usage(counters, model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,20 @@ from agentctl.runs.desk.waiting import (
 )
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.log.fold import StoredLog, begin_transcript, find_root_id, fold_events
+from agentctl.runs.log.results import take_counters
 from agentctl.runs.states import AlreadyFinished, Ending, is_final
 from agentctl.runtime.transcript.history import mark_kept, parse_messages
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Outbox, Steps, unit
-from agentctl.store.repositories import approvals, integrity, run_reads, runs, steps, webhooks
+from agentctl.store.repositories import (
+    approvals,
+    integrity,
+    quotas,
+    run_reads,
+    runs,
+    steps,
+    webhooks,
+)
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 
@@ -185,6 +194,7 @@ def _write_end(
 
     at = now()
     transcript = fold.end(at)
+    take_counters(transcript, (yield from quotas.read_counters(run_id)))
     has_ended = yield from write_end(
         run,
         ending,

@@ -114,10 +114,24 @@ _REPORT = Sql(
     " ON CONFLICT (run_id) DO UPDATE SET tokens = excluded.tokens, cost = excluded.cost"
 )
 
+_KEEP = Sql(
+    "UPDATE runs SET metrics = :metrics, model_metrics = :model_metrics"
+    f" WHERE run_id = :run_id AND {IS_OPEN}"
+)
+
+_COUNTERS = Sql("SELECT metrics, model_metrics FROM runs WHERE run_id = :run_id")
+
 _FORGET = Sql(
     "DELETE FROM live_usage WHERE run_id IN (SELECT runs.run_id FROM runs, live_usage"
     " WHERE runs.run_id = live_usage.run_id AND runs.finished_at IS NOT NULL)"
 )
+
+
+class Counters(NamedTuple):
+    """The token counters of a live run, and those of each of its models, as JSON objects."""
+
+    metrics: str | None = None
+    model_metrics: str | None = None
 
 
 class Used(NamedTuple):
@@ -139,9 +153,22 @@ class Used(NamedTuple):
 
 
 @unit
-def report(run_id: str, tokens: int, cost: int) -> Steps[None]:
-    """Store what a live run has used so far; nothing if it has ended."""
+def report(run_id: str, tokens: int, cost: int, counters: Counters | None = None) -> Steps[None]:
+    """Store what a live run has used so far; nothing if it has ended.
+
+    Args:
+        counters: None if they are stored already.
+    """
+    if counters is not None:
+        yield Statement(_KEEP, {"run_id": run_id, **counters._asdict()})
     yield Statement(_REPORT, {"run_id": run_id, "tokens": tokens, "cost": cost})
+
+
+@unit
+def read_counters(run_id: str) -> Steps[Counters]:
+    """Read what a live run has stored of its use: it counts if its process is lost."""
+    rows = yield Statement(_COUNTERS, {"run_id": run_id})
+    return Counters(*rows[0]) if rows else Counters()
 
 
 @unit

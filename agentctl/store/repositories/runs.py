@@ -124,7 +124,7 @@ _PAUSE = change(RUN, "pause")(
     "UPDATE runs SET status = :status, owner = NULL,"
     f" paused_at = {_not_before(':paused_at', 'coalesce(started_at, created_at)')},"
     " content = :content, messages = :messages, tools = :tools, metrics = :metrics,"
-    " spans = :spans, requests = :requests, leg_effects = 0,"
+    " model_metrics = :model_metrics, spans = :spans, requests = :requests, leg_effects = 0,"
     " attempt = attempt + CASE WHEN cast(:status as text) = 'PENDING' THEN 1 ELSE 0 END"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
 )
