@@ -30,14 +30,11 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentctl import Output, RunContext, ToolCompleted, ToolStarted
-from tests.failures.tools import NAMED, TOOLS, Total, pay
+from tests.failures.tools import NAMED, TIMEOUT, TOOLS, Total, pay
 
 URL = os.environ["FAILURES_MODEL_URL"]
 
 INSTRUCTIONS = "Be brief."
-
-TIMEOUT = 600.0
-"""Seconds. The clients have 5 seconds for a connection, which a busy machine exceeds."""
 
 
 def build_client() -> openai.AsyncOpenAI:

@@ -11,13 +11,19 @@ from google.adk.agents import Agent
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.tools import FunctionTool
 
-from tests.failures.tools import TOOLS, Total, pay
+from tests.failures.tools import TIMEOUT, TOOLS, Total, pay
 
 URL = os.environ["FAILURES_MODEL_URL"]
 
 
 def build_agent(**options: Any) -> Agent:
-    model = LiteLlm(model="openai/google-adk", api_base=URL, api_key="not-needed", max_retries=0)
+    model = LiteLlm(
+        model="openai/google-adk",
+        api_base=URL,
+        api_key="not-needed",
+        max_retries=0,
+        timeout=TIMEOUT,
+    )
     tools = [*TOOLS, FunctionTool(pay, require_confirmation=True)]
     return Agent(name="assistant", model=model, instruction="Be brief.", tools=tools, **options)
 

@@ -12,9 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["NAMED", "TOOLS", "Total", "pay"]
+__all__ = ["NAMED", "TIMEOUT", "TOOLS", "Total", "pay"]
 
 SECRET = "secret of a tool"
+
+TIMEOUT = 600.0
+"""Time limit of the clients of the model, in seconds. By default they have 5 seconds for a
+connection, which a busy machine exceeds."""
 
 
 class Total(BaseModel):
