@@ -423,6 +423,42 @@ async def test_durable_run_of_a_stopped_server_keeps_its_version_or_says_so(
             check_changed(run, ended)
 
 
+CHARGING = """
+from pathlib import Path
+
+import agentctl
+
+
+def charge():
+    with Path(__file__).with_name("ledger").open("a") as ledger:
+        ledger.write("charged\\n")
+
+
+async def function(message: str, context: agentctl.RunContext):
+    await context.step("charge", charge)
+    return await context.ask("Go on?")
+"""
+
+
+async def test_function_that_is_not_asynchronous_any_more_is_not_called(world: World) -> None:
+    path, code = world.deployment.path, world.deployment.folder / "charging.py"
+    code.write_text(CHARGING)
+    path.write_text(f'{path.read_text()}[[agents]]\nid = "payer"\nobject = "charging:function"\n')
+    async with open_service(world.deployment) as service:
+        await service.prepare()
+        run = await start(service, "payer")
+        assert (run["status"], world.payments) == ("PAUSED", ["charged"])
+    plain = "def function(message: str):\n    charge()\n"
+    code.write_text(CHARGING.partition("async")[0] + plain)
+    del sys.modules["charging"]
+    async with open_service(world.deployment) as service:
+        await service.prepare()
+        ended = await decide(service, run)
+        assert (ended["status"], ended["error"]["code"]) == ("ERROR", "REPLAY_MISMATCH")
+    assert world.payments == ["charged"]
+    del sys.modules["charging"]
+
+
 MOVING = '''
 import asyncio
 from pathlib import Path
@@ -482,7 +518,7 @@ async def test_durable_run_ends_if_its_agent_has_another_kind(
         ended = await wait_until(is_settled)
         assert (ended["status"], ended["error"]["code"]) == ("ERROR", "VERSION_CHANGED")
     assert world.payments == ["looked"]
-    sys.modules.pop("moving_agents")
+    del sys.modules["moving_agents"]
 
 
 async def test_server_with_the_version_of_a_run_has_precedence(world: World) -> None:

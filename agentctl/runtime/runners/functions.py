@@ -132,6 +132,9 @@ class FunctionRunner(_PythonRunner):
         call = await self._bind(run)
         if self._is_async:
             result = await Replay(run).execute(call(), list)
+        elif run.environment.leg is not None:
+            # It cannot repeat the calls of the asynchronous function that it was.
+            raise ExecutionError("REPLAY_MISMATCH")
         else:
             try:
                 result = await run.call_in_thread(call)
