@@ -28,7 +28,16 @@ from agentctl.runtime.pauses import Ask, CallOutcome, Paused
 from agentctl.runtime.transcript.events import Content
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql, Work
-from agentctl.store.repositories import approvals, events, run_reads, runs, sessions, workers
+from agentctl.store.repositories import (
+    approvals,
+    events,
+    quotas,
+    run_reads,
+    runs,
+    sessions,
+    workers,
+)
+from agentctl.store.repositories.quotas import Counters
 from agentctl.store.visibility import EVERYONE
 from tests.conditions import wait_for_run
 from tests.deployment import Deployment
@@ -257,6 +266,20 @@ async def test_lost_leg_goes_on_from_its_checkpoint_twice(
         await service.hosting.engine.claims.claim(database, run["run_id"])
         await wait_for_status(service, run["run_id"], "COMPLETED")
         assert len(payer.ledger) == 1
+
+
+async def test_reported_use_of_a_lost_leg_counts(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as service:
+        database, run = database_of(service), await start(service)
+        await decide(service, run["run_id"], "approve")
+        await lose_leg(service, run["run_id"])
+        of_models = '{"m": {"total_tokens": 10}, "n": {"total_tokens": 20}}'
+        reported = Counters('{"total_tokens": 30}', of_models)
+        await database.write(quotas.report(run["run_id"], 30, 0, reported))
+        await recover_runs(database, "gone")
+        await service.hosting.engine.claims.claim(database, run["run_id"])
+        ended = await wait_for_status(service, run["run_id"], "COMPLETED")
+        assert ended["total_tokens"] == 30
 
 
 async def test_third_loss_of_a_leg_ends_the_run(deployment: Deployment, payer: Payer) -> None:

@@ -27,7 +27,7 @@ from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import describe
 from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log
-from agentctl.runs.log.results import encode_counters, encode_requests, to_json
+from agentctl.runs.log.results import encode_counters, encode_requests, take_counters, to_json
 from agentctl.runs.states import Pause, RunCounters, is_final, is_settled
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.failures import ExecutionError
@@ -46,6 +46,7 @@ from agentctl.store.repositories import (
     sessions,
 )
 from agentctl.store.repositories.approvals import Checkpoint
+from agentctl.store.repositories.quotas import Counters
 from agentctl.store.repositories.runs import NewVersion
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
@@ -214,6 +215,7 @@ class ClaimedLeg:
             repeated: the run has to end.
         lets_begin: True if the claim lets another run of the session begin.
         new: the version of the component that executes it.
+        counters: what lost legs have reported.
     """
 
     state: RunState
@@ -224,6 +226,12 @@ class ClaimedLeg:
     has_effects: bool = False
     lets_begin: bool = False
     new: NewVersion = NewVersion(None)
+    counters: Counters = Counters()
+
+    @property
+    def was_lost(self) -> bool:
+        """True if a worker that died may have delivered events of its leg that were not stored."""
+        return self.state.attempt - self.log.checkpoint.attempt > 1
 
     def has_expired_call(self, spec: RunSpec) -> bool:
         """Return True if the caller of the run did not give the result of a tool of its request."""
@@ -352,15 +360,16 @@ def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | N
     rows = yield from approvals.list_of_run(run_id)
     session_state = yield from sessions.get_state(state.session_id)
     last = yield from events.get_last_seq(run_id)
-    return ClaimedLeg(state, log, rows, session_state, last, has_effects)
+    leg = ClaimedLeg(state, log, rows, session_state, last, has_effects)
+    if not leg.was_lost:
+        return leg
+    return replace(leg, counters=(yield from quotas.read_counters(run_id)))
 
 
 def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     """Return the specification and the start of a claimed leg."""
     body, checkpoint = claimed.log.fold(), claimed.log.checkpoint
     attempt, state = claimed.state.attempt, body["state"]
-    # A worker that died may have delivered events of its leg that were never stored.
-    was_lost = attempt - checkpoint.attempt > 1
     last_event = claimed.last_event
     if checkpoint.kind != START:
         # The events of a run that recorded none are built from its row.
@@ -369,7 +378,7 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     spec = replace(spec, version=claimed.new.version or spec.version)
     if state is not None:
         # Otherwise all events of the calls that have ended are stored.
-        state["announces"] = was_lost
+        state["announces"] = claimed.was_lost
     # The answer about a lost call is part of the approval of that call.
     decided = [
         row
@@ -377,7 +386,8 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         if row.status != "pending" and row.kind != "outcome" and not is_version_question(row)
     ]
     change = claimed.new.version_change
-    leg = None
+    transcript, leg = Transcript.from_json(body["transcript"]), None
+    take_counters(transcript, claimed.counters)
     if state is not None:
         leg = Leg(state, [to_decision(row) for row in decided], change is not None)
     changes = body["session_changes"]
@@ -385,8 +395,8 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     return spec, Continuation(
         attempt=attempt,
         leg=leg,
-        transcript=Transcript.from_json(body["transcript"]),
-        first_event=last_event + (LOST_EVENTS if was_lost else 1),
+        transcript=transcript,
+        first_event=last_event + (LOST_EVENTS if claimed.was_lost else 1),
         steps=claimed.log.steps,
         first_step=body.get("next_step", 0),
         session_changes=None if changes is None else StateChanges(**changes),

@@ -109,16 +109,22 @@ def to_json(value: object) -> str:
 
 def encode_counters(transcript: Transcript) -> Counters:
     """Return what a run has used so far."""
-    metrics = transcript.metrics
-    of_models = transcript.model_metrics or {transcript.spans.first_model or "": metrics}
-    return Counters(to_json(metrics), to_json(of_models))
+    return Counters(to_json(transcript.metrics), to_json(_count_by_model(transcript)))
 
 
 def take_counters(transcript: Transcript, stored: Counters) -> None:
-    """Add the use of a lost run to the transcript of its events, which have none."""
+    """Add the use that a lost process has reported, beyond that of the transcript."""
+    known = _count_by_model(transcript)
     of_models = stored.model_metrics or f'{{"": {stored.metrics or "{}"}}}'
     for model, counters in (parse_stored(of_models, dict) or {}).items():
-        transcript.add_usage(counters, model)
+        before = known.get(model, {})
+        added = {name: (count or 0) - (before.get(name) or 0) for name, count in counters.items()}
+        transcript.add_usage({name: max(0, count) for name, count in added.items()}, model)
+
+
+def _count_by_model(transcript: Transcript) -> Mapping[str, Mapping[str, int | None]]:
+    metrics, first = transcript.metrics, transcript.spans.first_model
+    return transcript.model_metrics or {first or "": metrics}
 
 
 @dataclass(frozen=True, slots=True)
