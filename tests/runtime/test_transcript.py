@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.pauses import begin_leg
 from agentctl.runtime.transcript.history import build_chat_history
 from agentctl.runtime.transcript.transcript import Transcript
 
@@ -135,3 +139,15 @@ def test_chat_history_has_instructions_once_and_no_tool_messages() -> None:
     assert build_chat_history(messages, None) == [system, user, answer]
     assert build_chat_history(messages, "Be vain.") == [system, user, answer]
     assert build_chat_history(messages, "Be plain.") == [user, answer]
+
+
+def test_checkpoint_of_an_earlier_release_goes_on_with_any_kind() -> None:
+    stored = Transcript().to_json()
+    del stored["runner_kind"]
+    transcript = Transcript.from_json(stored)
+    begin_leg(transcript, "langgraph")
+    later = Transcript.from_json(transcript.to_json())
+    begin_leg(later, "langgraph")
+    with pytest.raises(ExecutionError) as failure:
+        begin_leg(later, "function")
+    assert failure.value.code == "VERSION_CHANGED"
