@@ -36,7 +36,6 @@ from agentctl.runtime.json_schema import find_schema_problem
 
 if TYPE_CHECKING:
     from agentctl.records.run_spec import RunSpec
-    from agentctl.runtime.transcript.transcript import Transcript
 
 
 _MAXIMUM_LENGTH = 200
@@ -232,13 +231,6 @@ class Leg:
             ),
             None,
         )
-
-
-def begin_leg(transcript: Transcript, kind: str) -> None:
-    """Keep the kind of the runner; raise ExecutionError if the run began with another one."""
-    if transcript.runner_kind not in (None, kind):
-        raise ExecutionError("VERSION_CHANGED")
-    transcript.runner_kind = kind
 
 
 @dataclass(frozen=True, slots=True)

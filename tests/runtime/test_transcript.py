@@ -8,7 +8,6 @@ import pytest
 
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.pauses import begin_leg
 from agentctl.runtime.transcript.history import build_chat_history
 from agentctl.runtime.transcript.transcript import Transcript
 
@@ -145,9 +144,9 @@ def test_checkpoint_of_an_earlier_release_goes_on_with_any_kind() -> None:
     stored = Transcript().to_json()
     del stored["runner_kind"]
     transcript = Transcript.from_json(stored)
-    begin_leg(transcript, "langgraph")
+    transcript.keep_runner_kind("langgraph")
     later = Transcript.from_json(transcript.to_json())
-    begin_leg(later, "langgraph")
+    later.keep_runner_kind("langgraph")
     with pytest.raises(ExecutionError) as failure:
-        begin_leg(later, "function")
+        later.keep_runner_kind("function")
     assert failure.value.code == "VERSION_CHANGED"

@@ -411,7 +411,7 @@ class EventFold:
         transcript.add_content(text)
         if not self._has_messages:
             return
-        if not transcript.is_answering:
+        if transcript.open_answer is None:
             transcript.begin_answer()
             text = text.lstrip("\n")
         transcript.extend_answer(text)

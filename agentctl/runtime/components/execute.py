@@ -22,7 +22,7 @@ from agentctl.config.settings import Agent, ModelSettings
 from agentctl.errors import AgentctlError, InvalidConfiguration
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError, FailureCode
-from agentctl.runtime.pauses import CallOutcome, JournaledCall, Parked, Paused, begin_leg
+from agentctl.runtime.pauses import CallOutcome, JournaledCall, Parked, Paused
 from agentctl.runtime.tracing import SPAN_STATUSES
 from agentctl.runtime.transcript import history
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
@@ -206,7 +206,7 @@ async def _execute(component: Component, context: RunEnvironment, catalog: Catal
     else:
         from agentctl.runtime.components.agent import run_worker
 
-        begin_leg(context.transcript, "configured")
+        context.transcript.keep_runner_kind("configured")
         await run_worker(component, context, catalog)
 
 

@@ -192,7 +192,7 @@ class HostedRun:
                 self.transcript.stop.take(delta, partial(self._add_accepted, origin))
 
     def _add_accepted(self, origin: Mapping[str, str] | None, delta: str) -> None:
-        if not self.transcript.is_answering:
+        if self.transcript.open_answer is None:
             self.transcript.begin_answer()
         self.transcript.extend_answer(delta)
         if self._needs_separator:

@@ -12,7 +12,7 @@ from agentctl.records.times import now
 from agentctl.runtime.context import ContextMisuse, RunEnvironment
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.access import current_access
-from agentctl.runtime.pauses import InputSchema, Parked, Paused, begin_leg
+from agentctl.runtime.pauses import InputSchema, Parked, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
 from agentctl.runtime.runners.library_members import complete_members, fail_members, pause_members
 
@@ -107,7 +107,7 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
 
     try:
         runner = await opening
-        begin_leg(transcript, getattr(runner, "made", runner).kind)
+        transcript.keep_runner_kind(getattr(runner, "made", runner).kind)
         if access is not None:
             access.library = runner.kind
         await runner.run(message, HostedRun(environment, runner.kind))

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.failures import Causes
+from agentctl.runtime.failures import Causes, ExecutionError
 from agentctl.runtime.files import build_files
 from agentctl.runtime.tracing import MAXIMUM_TOKENS, Span, Spans, bound_count
 from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
@@ -96,10 +96,6 @@ class Transcript:
         self._requested: set[str] = set()
         self.room = 0
         self.is_full = False
-
-    @property
-    def is_answering(self) -> bool:
-        return self.open_answer is not None
 
     @property
     def content(self) -> str:
@@ -225,6 +221,12 @@ class Transcript:
             self._unanswered |= {call["id"]: call["name"] for call in calls}
             self._unanswered.pop(message.get("tool_call_id", ""), None)
             self._requested = {call["id"] for call in calls}
+
+    def keep_runner_kind(self, kind: str) -> None:
+        """Keep the kind of the runner; raise ExecutionError if the run began with another one."""
+        if self.runner_kind not in (None, kind):
+            raise ExecutionError("VERSION_CHANGED")
+        self.runner_kind = kind
 
     def forget_usage(self) -> None:
         """Make all counters unknown, for a runner that may not report them."""
