@@ -247,16 +247,19 @@ def fold(cost_of: CostOf) -> Steps[int]:
     # One transaction at a time reads and replaces sums.
     yield Statement(_LOCK, {"name": "usage"})
     taken = [EndedRun(*row) for row in (yield Statement(_TAKE, {"limit": FOLD_ROWS}))]
-    for step in PERIODS:
-        added: dict[SumKey, Sums] = {}
-        for run in taken:
-            for key, sums in split(run, step, cost_of):
-                wholes = [key, key._replace(everyone=1, user_id="")]
-                if run.version is not None:
-                    wholes.append(key.of_version(run.version))
-                for whole in wholes:
-                    added.setdefault(whole, Sums()).add(sums)
-        yield from _add(step, added)
+    hours: dict[SumKey, Sums] = {}
+    for run in taken:
+        for key, sums in split(run, "hour", cost_of):
+            wholes = [key, key._replace(everyone=1, user_id="")]
+            if run.version is not None:
+                wholes.append(key.of_version(run.version))
+            for whole in wholes:
+                hours.setdefault(whole, Sums()).add(sums)
+    days: dict[SumKey, Sums] = {}
+    for key, sums in hours.items():
+        days.setdefault(key._replace(start=key.start - key.start % DAY), Sums()).add(sums)
+    yield from _add("hour", hours)
+    yield from _add("day", days)
     return len(taken)
 
 
