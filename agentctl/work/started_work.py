@@ -74,9 +74,9 @@ class StartedWork:
             # For the record the work has stopped: a timer has started this task.
             task.cancel()
         elif origins.is_closing(task):
-            self._loop.call_later(GRACE_SECONDS, self._name_rest)
+            self._loop.call_later(GRACE_SECONDS, self._name_task, task, scope)
         else:
-            self._name_rest()
+            self._name_task(task, scope)
 
     def add_call(self, call: Future[Any], scope: CodeScope) -> None:
         """Add a call in an executor. Called in any thread."""
@@ -167,9 +167,7 @@ class StartedWork:
 
     def _name_rest(self) -> None:
         for task, scope in list(self._tasks.items()):
-            if not self._is_cancelled and task not in self._named:
-                task.add_done_callback(_log_failure)
-            self._add(task, task, scope.find_name(task), has_result=self._is_cancelled)
+            self._name_task(task, scope)
         for call, scope in list(self._calls.items()):
             if not call.done() and call not in self._named:
                 ended = asyncio.wrap_future(call, loop=self._loop)
@@ -182,6 +180,13 @@ class StartedWork:
                 self._add(thread, self._loop.create_future(), scope.find_name(thread))
         if not self._polls:
             self._poll_threads()
+
+    def _name_task(self, task: asyncio.Task[Any], scope: CodeScope) -> None:
+        if task in self._named:
+            return
+        if not self._is_cancelled:
+            task.add_done_callback(_log_failure)
+        self._add(task, task, scope.find_name(task), has_result=self._is_cancelled)
 
     def _add(
         self, work: Any, ended: asyncio.Future[Any], name: str, *, has_result: bool = False

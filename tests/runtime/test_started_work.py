@@ -74,6 +74,36 @@ async def test_task_that_a_cancelled_one_starts_is_cancelled_later() -> None:
     assert later[0].cancelled()
 
 
+async def test_task_that_starts_late_does_not_name_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A model may have asked for thousands of calls: each that ignores the cancel may start tasks.
+    unstopped, ended = UnstoppedWork(), asyncio.Event()
+    monkeypatch.setattr(started_work, "GRACE_SECONDS", 0.05)
+    find_name, named = CodeScope.find_name, list[object]()
+
+    def count(scope: CodeScope, work: object) -> str:
+        named.append(work)
+        return find_name(scope, work)
+
+    async def go_on() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ended.wait()
+
+    with CodeScope(unstopped).enter():
+        tasks = {asyncio.create_task(go_on()) for _ in range(20)}
+        await asyncio.sleep(0)
+        await unstopped.end_started(cancel=True)
+        monkeypatch.setattr(CodeScope, "find_name", count)
+        late = asyncio.create_task(go_on())
+        seen = [*named]
+    ended.set()
+    await asyncio.wait({*tasks, late})
+    await wait_until(lambda: not unstopped.pending)
+    assert seen == [late]
+
+
 async def test_timer_starts_no_task_after_the_stop() -> None:
     unstopped, started = UnstoppedWork(), list[asyncio.Task[None]]()
 
