@@ -77,7 +77,7 @@ async def test_task_that_a_cancelled_one_starts_is_cancelled_later() -> None:
 async def test_task_that_starts_late_does_not_name_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A model may have asked for thousands of calls: each that ignores the cancel may start tasks.
+    # A model may have requested thousands of calls: each that ignores the cancel may start tasks.
     unstopped, ended = UnstoppedWork(), asyncio.Event()
     monkeypatch.setattr(started_work, "GRACE_SECONDS", 0.05)
     find_name, named = CodeScope.find_name, list[object]()
