@@ -182,7 +182,7 @@ class StartedWork:
             self._poll_threads()
 
     def _name_task(self, task: asyncio.Task[Any], scope: CodeScope) -> None:
-        if task in self._named:
+        if task in self._named or task.done():
             return
         if not self._is_cancelled:
             task.add_done_callback(_log_failure)
