@@ -28,9 +28,12 @@ from agentctl.work.run_scope import current_call, current_threads
 T = TypeVar("T")
 P = ParamSpec("P")
 
-MAXIMUM_THREADS = 16
-"""Number of threads that the library of a run has at the same time: the event loop shares the
-interpreter with all of them."""
+MAXIMUM_THREADS = 32
+"""Number of threads that the library of a run has at the same time, as many as the executor of
+asyncio has at most. The event loop shares the interpreter with all of them."""
+
+WATCH_SECONDS = 1.0
+"""Time in which one of these threads has to become free; otherwise the run gets more."""
 
 RUNNER = "runner"
 """Name of unstopped work that is not a tool: the code or the library of an agent."""
@@ -231,7 +234,8 @@ class RunThreads:
     """The threads that a block of one run uses; calls that still run at its end are registered.
 
     Calls beyond `MAXIMUM_THREADS` wait for a thread. They are cancelled if the block ends by an
-    exception.
+    exception. All threads may wait for one of these calls: for an answer of a model, for which the
+    event loop calls a function in a thread. So their number doubles while none becomes free.
 
     Args:
         unstopped: the unstopped work of the run.
@@ -241,8 +245,9 @@ class RunThreads:
         self._unstopped = unstopped
         self._calls: dict[Future[Any], str] = {}
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._threads = 0
-        self._starting = False
+        self._threads = self._taken = 0
+        self._limit = MAXIMUM_THREADS
+        self._starting = self._is_watched = False
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._ended = False
@@ -275,9 +280,23 @@ class RunThreads:
         with self._lock:
             self._waiting.append((call, partial(contextvars.copy_context().run, function)))
             is_first, self._starting = not self._starting, True
+            is_full = self._threads + len(self._waiting) > self._limit
+            is_watched, self._is_watched = self._is_watched, self._is_watched or is_full
         if is_first:
             self._loop.call_soon_threadsafe(self._start_thread)
+        if is_full and not is_watched:
+            self._loop.call_soon_threadsafe(self._loop.call_later, WATCH_SECONDS, self._watch)
         return call
+
+    def _watch(self) -> None:
+        with self._lock:
+            self._is_watched = bool(self._waiting)
+            if self._waiting and not self._taken:
+                self._limit *= 2
+            self._taken = 0
+        if self._is_watched:
+            self._start_thread()
+            self._loop.call_later(WATCH_SECONDS, self._watch)
 
     def _start_thread(self) -> None:
         """Start a thread if a call waits for one.
@@ -286,7 +305,7 @@ class RunThreads:
         loop would wait for the threads of all calls that an agent makes in one turn.
         """
         with self._lock:
-            self._starting = bool(self._waiting) and self._threads < MAXIMUM_THREADS
+            self._starting = bool(self._waiting) and self._threads < self._limit
             if not self._starting:
                 return
             self._threads += 1
@@ -322,6 +341,7 @@ class RunThreads:
             while self._waiting:
                 call, function = self._waiting.popleft()
                 if call.set_running_or_notify_cancel():
+                    self._taken += 1
                     if self._ended:
                         abandoned_threads.add(call)
                     return call, function

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentctl.work import event_loop, unstopped
+from agentctl.work import event_loop
+from agentctl.work import unstopped as unstopped_module
 from agentctl.work.event_loop import AbandonedThreads, TooManyAbandonedThreads, abandoned_threads
 from agentctl.work.unstopped import MAXIMUM_THREADS, RunThreads, UnstoppedWork, install_executor
 from tests.loops import wait_until
@@ -70,13 +71,14 @@ async def test_cancelled_call_leaves_a_known_thread() -> None:
 async def test_too_many_abandoned_threads_refuse_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     install_executor()
     monkeypatch.setattr(event_loop, "MAXIMUM_ABANDONED", 0)
-    monkeypatch.setattr(unstopped, "abandoned_threads", AbandonedThreads())
+    monkeypatch.setattr(unstopped_module, "abandoned_threads", AbandonedThreads())
 
     with pytest.raises(TooManyAbandonedThreads):
         await call_in_thread(UnstoppedWork(), threading.Event())
 
 
-async def test_many_calls_share_the_threads_of_their_run() -> None:
+async def test_many_calls_share_the_threads_of_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unstopped_module, "WATCH_SECONDS", 600)
     install_executor()
     works, peak, lock = [0], [0], threading.Lock()
     starters: list[str] = []
@@ -101,7 +103,10 @@ async def test_many_calls_share_the_threads_of_their_run() -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-async def test_waiting_calls_end_with_a_cancelled_run(fails: bool) -> None:
+async def test_waiting_calls_end_with_a_cancelled_run(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unstopped_module, "WATCH_SECONDS", 600)
     install_executor()
     unstopped, release, made = UnstoppedWork(), threading.Event(), list[int]()
     before = abandoned_threads.count
@@ -112,7 +117,7 @@ async def test_waiting_calls_end_with_a_cancelled_run(fails: bool) -> None:
 
     async def call_all() -> None:
         with RunThreads(unstopped):
-            tasks = [asyncio.create_task(asyncio.to_thread(work, each)) for each in range(40)]
+            tasks = [asyncio.create_task(asyncio.to_thread(work, each)) for each in range(60)]
             await wait_until(lambda: len(made) == MAXIMUM_THREADS)
             unfinished.extend(tasks)
             if fails:
@@ -126,9 +131,46 @@ async def test_waiting_calls_end_with_a_cancelled_run(fails: bool) -> None:
     await asyncio.wait(unfinished)
     await wait_until(lambda: not unstopped.pending)
     # A completed run cancels nothing.
-    assert len(made) == (MAXIMUM_THREADS if fails else 40)
-    assert sum(task.cancelled() for task in unfinished) == (40 - MAXIMUM_THREADS if fails else 0)
+    assert len(made) == (MAXIMUM_THREADS if fails else 60)
+    assert sum(task.cancelled() for task in unfinished) == (60 - MAXIMUM_THREADS if fails else 0)
     await wait_until(lambda: abandoned_threads.count == before)
+
+
+async def test_threads_can_wait_for_calls_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unstopped_module, "WATCH_SECONDS", 0.05)
+    install_executor()
+    loop, outer = asyncio.get_running_loop(), threading.Barrier(MAXIMUM_THREADS)
+
+    def work() -> str:
+        # All threads of the run wait for the event loop.
+        outer.wait(60)
+        name = asyncio.to_thread(lambda: threading.current_thread().name)
+        return asyncio.run_coroutine_threadsafe(name, loop).result(60)
+
+    with RunThreads(UnstoppedWork()):
+        calls = [asyncio.to_thread(work) for _ in range(MAXIMUM_THREADS)]
+        assert await asyncio.gather(*calls) == ["agent"] * MAXIMUM_THREADS
+
+
+async def test_call_of_a_failed_run_is_known() -> None:
+    install_executor()
+    loop, unstopped, release = asyncio.get_running_loop(), UnstoppedWork(), threading.Event()
+    started = threading.Event()
+
+    def hold() -> None:
+        started.set()
+        release.wait(60)
+
+    def work() -> None:
+        asyncio.run_coroutine_threadsafe(asyncio.to_thread(hold), loop)
+
+    with contextlib.suppress(ValueError), RunThreads(unstopped):
+        await asyncio.to_thread(work)
+        await wait_until(started.is_set)
+        raise ValueError
+    assert unstopped.pending
+    release.set()
+    await wait_until(lambda: not unstopped.pending)
 
 
 async def test_calls_fail_if_the_process_has_no_more_threads(
