@@ -13,7 +13,7 @@ from agentctl import errors
 from agentctl.records.runs import RunPause
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, encode_event
-from agentctl.runs.log.results import encode_counters
+from agentctl.runs.log.results import encode_counters, take_counters
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.events import (
@@ -319,6 +319,19 @@ async def test_reported_use_of_a_lost_run_counts(shared: SharedDatabases, pauses
         used = await read_use(main)
         assert (used.tokens, used.cost, used.live_tokens) == (543, 1_046, 0)
         assert pauses or (live.tokens, live.cost, live.live_tokens) == (543, 1_046, 543)
+
+
+@pytest.mark.parametrize("by_model", [True, False])
+def test_use_that_the_transcript_has_counts_once(by_model: bool) -> None:
+    transcript = Transcript()
+    for model in ("small", "large"):
+        transcript.begin_answer(model)
+        transcript.set_usage({"output_tokens": 3, "total_tokens": 3})
+        transcript.end_answer([], "stop")
+    stored = encode_counters(transcript)
+    # An earlier version stored no counters by model at a pause.
+    take_counters(transcript, stored if by_model else stored._replace(model_metrics=None))
+    assert transcript.metrics["total_tokens"] == 6
 
 
 async def read_use(database: Database) -> Used:

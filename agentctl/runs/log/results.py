@@ -114,9 +114,14 @@ def encode_counters(transcript: Transcript) -> Counters:
 
 def take_counters(transcript: Transcript, stored: Counters) -> None:
     """Add the use that a lost process has reported, beyond that of the transcript."""
-    known = _count_by_model(transcript)
-    of_models = stored.model_metrics or f'{{"": {stored.metrics or "{}"}}}'
-    for model, counters in (parse_stored(of_models, dict) or {}).items():
+    if stored.metrics is None:
+        return
+    known, reported = _count_by_model(transcript), parse_stored(stored.model_metrics or "", dict)
+    if reported is None:
+        # Stored at a pause, by a version that stored no counters by model.
+        known = {"": transcript.metrics}
+        reported = {"": parse_stored(stored.metrics, dict) or {}}
+    for model, counters in reported.items():
         before = known.get(model, {})
         added = {name: (count or 0) - (before.get(name) or 0) for name, count in counters.items()}
         transcript.add_usage({name: max(0, count) for name, count in added.items()}, model)
