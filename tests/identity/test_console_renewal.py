@@ -69,13 +69,14 @@ def test_two_tabs_take_turns_after_a_reload(office: Office, browser: Browser) ->
         log_in(shown.page, "ada")
         due = time.time() + RENEWED
         other = open_same_tab(shown)
-        is_reloaded = False
+        reloaded: set[Page] = set()
         under_way: list[Route] = []
         most = 0
 
         def hold(route: Route) -> None:
             nonlocal most
-            if not is_reloaded:
+            # A reload cancels requests of the old document, and their routes do not notice it.
+            if route.request.frame.page not in reloaded:
                 return route.abort()
             under_way.append(route)
             most = max(most, len(under_way))
@@ -87,7 +88,8 @@ def test_two_tabs_take_turns_after_a_reload(office: Office, browser: Browser) ->
         # The routes are only called while the page waits.
         while time.time() < due:
             shown.page.wait_for_timeout(100)
-        is_reloaded = True
+        for page in (shown.page, other):
+            page.on("framenavigated", lambda frame: reloaded.add(frame.page))
         with (
             shown.page.expect_response(is_renewal) as one,
             other.expect_response(is_renewal) as two,
