@@ -231,7 +231,9 @@ def install_executor() -> RunThreadExecutor:
 
 
 class RunThreads:
-    """The threads that a block of one run uses; calls that still run at its end are registered.
+    """The threads that a block of one run uses (docs/decisions/0145-threads-of-runs.md).
+
+    Calls that still run at its end are registered.
 
     Calls beyond `MAXIMUM_THREADS` wait for a thread. They are cancelled if the block ends by an
     exception. All threads may wait for one of these calls: for an answer of a model, for which the

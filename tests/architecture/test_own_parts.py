@@ -67,7 +67,7 @@ USES: dict[str, tuple[str, ...]] = {
     ),
     "threads, tasks and processes that code of users starts: no library follows them": (
         "work.child_processes", "work.event_loop", "work.origins", "work.start_hooks",
-        "work.started_work", "work.unstopped",
+        "work.started_work",
     ),
     "signals of a program": (
         "cli.commands.chat", "cli.request_options", "store.sqlite.backup",
