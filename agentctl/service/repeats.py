@@ -115,13 +115,12 @@ class RepeatOperations(RunOperations):
         async with self.audit(operation_ids(kind).retry_run, **path) as call:
             component = self.lookups.component(kind, component_id)
             database, stored = await self._load_origin(kind, component_id, run_id, "retry")
-            component = replace(component, database=database.id)
             catalog = self.hosting.catalog
             origin = plan_retry(stored, component, catalog)
             start = self._build_request(stored, request, stored.row.session_id)
             runs_code = catalog.is_hosted(component)
             repeat = _Repeat(component, start, origin, runs_code, False, stored.files)
-            return await self._start_repeat(call, stored, repeat, request, stream=stream)
+            return await self._start_repeat(call, database, stored, repeat, request, stream=stream)
 
     async def _fork(
         self,
@@ -142,7 +141,7 @@ class RepeatOperations(RunOperations):
             if (target_kind, target_id) != (kind, component_id):
                 call.add_resource(target_kind, target_id)
             repeat = await self._plan_fork(kind, database, stored, component, request)
-            return await self._start_repeat(call, stored, repeat, request, stream=stream)
+            return await self._start_repeat(call, database, stored, repeat, request, stream=stream)
 
     async def _load_origin(
         self, kind: ComponentKind, component_id: str, run_id: str, verb: str
@@ -184,8 +183,6 @@ class RepeatOperations(RunOperations):
     ) -> _Repeat:
         row, messages = stored.row, stored.messages
         is_new = request.session_id != row.session_id
-        if not is_new:
-            component = replace(component, database=database.id)
         session_id = request.session_id or new_id()
         kept = mark_kept(_cut_messages(messages, request.at), row.run_id)
         start = self._build_request(stored, request, session_id)
@@ -232,6 +229,7 @@ class RepeatOperations(RunOperations):
     async def _start_repeat(
         self,
         call: AuditedCall,
+        database: Database,
         stored: StoredOrigin,
         repeat: _Repeat,
         request: RetryRequest,
@@ -239,7 +237,10 @@ class RepeatOperations(RunOperations):
         stream: bool,
     ) -> Started:
         component, start, origin = repeat.component, repeat.request, repeat.origin
-        database = self.lookups.database(component.database)
+        if repeat.is_new_session:
+            database = self.lookups.database(component.database)
+        else:
+            component = replace(component, database=database.id)
         fields = {
             name: value
             for name, value in asdict(request).items()
