@@ -298,7 +298,10 @@ class RunOperations(RunStarts):
     async def read_details(
         self, kind: ComponentKind, component_id: str, run: RunRecord
     ) -> RunDetails:
-        database, _ = await self.lookups.find_run(kind, component_id, run["run_id"], None)
+        database = self.lookups.component_database(kind, component_id)
+        if len(self.hosting.databases) > 1:
+            # The run may have begun when the component had another one.
+            database, _ = await self.lookups.find_run(kind, component_id, run["run_id"], None)
         return await read_after_change(lambda: database.read(read_run_details(run)), run["run_id"])
 
     async def cancel_run(
