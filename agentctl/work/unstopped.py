@@ -282,11 +282,11 @@ class RunThreads:
         with self._lock:
             self._waiting.append((call, partial(contextvars.copy_context().run, function)))
             is_first, self._starting = not self._starting, True
-            is_full = self._threads + len(self._waiting) > self._limit
-            is_watched, self._is_watched = self._is_watched, self._is_watched or is_full
+            is_full = not self._is_watched and self._threads + len(self._waiting) > self._limit
+            self._is_watched = self._is_watched or is_full
         if is_first:
             self._loop.call_soon_threadsafe(self._start_thread)
-        if is_full and not is_watched:
+        if is_full:
             self._loop.call_soon_threadsafe(self._loop.call_later, WATCH_SECONDS, self._watch)
         return call
 

@@ -166,11 +166,10 @@ def fold_steps(
         before: Mapping[str, Any] = state or {"calls": [], "output": []}
         by_id = {call["call_id"]: call for call in [*before["calls"], *logged]}
         state = {**before, "calls": list(by_id.values())}
-        return {**present, "transcript": transcript.to_json(), "state": state}
-
-    if state is not None:
-        state = _add_calls(transcript, state, ended, working, ends=ends)
-    present["session_changes"] = _find_changes(new)
+    else:
+        if state is not None:
+            state = _add_calls(transcript, state, ended, working, ends=ends)
+        present["session_changes"] = _find_changes(new)
     return {**present, "transcript": transcript.to_json(), "state": state}
 
 
