@@ -18,7 +18,9 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import Origin, RepeatPlan
 from agentctl.records.runs import RunRecord, RunRow
 from agentctl.records.text import new_id
+from agentctl.records.times import now
 from agentctl.runs.follow.follow import flatten
+from agentctl.runs.life.admission import Submission
 from agentctl.runs.life.repeats import (
     StoredOrigin,
     build_plan,
@@ -39,8 +41,10 @@ from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import find_repeated
 from agentctl.service.run_input import check_files
 from agentctl.service.runs import RunOperations, Started
-from agentctl.store.database import Database
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.repositories import files as file_rows
 from agentctl.store.repositories import run_reads
+from agentctl.store.repositories.files import FileRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +241,7 @@ class RepeatOperations(RunOperations):
         stream: bool,
     ) -> Started:
         component, start, origin = repeat.component, repeat.request, repeat.origin
+        source = database
         if repeat.is_new_session:
             database = self.lookups.database(component.database)
         else:
@@ -248,7 +253,8 @@ class RepeatOperations(RunOperations):
         }
         place = [origin.kind, component.kind, component.id, origin.run_id, stream, fields]
         identity = self.build_idempotency(request.idempotency_key, place)
-        if not await find_repeated(database, identity):
+        is_new = not await find_repeated(database, identity)
+        if is_new:
             _check_confirmed(build_plan(stored, origin, runs_code=repeat.runs_code), request)
         with self.hosting.engine.admitting(component, background=start.background) as is_full:
             submission = await self.build_submission(
@@ -265,8 +271,34 @@ class RepeatOperations(RunOperations):
                 is_new_session=repeat.is_new_session,
                 copies=copies,
             )
+            if is_new and copies and database is not source:
+                submission = await self._copy_to_database(source, database, submission)
             run = await self.submit(call, database, submission, is_full=is_full)
         return Started(database, run, start)
+
+    async def _copy_to_database(
+        self, source: Database, target: Database, submission: Submission
+    ) -> Submission:
+        """Copy the files of a user to another database, where the session of a run gets them.
+
+        Without a start of the run they are deleted, as uploaded files without a session are.
+        """
+        copies, at = submission.copies, now()
+        rows = await source.read(file_rows.get_all([*copies], self.lookups.visibility))
+        made = [
+            replace(row, file_id=copies[row.file_id], session_id=None, created_at=at)
+            for row in rows
+            if row.user_id == submission.spec.user_id
+        ]
+        maximum = self.hosting.settings.files.user_day_bytes
+        await target.write(_create_files(made, maximum))
+        return replace(submission, files=[row.file_id for row in made], copies={})
+
+
+@unit
+def _create_files(rows: Sequence[FileRow], maximum: int) -> Steps[None]:
+    for row in rows:
+        yield from file_rows.create(row, maximum)
 
 
 def _load_object(text: str | None) -> dict[str, Any] | None:

@@ -57,6 +57,10 @@ takes = ["image", "pdf"]
 id = "seeing"
 model = "seeing"
 [[agents]]
+id = "seeing-apart"
+model = "seeing"
+database = "second"
+[[agents]]
 id = "narrow"
 model = "narrow"
 [[agents]]
@@ -255,11 +259,12 @@ def test_key_covers_the_files(site: Site) -> None:
     assert other.status_code == 422
 
 
-def test_fork_has_copies_of_the_files(site: Site) -> None:
+@pytest.mark.parametrize("agent", ["seeing", "seeing-apart"])
+def test_fork_has_copies_of_the_files(site: Site, agent: str) -> None:
     picture = build_png(12)
     first = site.run("seeing", "look", site.put("dot.png", picture))
     at = len(first["messages"])
-    form = {"at": at, "message": "and now", "stream": False}
+    form = {"at": at, "message": "and now", "stream": False, "agent_id": agent}
     path = f"/agents/seeing/runs/{first['run_id']}"
     forked = site.client.post(f"{path}/fork", json=form).json()
     assert forked["status"] == "COMPLETED", forked
@@ -268,7 +273,7 @@ def test_fork_has_copies_of_the_files(site: Site) -> None:
     assert copy["file_id"] != first["files"][0]["file_id"]
     # The copy outlives the session of the original.
     assert site.client.delete(f"/sessions/{first['session_id']}").is_success
-    site.run("seeing", "again", session_id=forked["session_id"])
+    site.run(agent, "again", session_id=forked["session_id"])
     assert site.sent()[0]["content"][1]["image_url"]["url"] == as_url(picture, "image/png")
 
 
