@@ -20,7 +20,7 @@ from tests.process import ServerProcess, serve_config
 
 __all__ = ["WaitingDeployment", "WaitingServer", "create_waiting_deployment"]
 
-SECONDS = 60.0
+SECONDS = 180.0
 
 FINAL = ("COMPLETED", "ERROR", "CANCELLED")
 
