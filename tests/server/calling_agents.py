@@ -141,6 +141,25 @@ def asking_openai_agents() -> Any:
     return OpenAIAgent(name="outer", model=openai_agents.Model("plan"), tools=tools)
 
 
+# Factories whose agents are known when they are opened.
+
+
+async def later_langgraph() -> Any:
+    return asking_langgraph()
+
+
+async def later_pydantic_ai() -> Any:
+    return asking_pydantic_ai()
+
+
+async def later_agno() -> Any:
+    return asking_agno()
+
+
+async def later_openai_agents() -> Any:
+    return asking_openai_agents()
+
+
 def agno_team() -> Any:
     member = AgnoAgent(id="member", name="member", model=agno.Model(id="fast"), telemetry=False)
     return Team(model=agno.Model(id="plan"), members=[member], telemetry=False)

@@ -39,6 +39,10 @@ ASKING = (
     ("asking_openai_agents", "ask"),
     ("asking_openai_agents", "ask_openai_agents"),
     ("configured", "ask"),
+    ("later_langgraph", "ask"),
+    ("later_pydantic_ai", "ask"),
+    ("later_agno", "ask_agno"),
+    ("later_openai_agents", "ask_openai_agents"),
 )
 JSON_MODES = ("json_mode_of_agno", "json_mode_of_langchain")
 VENDORS = ("anthropic", "google")

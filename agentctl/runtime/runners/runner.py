@@ -107,9 +107,10 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
 
     try:
         runner = await opening
-        transcript.keep_runner_kind(getattr(runner, "made", runner).kind)
+        kind = getattr(runner, "made", runner).kind
+        transcript.keep_runner_kind(kind)
         if access is not None:
-            access.library = runner.kind
+            access.library = kind
         await runner.run(message, HostedRun(environment, runner.kind))
         await complete_members(environment)
     except LateReport:
