@@ -37,7 +37,7 @@ def serve_bucket() -> Iterator[str]:
             return False
 
     try:
-        wait_for(is_ready)
+        wait_for(is_ready, seconds=60)
         yield url
     finally:
         process.terminate()

@@ -14,7 +14,7 @@ __all__ = ["wait_for", "wait_for_run"]
 
 def wait_for(
     condition: Callable[[], Any],
-    seconds: float = 120.0,
+    seconds: float = 60.0,
     problem: object = "the condition was not met in time",
 ) -> Any:
     """Wait for a condition, checked after 10 to 50 ms, and return its first true value.
@@ -35,7 +35,7 @@ def wait_for(
 
 
 async def wait_for_run(
-    operations: Operations, run_id: str, *statuses: str, seconds: float = 120.0
+    operations: Operations, run_id: str, *statuses: str, seconds: float = 60.0
 ) -> dict[str, Any]:
     """Wait until a run has one of some statuses, by default a final one; return its record."""
     wanted = statuses or ("COMPLETED", "ERROR", "CANCELLED")

@@ -26,7 +26,7 @@ _SCRUBBED = frozenset({
 _FIXED = {"NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC", "NO_PROXY": "*", "no_proxy": "*"}
 
 
-REQUEST_SECONDS = 180.0
+REQUEST_SECONDS = 60.0
 """Default timeout of requests in tests: a busy machine may not respond within the usual 5."""
 
 _numbers = itertools.count()

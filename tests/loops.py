@@ -23,7 +23,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-async def wait_until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
+async def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for a condition, checked after 5 to 50 ms, and return its first true value.
 
     The test fails after `seconds`.

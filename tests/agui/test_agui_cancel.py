@@ -23,7 +23,7 @@ from tests.server.worker_server import serve_with_two_workers
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 180.0
+SECONDS = 60.0
 
 _NUMBERS = itertools.count()
 

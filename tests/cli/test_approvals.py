@@ -22,7 +22,7 @@ enabled = false
 [audit]
 key_file = "audit.pem"
 """
-DEADLINE = 180.0
+DEADLINE = 60.0
 
 
 @dataclass(frozen=True)

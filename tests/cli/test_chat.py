@@ -19,7 +19,7 @@ from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.process import AGENTCTL
 
-DEADLINE = 180.0
+DEADLINE = 60.0
 
 
 @dataclass

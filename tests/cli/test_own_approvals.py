@@ -20,7 +20,7 @@ verification_key_files = ["signing.pub.pem"]
 [signing]
 key_file = "signing.pem"
 """
-DEADLINE = 180.0
+DEADLINE = 60.0
 
 
 @pytest.fixture(scope="module")

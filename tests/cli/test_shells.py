@@ -20,7 +20,7 @@ from tests.process import base_environment
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 180.0
+SECONDS = 60.0
 COMPLETIONS = {
     "agentctl sess": "agentctl sessions ",
     "agentctl runs start --agent ec": "agentctl runs start --agent echo ",

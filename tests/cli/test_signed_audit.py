@@ -15,7 +15,7 @@ from tests.cli.conftest import Agentctl
 from tests.cli.local_project import CONFIG, in_database
 from tests.process import base_environment, serve_config
 
-DEADLINE = 180.0
+DEADLINE = 60.0
 
 TABLES = """
 [authorization]

@@ -42,7 +42,7 @@ __all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 
-DEADLINE = 180.0
+DEADLINE = 60.0
 
 EXTRA = """
 [[agents]]

@@ -46,7 +46,7 @@ needs_browser = [
 
 AXE = FOLDERS[1] / "axe.min.js.xz"
 
-SECONDS = 180.0
+SECONDS = 60.0
 """The time within which a condition is met, on a machine that is busy with other work."""
 
 _NO_FAULTS = ("Failed to load resource", "was preloaded using link preload")

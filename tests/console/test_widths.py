@@ -19,7 +19,7 @@ WIDTHS = (360, 390, 640, 800, 1024, 1280)
 
 ROWS = 200
 
-SETTLE_SECONDS = 180.0
+SETTLE_SECONDS = 60.0
 """The time within which a page that is drawn has its last layout."""
 
 LONG = "What does the article number one hundred and thirty cost, and when is it here? " * 3

@@ -27,7 +27,7 @@ from tests.mcp.hosting import SERVER
 from tests.service.callers import open_service, user
 
 BATCH = 20
-STOPPED_SECONDS = 180.0
+STOPPED_SECONDS = 60.0
 
 
 @dataclass

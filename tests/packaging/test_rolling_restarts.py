@@ -208,7 +208,7 @@ async def check_records(load: Load) -> None:
         async def has_no_live_run() -> bool:
             return await count("live=true") == 0
 
-        await wait_until(has_no_live_run)
+        await wait_until(has_no_live_run, 60)
         started = [events[0].data["run_id"] for events in load.streams] + load.background
         assert len(set(started)) == len(started)
         assert await count("status=ERROR") == await count("status=CANCELLED") == 0

@@ -197,7 +197,7 @@ async def reach(client: httpx2.AsyncClient, agent: str, run_id: str, status: str
         run = (await client.get(f"/agents/{agent}/runs/{run_id}")).json()
         return bool(run["status"] == status)
 
-    await wait_until(has_status)
+    await wait_until(has_status, 60)
 
 
 async def test_old_and_new_servers_share_a_newer_schema(

@@ -21,6 +21,7 @@ from tests.process import ServerProcess, serve_config
 __all__ = ["WaitingDeployment", "WaitingServer", "create_waiting_deployment"]
 
 SECONDS = 180.0
+"""Time for a status of a run. A first run may import its library for a minute on a busy machine."""
 
 FINAL = ("COMPLETED", "ERROR", "CANCELLED")
 

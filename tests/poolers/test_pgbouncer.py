@@ -150,7 +150,7 @@ def test_missing_notifications_are_reported(servers: dict[str, Server]) -> None:
             async with client_of(servers[name]) as client:
                 body = {"message": "hello", "session_id": f"listen-{name}", "stream": False}
                 assert (await client.post("/agents/echo/runs", json=body)).status_code == 200
-        await wait_until(lambda: words in servers["deaf"].logs[-1].read_text())
+        await wait_until(lambda: words in servers["deaf"].logs[-1].read_text(), 60)
 
     asyncio.run(run())
     assert words not in servers["one"].logs[-1].read_text()

@@ -24,7 +24,7 @@ __all__ = ["Barrier", "Change", "together", "undone"]
 
 Change = Callable[[], Awaitable[Any]]
 
-SECONDS = 180.0
+SECONDS = 60.0
 
 _BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1) AND wait_event_type = 'Lock'"
 

@@ -47,7 +47,7 @@ AT_ONCE = 20
 TOGETHER = 200 if LONG else 40
 """Concurrent runs in one session."""
 
-SECONDS = 180.0
+SECONDS = 60.0
 
 
 class TwoServices(NamedTuple):

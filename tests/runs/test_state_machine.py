@@ -70,7 +70,7 @@ T = TypeVar("T")
 PROCESSES = 3
 """Maximum number of live processes."""
 
-SECONDS = 180.0
+SECONDS = 60.0
 """Maximum seconds of a step, and of the end of the test, on a busy machine."""
 
 BOUNDS = settings(

@@ -26,7 +26,7 @@ from tests.run_specs import a_spec
 
 T = TypeVar("T")
 
-MEMBER_SECONDS = 180.0
+MEMBER_SECONDS = 60.0
 """Maximum seconds of a member's run. Tests of members that hang shorten it."""
 
 

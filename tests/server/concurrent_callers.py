@@ -25,7 +25,7 @@ ENDS = {
 }
 """Final status by the name of the last event of a run."""
 
-SECONDS = 180.0
+SECONDS = 60.0
 """Maximum seconds for a response on a machine that is busy with other tests."""
 
 

@@ -179,7 +179,7 @@ async def test_401s_are_counted_by_cause_and_written_at_the_end(deployment: Depl
                 assert (await http.get(path, headers=headers)).status_code == 401
             assert (await http.get("/health", headers=headers)).status_code == 200
         strong = {"Authorization": f"Bearer {expired}"}
-        await wait_until(_refused(http, strong))
+        await wait_until(_refused(http, strong), 60.0)
         assert rows(deployment) == []
     found = counted(deployment)
     assert found["no credential"] == 30

@@ -27,7 +27,7 @@ from tests.server.database_checks import open_read_only
 
 pytestmark = pytest.mark.slow
 
-END_SECONDS = 180.0
+END_SECONDS = 60.0
 """Generous bound for the end of a process; the work of the tools takes ten minutes."""
 
 TOOLS = '''

@@ -98,7 +98,7 @@ class Line:
 
     def wait_for_place(self) -> str:
         """Wait until a run waits in the first place; return its id."""
-        (run,) = wait_for(self.list_waiting)
+        (run,) = wait_for(self.list_waiting, 60)
         assert run["queue_position"] == 1
         return str(run["run_id"])
 

@@ -29,7 +29,7 @@ def resumed(
     if after is not None:
         headers["Last-Event-ID"] = str(after)
     path = f"{host.url}/agents/{agent}/runs/{run_id}/resume"
-    with httpx2.stream("POST", path, headers=headers, timeout=60, **more) as answer:
+    with httpx2.stream("POST", path, headers=headers, timeout=20, **more) as answer:
         yield answer
 
 

@@ -149,7 +149,7 @@ def test_form_stream_and_background_take_an_object(host: ThreadedServer) -> None
     answer = post(host, "agents/take_ticket", {**body, "input": {"title": "Rain"}})
     assert answer.status_code == 202
     path = f"/runs/{answer.json()['run_id']}"
-    wait_for(lambda: get(host, path)["status"] == "COMPLETED")
+    wait_for(lambda: get(host, path)["status"] == "COMPLETED", 60)
     assert get(host, path)["content"].startswith("Ticket title='Rain'")
 
 

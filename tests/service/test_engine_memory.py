@@ -21,7 +21,7 @@ from tests.service.callers import collect_run_events, open_service, streamed_run
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 180.0
+SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
-SECONDS = 180.0
+SECONDS = 60.0
 
 COPIES = 300
 """Copies of the session of the person: an erasure removes 100 in a transaction."""

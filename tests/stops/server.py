@@ -75,7 +75,7 @@ class StopServer:
             return run["stopped_at"] is not None
 
         try:
-            await wait_until(has_stopped)
+            await wait_until(has_stopped, 60.0)
         except AssertionError as error:
             raise AssertionError(f"the work did not stop: {run}") from error
         return run

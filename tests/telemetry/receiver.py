@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.conditions import wait_for
 
-WAIT_SECONDS = 180.0
+WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

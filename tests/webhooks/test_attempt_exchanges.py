@@ -110,7 +110,7 @@ async def test_attempts_end_as_the_requests_of_the_library() -> None:
     chance = random.Random(SEED)
     cases = [[write_response(chance)] for _ in range(COUNT)]
     different = []
-    async with running(cases) as (server, url), httpx2.AsyncClient(timeout=60) as client:
+    async with running(cases) as (server, url), httpx2.AsyncClient(timeout=30) as client:
         for number, [script] in enumerate(cases):
             outcome = await attempt(f"{url}/webhook/{number}/0")
             seen = await see(client, f"{url}/library/{number}/0")

@@ -30,7 +30,7 @@ def wait_for_event(receiver: Receiver, run_id: str, event: str, path: str = "/al
         found = (got for got in receiver.about(run_id, path) if got.event["type"] == event)
         return next(found, None)
 
-    got: Received = wait_for(find)
+    got: Received = wait_for(find, seconds=60)
     return got
 
 
@@ -48,7 +48,7 @@ def wait_for_error(people: People, run_id: str, webhook_id: str) -> Any:
         (row,) = deliveries(people, run_id=run_id, webhook_id=webhook_id)
         return row if row["last_error"] else None
 
-    return wait_for(find)
+    return wait_for(find, seconds=60)
 
 
 def test_event_of_a_run_has_the_ids_of_its_files(people: People, receiver: Receiver) -> None:
@@ -120,7 +120,7 @@ def test_failed_attempts_are_repeated_under_one_id(people: People, receiver: Rec
         rows = deliveries(people, run_id=run["run_id"], webhook_id="flaky", state="delivered")
         return rows[0] if rows else None
 
-    row = wait_for(find)
+    row = wait_for(find, seconds=60)
     assert (row["attempts"], row["event_id"], row["last_status"]) == (3, got.event_id, 204)
     sent = [each for each in receiver.requests if each.event_id == got.event_id]
     # Each endpoint of a fact has the same id; each attempt has the stored bytes.
