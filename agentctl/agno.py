@@ -123,7 +123,8 @@ class Model(BaseModel):  # type: ignore[misc]
             "reasoning_effort": self.reasoning_effort,
             "timeout_seconds": self.timeout,
         }
-        converted, access = _convert_messages(messages), get_access()
+        converted = _convert_messages(messages)
+        access = get_access()
         # The runner of agno does not see the runs that the code of a tool starts.
         run: Any = options.get("run_response")
         is_seen = run is None or access.seen_runs is None or run.run_id in access.seen_runs
@@ -220,7 +221,8 @@ def _build_end(answered: Answered, thinking: str | None = None) -> ModelResponse
     ]
     response = ModelResponse(tool_calls=calls)
     if thinking is not None:
-        response.role, response.content = "assistant", answered.answer.text
+        response.role = "assistant"
+        response.content = answered.answer.text
         response.reasoning_content = thinking or None
     if answered.native is not None:
         response.provider_data = {NATIVE: answered.native}

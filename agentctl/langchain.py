@@ -324,7 +324,8 @@ def _build_result(thinking: str, answered: answering.Answered) -> ChatResult:
     calls: list[dict[str, Any]] = []
     malformed: list[dict[str, Any]] = []
     for call in answered.answer.calls:
-        named, arguments = {"id": call["id"], "name": call["name"]}, call["arguments"]
+        named = {"id": call["id"], "name": call["name"]}
+        arguments = call["arguments"]
         if NOT_AN_OBJECT in arguments:
             raw = arguments[NOT_AN_OBJECT]
             malformed.append({**named, "args": raw, "error": "not a JSON object"})
@@ -344,7 +345,8 @@ def _build_details(answered: answering.Answered, extra: dict[str, Any]) -> dict[
     """Return the fields of a message about its answer: all but its content and its calls."""
     if answered.native is not None:
         extra[NATIVE] = answered.native
-    usage, reason = answered.usage, answered.answer.finish_reason
+    usage = answered.usage
+    reason = answered.answer.finish_reason
     counted = usage is not None and UsageMetadata(
         input_tokens=usage["input_tokens"],
         output_tokens=usage["output_tokens"],

@@ -152,9 +152,11 @@ class Model(BaseModel):  # type: ignore[misc]
         if settings.verbosity is not None:
             options["verbosity"] = settings.verbosity
         more = dict(settings.extra_args or {})
-        chosen["seed"], stop = more.pop("seed", None), more.pop("stop", None)
+        chosen["seed"] = more.pop("seed", None)
+        stop = more.pop("stop", None)
         chosen["stop"] = (stop,) if isinstance(stop, str) else tuple(stop or ()) or None
-        converted, access = _convert_items(system_instructions or "", input), get_access()
+        converted = _convert_items(system_instructions or "", input)
+        access = get_access()
         return answering.AnswerRequest(
             self.model,
             converted.instructions,
@@ -176,7 +178,8 @@ def _convert_items(instructions: str, items: str | Sequence[Mapping[str, Any]]) 
         converted.add_user(items)
         return converted
     for item in items:
-        kind, role = item.get("type", "message"), item.get("role")
+        kind = item.get("type", "message")
+        role = item.get("role")
         if kind == "message" and role == "assistant":
             converted.extend_answer(_read_text(item["content"]), kept=item)
         elif kind == "message" and role in ("system", "developer"):

@@ -154,7 +154,8 @@ class Model(BaseModel[Any]):
         ]
         choice: Any = values.get("tool_choice")
         if choice == "none" and parameters.allow_text_output:
-            tools, choice = [], None
+            tools = []
+            choice = None
         elif isinstance(choice, list) and len(choice) == 1:
             choice = choice[0]
         else:
@@ -274,7 +275,8 @@ def _convert_messages(messages: Sequence[ModelMessage]) -> NeutralMessages:
 def _read_prompt(part: UserPromptPart) -> tuple[str, list[LoadedFile]]:
     if isinstance(part.content, str):
         return part.content, []
-    texts, files = list[str](), list[LoadedFile]()
+    texts = list[str]()
+    files = list[LoadedFile]()
     for item in part.content:
         if isinstance(item, BinaryContent):
             files.append(build_inline(item.data, item.media_type))

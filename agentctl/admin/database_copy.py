@@ -194,8 +194,10 @@ def _check_engines(source: Database, target: Database | None = None) -> None:
 
 
 async def _find_stage(copier: Copier) -> Stage:
-    source, target = copier.source, copier.target
-    ours, theirs = await source.read(state.get_state()), await target.read(state.get_state())
+    source = copier.source
+    target = copier.target
+    ours = await source.read(state.get_state())
+    theirs = await target.read(state.get_state())
     _check_source(source, target.place, ours, theirs)
     if ours and theirs and ours.copy_id == theirs.copy_id:
         if ours.state == "moved":
@@ -280,7 +282,8 @@ async def _describe(stage: Stage, source: SqliteSource, place: str, copied: int)
     changes = await source.read(state.count_changes())
     live = await source.read(state.count_live())
     if stage in ("moved", "finished"):
-        copied, live = rows, 0
+        copied = rows
+        live = 0
     ours = None if stage == "none" else await source.read(state.get_state())
     return CopyStatus(
         stage, source.place, place, rows, copied, changes, live,

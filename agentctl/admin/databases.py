@@ -98,7 +98,8 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
             status.pending = [migration.name for migration in schema.load_migrations(engine)]
             status.failure = _build_missing_error(display_url(entry.url))
             return status
-        status.schema, status.compatible_from = version.number, version.compatible_from
+        status.schema = version.number
+        status.compatible_from = version.compatible_from
         sizes = await migrating.read_sizes(entry)
         status.bytes, status.wal_bytes, status.sessions, status.runs, status.estimated = sizes
         try:
@@ -116,7 +117,8 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
             else:
                 status.state = "new" if version.is_newer else "old"
     except AgentctlError as failure:
-        status.state, status.failure = "unavailable", failure
+        status.state = "unavailable"
+        status.failure = failure
     return status
 
 
@@ -142,7 +144,8 @@ async def plan_migration(entry: Database) -> MigrationPlan:
             one of a development version.
         Unavailable: the database cannot be used, or is not a database of agentctl.
     """
-    engine, version = migrating.get_engine(entry), await migrating.read_version(entry)
+    engine = migrating.get_engine(entry)
+    version = await migrating.read_version(entry)
     if version is None:
         return MigrationPlan(None, schema.load_migrations(engine))
     schema.check_newer(version, display_url(entry.url))
@@ -306,13 +309,16 @@ async def _check_rows(entry: Database, at: ReportProgress, state: CheckState) ->
     async with migrating.open_reader(entry) as read:
         for table in [each for each in state.steps_left if each in integrity.CHECKED_TABLES]:
             if state.step != table:
-                state.step, state.after = table, ""
-            text, done = f"rows of {table} checked", 0
+                state.step = table
+                state.after = ""
+            text = f"rows of {table} checked"
+            done = 0
             at(text, done, totals.get(table))
             while (page := await read(integrity.check_page(table, state.after, PAGE_SIZE))).rows:
                 for rule, (count, key) in page.broken.items():
                     state.add(rule, key, count)
-                state.after, done = page.last, done + page.rows
+                state.after = page.last
+                done = done + page.rows
                 at(text, done, totals.get(table))
 
 
@@ -320,25 +326,30 @@ async def _check_files(
     entry: Database, at: ReportProgress, state: CheckState, files: CheckedStore
 ) -> None:
     """Check the bytes of files that are left."""
-    text, done = "", 0
+    text = ""
+    done = 0
 
     def report(rule: str, blob: str, key: str) -> None:
         nonlocal done
-        state.after, done = blob, done + 1
+        state.after = blob
+        done = done + 1
         at(text, done, None)
         if rule:
             state.add(rule, key)
 
     if state.step != "bytes":
         if state.step != "files":
-            state.step, state.after = "files", ""
+            state.step = "files"
+            state.after = ""
         text = "files looked for"
         async with migrating.open_reader(entry) as read:
             await check_files(
                 read, files.store, state.after,
                 lambda rule, named: report(rule, named.blob, named.file_id), deep=files.deep,
             )  # fmt: skip
-        state.step, state.after, done = "bytes", "", 0
+        state.step = "bytes"
+        state.after = ""
+        done = 0
     if files.entries:
         text = "stored files looked for in databases"
         await find_unnamed(
@@ -453,7 +464,8 @@ async def index_texts(entry: Database, tokenizer: Tokenizer, report: ReportProgr
     database = open_database(entry, create=False)
     try:
         total = await database.read(integrity.count_sessions(), size="large")
-        result, after = IndexResult(database.id, tokenizer), NEWEST
+        result = IndexResult(database.id, tokenizer)
+        after = NEWEST
         while found := await database.read(search.find_missing(after, tokenizer), size="large"):
             group, after = found
             if group.missing or group.stale:
@@ -470,7 +482,8 @@ async def count_unindexed(database: OpenDatabase, tokenizer: Tokenizer) -> tuple
 
     The newest and the oldest sessions are read, at most `PROBED` groups of each.
     """
-    lacking, read = set[str](), set[str]()
+    lacking = set[str]()
+    read = set[str]()
     for first, oldest_first in ((NEWEST, False), (OLDEST, True)):
         after = first
         for _ in range(PROBED):

@@ -90,13 +90,18 @@ async def count_files(
     entry: Database, files: Files, report: Callable[[str, int, int], None]
 ) -> CopiedFiles:
     """Count the bytes that a database names, and those of them that the store lacks."""
-    found, size, missing, example = 0, 0, 0, None
+    found = 0
+    size = 0
+    missing = 0
+    example = None
 
     def count(fault: str, named: FileBytes) -> None:
         nonlocal found, size, missing, example
-        found, size = found + 1, size + named.size
+        found = found + 1
+        size = size + named.size
         if fault:
-            missing, example = missing + 1, example or named.file_id
+            missing = missing + 1
+            example = example or named.file_id
         report("files looked for", found, 0)
 
     async with open_reader(entry) as read:

@@ -284,12 +284,14 @@ def _verify_heads(
 ) -> list[Head]:
     """Return the valid heads, and report everything else."""
     heads: list[Head] = []
-    number, before = 0, None
+    number = 0
+    before = None
     for token in tokens:
         try:
             head = parse_head(verify_statement(token, "audit-head", keys))
         except InvalidStatement as error:
-            number, before = number + 1, None
+            number = number + 1
+            before = None
             result.report("HEAD_INVALID", number, f"head {number} is not valid: {error.reason}")
             continue
         if head.number > number + 1:
@@ -300,7 +302,8 @@ def _verify_heads(
         elif problem := _find_break(head, heads[-1] if heads else None, before):
             result.report("HEAD_BROKEN", head.number, f"head {head.number} {problem}")
         heads.append(head)
-        number, before = head.number, token
+        number = head.number
+        before = token
         result.last_signed_at = head.at
     return heads
 
@@ -346,7 +349,8 @@ async def _verify_entries(
     expired = max((head.expired_seq for head in heads), default=0)
     entry = await anext(entries, None)
     for index in range(len(heads) - 1, -1, -1):
-        head, floor = heads[index], heads[index - 1].last_seq if index else _BEFORE_ALL
+        head = heads[index]
+        floor = heads[index - 1].last_seq if index else _BEFORE_ALL
         while entry is not None and entry["seq"] > head.last_seq:
             result.unsigned += 1
             entry = await anext(entries, None)

@@ -191,7 +191,8 @@ class OidcClient:
         if not (_is_token(code) and _is_token(shown) and self._is_page(url)):
             raise Unavailable("The provider returned no code to enter, or no page for it")
 
-        interval, seconds = answer.get("interval", 5), answer.get("expires_in")
+        interval = answer.get("interval", 5)
+        seconds = answer.get("expires_in")
         return DeviceStart(
             device_code=str(code),
             user_code=str(shown),
@@ -207,7 +208,8 @@ class OidcClient:
             BadRequest: the user denies the request, or the code has expired.
             Unavailable: the provider does not respond until the code expires.
         """
-        interval, until = start.interval, time.monotonic() + start.seconds
+        interval = start.interval
+        until = time.monotonic() + start.seconds
         fields = {"grant_type": _DEVICE_GRANT, "device_code": start.device_code}
         while time.monotonic() + interval < until:
             await asyncio.sleep(interval)
@@ -259,19 +261,22 @@ class OidcClient:
 
     def _read_tokens(self, answer: Mapping[str, Any], *, nonce: str | None = None) -> Tokens:
         """Check the response of the token endpoint; with a nonce it must have an ID token."""
-        identity, name = answer.get("id_token"), ""
+        identity = answer.get("id_token")
+        name = ""
         if nonce is not None or identity is not None:
             claims = self._check_id_token(identity, nonce)
             names = (claims.get(each) for each in ("name", "preferred_username", "email"))
             name = next((each for each in names if isinstance(each, str) and each), "")
             name = name[:MAXIMUM_NAME_LENGTH]
         kind = self._settings.oidc_token
-        token, refresh_token = answer.get(kind), answer.get("refresh_token", "")
+        token = answer.get(kind)
+        refresh_token = answer.get("refresh_token", "")
         if not _is_token(token):
             raise BadRequest(f"The provider returned no {kind}", hint="sign in again")
         if not _is_token(refresh_token):
             refresh_token = ""
-        end, now = _find_end(str(token), answer), time.time()
+        end = _find_end(str(token), answer)
+        now = time.time()
         renew_at = end and end - min(EARLY_SECONDS, max(end - now, 0.0) / 4)
         return Tokens(str(token), refresh_token, end, renew_at, name)
 
@@ -287,7 +292,8 @@ class OidcClient:
             **dict.fromkeys(("verify_exp", "verify_aud", "verify_iss"), True),
             "require": required,
         }
-        client, issuer = self._settings.oidc_client_id, self._settings.oidc_issuer
+        client = self._settings.oidc_client_id
+        issuer = self._settings.oidc_issuer
         try:
             claims = jwt.decode(str(token), audience=client, issuer=issuer, options=options)
             given = str(claims["nonce"]).encode() if nonce is not None else b""
@@ -307,7 +313,8 @@ class OidcClient:
             raise _unavailable(failure) from None
         for name in ("authorization_endpoint", "token_endpoint"):
             self._find_endpoint(found, name)
-        self._configuration, self._read_at = found, time.monotonic()
+        self._configuration = found
+        self._read_at = time.monotonic()
         return found
 
     def _find_endpoint(self, configuration: Mapping[str, Any], name: str) -> str:

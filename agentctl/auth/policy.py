@@ -73,7 +73,8 @@ Requirement = Public | Authenticated | Admin | NeedsScope
 
 
 def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
-    names, ids = KINDS[kind], operation_ids(kind)
+    names = KINDS[kind]
+    ids = operation_ids(kind)
     read = NeedsScope(names.path, "read", names.id_field)
     run = NeedsScope(names.path, "run", names.id_field)
     return {

@@ -255,7 +255,8 @@ class Verifier:
         """Use other remote keys next to those of the files."""
         with self._reload_lock:
             merged = self._merge_keys(keys)
-            self._remote_keys, self._generation = keys, _KeyGeneration(merged)
+            self._remote_keys = keys
+            self._generation = _KeyGeneration(merged)
             self._conflict = None
         _log.info("verification keys changed")
 
@@ -263,7 +264,8 @@ class Verifier:
         """Return the keys in use; without the remote ones, if the new files do not fit them."""
         assert self._keyring is not None
         try:
-            merged, self._conflict = self._merge_keys(self._remote_keys), None
+            merged = self._merge_keys(self._remote_keys)
+            self._conflict = None
         except InvalidKey as failure:
             # With an error here, the keys that were removed from the files would stay in use.
             self._conflict = f"{failure.detail}; the fetched keys are not in use"

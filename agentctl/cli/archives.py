@@ -53,7 +53,8 @@ class Archive:
         self.file = file
         self.entries: list[dict[str, Any]] = []
         self.missing: list[Row] = []
-        self._head, self._counter = head, counter
+        self._head = head
+        self._counter = counter
 
     async def write(self, members: AsyncGenerator[Member]) -> None:
         """Write all members and the manifest, and read the archive again.
@@ -103,7 +104,9 @@ class Archive:
     async def _add(self, archive: ZipFile, name: str, pieces: Pieces) -> dict[str, Any]:
         from zipfile import ZIP_DEFLATED, ZipInfo
 
-        digest, rows, size = hashlib.sha256(), 0, 0
+        digest = hashlib.sha256()
+        rows = 0
+        size = 0
         info = ZipInfo(name, (1980, 1, 1, 0, 0, 0))
         info.compress_type = ZIP_DEFLATED
         info.external_attr = 0o600 << 16
@@ -111,7 +114,8 @@ class Archive:
             async for data, count in pieces:
                 member.write(data)
                 digest.update(data)
-                rows, size = rows + count, size + len(data)
+                rows = rows + count
+                size = size + len(data)
                 self._counter.done += count
         return {"name": name, "rows": rows, "bytes": size, "sha256": digest.hexdigest()}
 

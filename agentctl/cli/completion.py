@@ -59,7 +59,8 @@ def complete_in_bash(run: Callable[[], object]) -> None:
 
 def _join_words(words: list[str], number: int) -> tuple[list[str], int, bool]:
     joined: list[str] = []
-    current, open_ends = 0, False
+    current = 0
+    open_ends = False
     for at, word in enumerate(words):
         is_break = bool(word) and not word.strip(":=")
         if joined and (is_break or open_ends):

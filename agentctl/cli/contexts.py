@@ -155,7 +155,8 @@ def _parse(path: Path, text: str) -> Contexts:
             or not is_component_id(name)
         ):
             raise _damaged_file(path, f"[contexts.{name}] allows url and token_file only")
-        url, file = table.get("url"), table.get("token_file")
+        url = table.get("url")
+        file = table.get("token_file")
         if not isinstance(url, str):
             raise _damaged_file(path, f"contexts.{name}.url is not a URL")
         if not (file is None or (isinstance(file, str) and Path(file).is_absolute())):

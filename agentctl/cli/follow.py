@@ -143,8 +143,11 @@ class WatchedRun:
         session_id: str | None = None,
         db: str | None = None,
     ) -> None:
-        self.target, self.run_id, self.db = target, run_id, db
-        self.component, self.session_id = component, session_id
+        self.target = target
+        self.run_id = run_id
+        self.db = db
+        self.component = component
+        self.session_id = session_id
         self.by_component = component is not None and session_id is not None
         self.last = -1
         self.state: dict[str, Any] = {}
@@ -162,7 +165,8 @@ class WatchedRun:
 
     def use(self, record: Record) -> ComponentRef:
         """Take the state of the run from its record; return its component."""
-        self.state, self._is_known = dict(record), True
+        self.state = dict(record)
+        self._is_known = True
         self.component = self.component or component_of_run(self.state)
         self.session_id = self.session_id or str(record["session_id"])
         return self.component
@@ -203,9 +207,11 @@ class WatchedRun:
         import asyncio
 
         self.lines = lines
-        delays, short_streams = iter(RECONNECT_DELAYS), 0
+        delays = iter(RECONNECT_DELAYS)
+        short_streams = 0
         while True:
-            before, began = self.last, time.monotonic()
+            before = self.last
+            began = time.monotonic()
             cause: AgentctlError | None = None
             try:
                 await self._show_stream(output_format)
@@ -251,7 +257,8 @@ class WatchedRun:
                 if isinstance(event, Idle):
                     await self._handle_idle()
                 elif event.seq > self.last:
-                    self.last, self._is_known = event.seq, True
+                    self.last = event.seq
+                    self._is_known = True
                     write_event(event, output_format, self.lines)
 
     def _note(self, text: str) -> None:

@@ -127,7 +127,8 @@ def value_placeholder(parameter: Any) -> str:
 
 def describe_bounds(parameter: Any) -> str:
     """Return `from 1 to 100`, `from 1`, or an empty text."""
-    low, high = parameter.min, parameter.max
+    low = parameter.min
+    high = parameter.max
     if low is None:
         return ""
     return f"from {low:g}" if high is None else f"from {low:g} to {high:g}"
@@ -206,7 +207,8 @@ def format_flags(parameter: Any) -> str:
 
 def format_help(parameter: Any) -> str:
     """Return the help of a parameter with its default and bounds."""
-    text, value = str(parameter.help or "").removesuffix("."), parameter.default
+    text = str(parameter.help or "").removesuffix(".")
+    value = parameter.default
     extras = []
     if value not in (None, False, "", ()) and parameter.show_default:
         extras.append(f"default: {value:g}" if isinstance(value, float) else f"default: {value}")

@@ -25,7 +25,8 @@ _MAXIMUM_TOKEN_BYTES = 1 << 16
 _ERASE = "\r\x1b[K"
 """Moves the cursor to the beginning of its line, and erases the line."""
 
-_NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
+_NO_WRAP = "\x1b[?7l"
+_WRAP = "\x1b[?7h"
 """A terminal that draws characters wider than expected cuts a draft instead of wrapping it."""
 
 _current: ContextVar[IO] = ContextVar("agentctl_io")
@@ -220,11 +221,14 @@ def read_token_file(name: str) -> str:
         else:
             with Path(name).open("rb") as file:
                 data = file.read(_MAXIMUM_TOKEN_BYTES)
-        token, cause = data.decode("ascii").strip(), "it is empty"
+        token = data.decode("ascii").strip()
+        cause = "it is empty"
     except OSError as error:
-        token, cause = "", (error.strerror or "it cannot be read").lower()
+        token = ""
+        cause = (error.strerror or "it cannot be read").lower()
     except UnicodeDecodeError:
-        token, cause = "", "it is not ASCII text"
+        token = ""
+        cause = "it is not ASCII text"
     if not token:
         place = "stdin" if name == "-" else name
         raise UsageError(f"no token can be read from {place}", cause=cause)

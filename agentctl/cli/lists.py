@@ -176,11 +176,13 @@ async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
 
     document = await read(filter)
     page: Any = getattr(filter, "page", filter)
-    rows, meta = document.value["data"], document.value["meta"]
+    rows = document.value["data"]
+    meta = document.value["meta"]
     if target.product is not None or len(rows) >= page.limit or not meta.get("next_cursor"):
         return document
     meta.pop("searched_until", None)
-    found, reached = list[Row](rows), meta["next_cursor"]
+    found = list[Row](rows)
+    reached = meta["next_cursor"]
 
     def read_rest(cursor: str | None) -> Awaitable[Document[Any]]:
         return read(with_page(filter, cursor=cursor, limit=page.limit - len(found)))
@@ -245,7 +247,8 @@ class ListWriter:
         import asyncio
 
         counter = Counter("rows read")
-        reached, before = start, set[object]()
+        reached = start
+        before = set[object]()
         # On a terminal the rows themselves show the progress.
         progress = nullcontext() if current_io().out_is_terminal else showing_progress(counter)
         try:
@@ -255,7 +258,8 @@ class ListWriter:
                     self._add([row for row in rows if row.get(self._id_field) not in before])
                     if target.product is not None:
                         before = {row.get(self._id_field) for row in rows}
-                    counter.done, reached = self._count, cursor
+                    counter.done = self._count
+                    reached = cursor
         except (AgentctlError, asyncio.CancelledError):
             self._flush()
             if reached is not None:

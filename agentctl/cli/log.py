@@ -72,7 +72,9 @@ class LocalLog(logging.Handler):
 @contextmanager
 def capturing_log() -> Iterator[LocalLog]:
     """Send the log to a `LocalLog` within the block."""
-    log, root, own = LocalLog(), logging.getLogger(), logging.getLogger("agentctl")
+    log = LocalLog()
+    root = logging.getLogger()
+    own = logging.getLogger("agentctl")
     level = own.level
     if current_io().verbose:
         own.setLevel(logging.DEBUG)

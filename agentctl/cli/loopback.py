@@ -94,7 +94,8 @@ class LoopbackListener:
                 fields = _parse_fields(head)
                 if self._is_expected(fields) and not self._fields.done():
                     self._fields.set_result(fields)
-                    status, text = "200 OK", await self._outcome
+                    status = "200 OK"
+                    text = await self._outcome
             body = _PAGE.format(text=text).encode()
             lines = (
                 f"HTTP/1.1 {status}", "Content-Type: text/html; charset=utf-8",

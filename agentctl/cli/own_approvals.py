@@ -38,7 +38,8 @@ _COMPARED = (
 
 async def find_reader(target: Target) -> Read[ApprovalFilter] | None:
     """Return the list of approvals that the caller may read; None if it may read none."""
-    operations, allowed = target.operations, await target.list_allowed()
+    operations = target.operations
+    allowed = await target.list_allowed()
     if allowed is None or "get_approvals" in allowed:
         return operations.get_approvals
     return partial(_read_page, operations) if {"get_runs", "get_run"} <= allowed else None
@@ -57,7 +58,8 @@ async def decide(
     target: Target, approval: ApprovalRecord, ruling: Ruling
 ) -> Document[ApprovalRecord]:
     """Decide about an approval: as an approver, else as the owner of its run."""
-    operations, kind = target.operations, approval["component_type"]
+    operations = target.operations
+    kind = approval["component_type"]
     if await target.may_call(operation_ids(kind).decide_approval):
         place = kind, approval["component_id"], approval["approval_id"]
         return await operations.decide_approval(*place, ruling)
@@ -97,7 +99,8 @@ async def _read_page(operations: Operations, matching: ApprovalFilter) -> Docume
 
     is_descending = page.sort_order == "desc"
     rows.sort(key=lambda row: (row["created_at"], row["approval_id"]), reverse=is_descending)
-    start, end = int(cursor), int(cursor) + page.limit
+    start = int(cursor)
+    end = int(cursor) + page.limit
     meta: PageMeta = {
         "page": page.page,
         "limit": page.limit,

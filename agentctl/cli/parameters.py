@@ -48,7 +48,8 @@ def complete_values(subject: str) -> Any:
 
 def build_option(annotation: object) -> Any:
     """Build the option of a field of a request, from the declarations in its annotation."""
-    declared, bounds = find_declared(annotation, Option), find_declared(annotation, Query)
+    declared = find_declared(annotation, Option)
+    bounds = find_declared(annotation, Query)
     assert declared is not None
     more: dict[str, Any] = {"case_sensitive": False} if declared.any_case else {}
     if bounds is not None:

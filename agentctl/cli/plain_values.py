@@ -46,7 +46,8 @@ class _PlainConversion:
 
 
 def _convert(value: Any, kind: Any, descriptor: Any) -> Any:
-    about, choices = descriptor.parameter_info, descriptor.choices
+    about = descriptor.parameter_info
+    choices = descriptor.choices
     if about.parser is not None:
         return _UNUSUAL
     if choices is not None:

@@ -82,9 +82,11 @@ class CommandSignature:
             return parameter
         _, option = self._options[parameter.name]
         marks = () if option.noun is None else (ShortId(option.noun),)
-        plain, default = get_args(parameter.annotation)[0], parameter.default
+        plain = get_args(parameter.annotation)[0]
+        default = parameter.default
         if plain == tuple[str, ...]:
-            plain, default = list[str] | None, None
+            plain = list[str] | None
+            default = None
         elif is_time(parameter.annotation):
             plain = str | None
         annotation: Any = Annotated[(plain, *marks, build_option(parameter.annotation))]

@@ -193,7 +193,8 @@ async def open_target(
         opened = _open_local(options, create, server_flags, reads_token)
     else:
         options.reject(("as_user",), "a server takes the user from the token")
-        token, source = resolve_token(options.token_file), None
+        token = resolve_token(options.token_file)
+        source = None
         if token is None and (file := contexts.credential_file(context, url)):
             token = read_token_file(str(file))
         if token is None:

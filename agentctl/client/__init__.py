@@ -82,7 +82,8 @@ class BaseClient(Resource[Mode]):
         source = None
         if token is not None and not isinstance(token, str):
             check_transport(parse_address(base_url), allow_insecure=allow_insecure)
-            source, token = _CallableToken(token, base_url), None
+            source = _CallableToken(token, base_url)
+            token = None
         operations = RemoteOperations(
             base_url,
             token,

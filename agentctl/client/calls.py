@@ -184,7 +184,8 @@ class LoopThread:
                 self._thread.start()
                 # A client that is not closed ends its thread with its last reference, or at exit.
                 self._stop = weakref.finalize(self, loop.call_soon_threadsafe, loop.stop)
-                self._loop, self._process = loop, os.getpid()
+                self._loop = loop
+                self._process = os.getpid()
         return self._loop
 
 
@@ -269,7 +270,8 @@ def describe(call: Any, operation: Any, request: Any = None, *before: str) -> An
     Args:
         before: the names of parameters before those of the request.
     """
-    call.__doc__, call.__name__ = operation.__doc__, operation.__name__
+    call.__doc__ = operation.__doc__
+    call.__name__ = operation.__name__
     signature = inspect.signature(request or operation)
     if request is not None:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

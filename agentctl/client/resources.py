@@ -149,7 +149,8 @@ class RunMethods(calls.Resource[calls.Mode]):
         In the result, `cancel` is `stopped`, `requested` if it has not stopped yet, or
         `already_final` if it had ended before.
         """
-        located, connection = await _locate(self, run), self._operations.connection
+        located = await _locate(self, run)
+        connection = self._operations.connection
         document = await cancel_until_stopped(
             self._operations,
             located[:2],

@@ -202,7 +202,8 @@ def _check_audit(settings: Settings, places: Places) -> None:
 def _check_databases(settings: Settings, places: Places) -> None:
     owners: dict[tuple[str, str], Database] = {}
     for database in settings.databases + settings.foreign_databases:
-        key, where = f"databases.{database.id}", (database.url, database.search_path)
+        key = f"databases.{database.id}"
+        where = (database.url, database.search_path)
         if owner := owners.get(where):
             places[f"{key}.url"].refuse(f'is the same database as "{owner.id}"')
         owners[where] = database
@@ -350,7 +351,8 @@ def _check_durable(settings: Settings, places: Places) -> None:
         if workflow.durable:
             below[f"workflows.{workflow.id}"] = [step.agent or step.team for step in workflow.steps]
     for key, members in below.items():
-        left, seen = [*members], set[str]()
+        left = [*members]
+        seen = set[str]()
         while left:
             member_id = left.pop()
             if member_id in seen:

@@ -188,7 +188,8 @@ def _parse_toml(text: str, file: Path) -> dict[str, Any]:
         line = text.count("\n", 0, first.start()) + 1 if name and first else 0
         if line and at and line < int(at[1]):
             # As after an example was appended to a file of `agentctl init`.
-            cause, hint = f"[{name}] is also at line {line}", "add the keys to the first one"
+            cause = f"[{name}] is also at line {line}"
+            hint = "add the keys to the first one"
         raise InvalidConfiguration(
             f"{file}: is not valid TOML{where}", cause=cause, hint=hint
         ) from None
@@ -200,7 +201,8 @@ def _build_settings(
     added = {name: reader.read_section(document, name) for name in tables.list_sections()}
     sections: dict[str, Any] = {name: added.pop(name) for name in tables.SECTIONS}
     entries: dict[str, Any] = {name: reader.entries(document, name) for name in tables.ENTRY_TABLES}
-    table, adding = sections["authorization"], dict[str, str]()
+    table = sections["authorization"]
+    adding = dict[str, str]()
     for name, key in tables.ADDING_VARIABLES.items():
         text = environ.get(name, "")
         if not text.strip():

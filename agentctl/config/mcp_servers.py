@@ -56,7 +56,8 @@ def parse_mcp_reference(reference: str) -> McpReference | None:
 
 def parse_template(value: str) -> list[TemplatePart] | None:
     """Split a value into its parts; return None if it has an unknown placeholder."""
-    parts, position = [], 0
+    parts = []
+    position = 0
     for match in _PLACEHOLDER.finditer(value):
         known = _KNOWN.fullmatch(match[1])
         if known is None or known.lastgroup is None:

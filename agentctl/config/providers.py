@@ -173,7 +173,8 @@ def find_cycle(
 
 
 def _check_model(model: Model, places: Mapping[str, Place]) -> None:
-    key, traits = f"models.{model.id}", PROVIDERS[model.provider]
+    key = f"models.{model.id}"
+    traits = PROVIDERS[model.provider]
     names = get_args(DemoModel)
     if model.provider == "demo" and model.model not in names:
         places[f"{key}.model"].refuse(f'must be {join_quoted(names)} with the provider "demo"')

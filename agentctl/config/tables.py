@@ -209,7 +209,8 @@ class TableReader:
         id_type = field_types(ENTRY_TABLES[name])["id"]
         entries: dict[str, Any] = {}
         for index, entry in enumerate(value):
-            path, label = (name, index), f"{name}[{index}].id"
+            path = (name, index)
+            label = f"{name}[{index}].id"
             if "id" not in entry:
                 self._place(path, label).refuse(f"is missing; it must be {id_type.description}")
             place = self._place((*path, "id"), label)

@@ -192,7 +192,8 @@ def _list_values(part: _Part, value: Any) -> Iterator[tuple[inspect.Parameter, A
 def _compile_builder(part: _Part) -> Callable[[Mapping[str, Any]], Any]:
     if isinstance(part, inspect.Parameter):
         return operator.itemgetter(part.name)
-    request, fixed = part.request, part.fixed
+    request = part.request
+    fixed = part.fixed
     builders = {name: _compile_builder(inner) for name, inner in part.parts.items()}
     if fixed:
         parts = tuple(builders.items())
@@ -207,7 +208,8 @@ def _compile_builder(part: _Part) -> Callable[[Mapping[str, Any]], Any]:
 
 def sort_names(names: Iterable[str], order: Order) -> list[str]:
     others = [name for name in names if name not in order]
-    before, after = order[: order.index(...)], order[order.index(...) + 1 :]
+    before = order[: order.index(...)]
+    after = order[order.index(...) + 1 :]
     return [*map(str, before), *others, *map(str, after)]
 
 
@@ -304,7 +306,8 @@ def component_operation(name: str, method: str, path: str = "", **more: Any) -> 
         declared = []
         for kind, names in KINDS.items():
             template = f"/{names.path}{path}".replace("{component_id}", f"{{{names.id_field}}}")
-            operation_id, route = getattr(operation_ids(kind), name), Route(method, template)
+            operation_id = getattr(operation_ids(kind), name)
+            route = Route(method, template)
             declared.append(
                 Declaration(operation_id, function, route, names.tag, kind=kind, **more)
             )

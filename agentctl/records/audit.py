@@ -16,7 +16,8 @@ AUTHENTICATE = "authenticate"
 EXPIRE = "expire_audit"
 """The operation of an entry that counts deleted entries, older than the setting allows."""
 
-EXPIRE_SESSIONS, EXPIRE_APPROVALS = "expire_sessions", "expire_approvals"
+EXPIRE_SESSIONS = "expire_sessions"
+EXPIRE_APPROVALS = "expire_approvals"
 """The operations of an entry that counts sessions or approvals which were deleted for their age."""
 
 

@@ -95,7 +95,8 @@ def derive(*, without: Collection[str], after: Mapping[str, Sequence[str]]) -> C
         ]
         kept = {name: record.__annotations__[name] for name in order if name not in without}
         derived: Any = TypedDict(record.__name__, kept)  # type: ignore[misc]
-        derived.__module__, derived.__doc__ = record.__module__, record.__doc__
+        derived.__module__ = record.__module__
+        derived.__doc__ = record.__doc__
         return derived
 
     return build

@@ -132,7 +132,8 @@ def describe_compacted(compacted: Mapping[str, Any]) -> str:
 
 def describe_file(file: Mapping[str, Any]) -> str:
     """Return one line about a file that a run has saved."""
-    name, version = file.get("name"), file.get("version")
+    name = file.get("name")
+    version = file.get("version")
     return f"saved {name} ({file.get('media_type')}, {file.get('size')} bytes), version {version}"
 
 

@@ -240,7 +240,8 @@ def build_question(approval: ApprovalSummary, run_status: str) -> ToolCallItem:
         "tool_name": approval["tool_name"],
         "tool_args": cast(Record, approval).get("arguments"),
     }
-    asked, ended = approval["created_at"], approval["decided_at"]
+    asked = approval["created_at"]
+    ended = approval["decided_at"]
     item = build_call(approval["tool_call_id"], tool, asked, ended, run_status)
     return {**item, "status": status, "approval": approval}
 
@@ -303,7 +304,8 @@ class _ItemBuilder:
         placed: set[str] = set()
         is_asked = False
         for message in _list_own_messages(self._run):
-            role, content = message.get("role"), str(message.get("content") or "")
+            role = message.get("role")
+            content = str(message.get("content") or "")
             calls = message.get("tool_calls") or ()
             member = message.get("member_run_id")
             if member is not None:
@@ -387,7 +389,8 @@ class _ItemBuilder:
 
     def _build_item(self, child: Child) -> RunItem:
         self._rest = [other for other in self._rest if other is not child]
-        run_id, purpose = str(child.run.get("run_id")), child.run.get("purpose")
+        run_id = str(child.run.get("run_id"))
+        purpose = child.run.get("purpose")
         is_determined = (
             self._run.get("workflow_id") or purpose or child.input == self._run.get("input")
         )

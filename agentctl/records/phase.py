@@ -157,7 +157,8 @@ def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> lis
 def _find_end(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
     if not warning and name != "stopped" and run.get("late_result") != "dropped":
         return []
-    ended, stopped = _parse(run.get("finished_at")), _parse(run.get("stopped_at"))
+    ended = _parse(run.get("finished_at"))
+    stopped = _parse(run.get("stopped_at"))
     if warning:
         since = f" ({_format_seconds(at - ended)})" if ended is not None else ""
         fact = f"{describe_holding(run.get('holding'))}{since}"

@@ -198,7 +198,8 @@ class RunReader:
         return [RunChange(parent.record["run_id"], index)]
 
     def _end_run(self, run: RunSoFar, event: Event) -> list[RunChange]:
-        data, run_id = event.data, event.run_id
+        data = event.data
+        run_id = event.run_id
         run.record |= {"status": event.end_status, "finished_at": event.at}
         run.record |= {name: data[name] for name in ("error", "metrics") if data.get(name)}
         # No event has the time at which the work has stopped.
@@ -278,7 +279,8 @@ def _continue_run(run: RunSoFar, event: Event) -> list[RunChange]:
 
 def _add_compacted(run: RunSoFar, event: Event) -> RunChange:
     """Add a note; it replaces that of the same call, which was refused and is made with less."""
-    item, last = build_compacted(event.data), len(run.items) - 1
+    item = build_compacted(event.data)
+    last = len(run.items) - 1
     if last < 0 or run.items[last]["type"] != "compacted":
         return run.add(item)
     # Damaged data is in the first message of the run, the rest in the answer of a call.

@@ -74,7 +74,10 @@ class WrongValue(ValueError):
         self, problem: str, path: str = "", value: object = None, expected: ValueType | None = None
     ) -> None:
         super().__init__(problem)
-        self.problem, self.path, self.value, self.expected = problem, path, value, expected
+        self.problem = problem
+        self.path = path
+        self.value = value
+        self.expected = expected
 
     def move(self, place: str) -> WrongValue:
         """Return the error with `[0]` or `.name` before its path."""
@@ -222,9 +225,11 @@ def compile_type(annotation: Any) -> ValueType:
     """Return the type of an annotation, also of one with `Required` or `NotRequired`."""
     if hasattr(annotation, "__value__"):
         return compile_type(annotation.__value__)
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if annotation in (Timestamp, ParsedTimestamp):
-        origin, arguments = annotation, ()
+        origin = annotation
+        arguments = ()
     if origin is Annotated:
         inner = compile_type(arguments[0])
         rules = tuple(extra for extra in arguments[1:] if isinstance(extra, Rule))
@@ -284,7 +289,8 @@ def _check_path(expected: ValueType, value: Any) -> Path | None:
 def _check_list(expected: ValueType, value: Any) -> Any:
     if not isinstance(value, list):
         raise expected.reject(value)
-    item, checked = expected.item, []
+    item = expected.item
+    checked = []
     for index, part in enumerate(value):
         try:
             checked.append(item.check(part))

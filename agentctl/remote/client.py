@@ -110,7 +110,9 @@ class RemoteOperations(Operations):
         return ReceivedDocument(await self.connection.fetch(request, shape), declared.record)
 
     def _stream(self, name: str, arguments: Mapping[str, Any]) -> AsyncIterator[StreamEvent]:
-        started, kind, request = _STREAMED[name], arguments["kind"], arguments["request"]
+        started = _STREAMED[name]
+        kind = arguments["kind"]
+        request = arguments["request"]
         declared = find_declaration(getattr(Operations, started or name), kind)
         sent = build_request(declared, arguments)
         if started is None:
@@ -140,7 +142,8 @@ class RemoteOperations(Operations):
         """
         event: StreamEvent | None = None
         session_id: str | None = None
-        retries, failed = self.connection.retries, 0
+        retries = self.connection.retries
+        failed = 0
         while True:
             before = after
             failure: errors.AgentctlError | None = None
@@ -162,11 +165,13 @@ class RemoteOperations(Operations):
             if is_empty and (request.may_have_no_events or after > BEFORE_FIRST_EVENT):
                 return
 
-            limit, is_safe = retries, request.is_repeatable and event is None
+            limit = retries
+            is_safe = request.is_repeatable and event is None
             if source is not None and session_id is not None:
                 if retries or failed or failure is None:
                     limit = max(RESUMES, retries)
-                failure, is_safe = _build_early_end_error(failure), True
+                failure = _build_early_end_error(failure)
+                is_safe = True
                 arguments = {
                     "component_id": source[0],
                     "run_id": source[1],
@@ -181,14 +186,17 @@ class RemoteOperations(Operations):
 
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
         async with self.connection.stream(request) as chunks:
-            parser, blocks, began = EventParser(), 0, time.monotonic()
+            parser = EventParser()
+            blocks = 0
+            began = time.monotonic()
             async for chunk in chunks:
                 for received in parser.feed(chunk):
                     number = received.id or ""
                     after = int(number) if _SEQUENCE.fullmatch(number) else after + 1
                     yield StreamEvent(after, received.name, received.data)
                 if parser.blocks > blocks or not parser.incomplete:
-                    blocks, began = parser.blocks, time.monotonic()
+                    blocks = parser.blocks
+                    began = time.monotonic()
                 elif time.monotonic() - began > self._timeouts.whole:
                     raise failures.build_slow_response_error(self.connection.address)
 

@@ -42,7 +42,8 @@ HEAD_SECONDS = 1.0
 """Time from the read timeout until the head of a response must be complete. A server that sends
 nothing has failed before."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 2.0
 """Seconds before the first repeat of a request, and before each later one at most; it doubles."""
 
 LONGEST_WAIT = 60.0
@@ -233,7 +234,8 @@ class Connection:
 
     async def probe(self, path: str) -> bytes | None:
         """Return the JSON of a GET that succeeds with at most `MAXIMUM_PROBE_BYTES`, else None."""
-        wait, body = self._timeouts.read, bytearray()
+        wait = self._timeouts.read
+        body = bytearray()
         async with self._open(Request("GET", path), "application/json", wait) as response:
             if response.status_code != 200 or _media_type(response) != "application/json":
                 return None

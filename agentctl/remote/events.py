@@ -81,8 +81,10 @@ class EventParser:
             self._first_line = False
             line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line:
-            name, data = self._name, self._data
-            self._name, self._data = "", bytearray()
+            name = self._name
+            data = self._data
+            self._name = ""
+            self._data = bytearray()
             self.blocks += 1
             if not data:
                 return None

@@ -74,7 +74,9 @@ _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
 
 def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Request:
     """Build the request of an operation; parameters with their default value are omitted."""
-    ids, query, body = dict[str, str](), list[tuple[str, str]](), dict[str, Any]()
+    ids = dict[str, str]()
+    query = list[tuple[str, str]]()
+    body = dict[str, Any]()
     headers: Pairs = ()
     has_body = False
     for parameter, value in declared.signature.list_values(arguments):
@@ -92,7 +94,8 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
             query += _query_pairs(parameter, value)
     if declared.kind is not None and "component_id" in ids:
         ids[KINDS[declared.kind].id_field] = ids.pop("component_id")
-    method, path = declared.route.method, build_path(declared.name, **ids)
+    method = declared.route.method
+    path = build_path(declared.name, **ids)
     request = Request(
         method,
         path,

@@ -470,7 +470,8 @@ def build_run_context(environment: RunEnvironment, host: RunHost | None = None) 
     another one.
     The state is shared by all functions of the run and of its members.
     """
-    spec, call = environment.spec, current_call.get()
+    spec = environment.spec
+    call = current_call.get()
     host = host or RunHost(environment)
     return RunContext(
         user_id=spec.user_id,

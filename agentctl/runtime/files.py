@@ -197,9 +197,11 @@ async def show_files(
 async def _show_message(
     message: Message, present: Collection[str], takes: Iterable[FileKind], access: FileAccess | None
 ) -> Message:
-    parts, attached = [message["content"]], list[FileReference | LoadedFile]()
+    parts = [message["content"]]
+    attached = list[FileReference | LoadedFile]()
     for file in message["files"]:
-        reference, kind = get_reference(file), find_kind(get_reference(file).media_type)
+        reference = get_reference(file)
+        kind = find_kind(get_reference(file).media_type)
         is_loaded = isinstance(file, LoadedFile)
         if not is_loaded and reference.file_id not in present:
             parts.append(format_note(reference, "was deleted"))

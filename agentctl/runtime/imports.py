@@ -158,7 +158,8 @@ def find_place(error: BaseException, folder: Path | None) -> str:
 def _build_import_hint(name: str, error: ImportError, where: str) -> str | None:
     """Return what to do about an import that fails; None if the user's own code is wrong."""
     missing = error.name or ""
-    top, own = missing.partition(".")[0], name.partition(".")[0]
+    top = missing.partition(".")[0]
+    own = name.partition(".")[0]
     if not missing and (library := _find_library(error)):
         return f"install what {library} needs: its message names the package"
     if not isinstance(error, ModuleNotFoundError):

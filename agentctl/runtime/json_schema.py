@@ -177,14 +177,16 @@ def _measure(schema: Mapping[str, Any], name: str | None) -> SchemaCost:  # noqa
 
 
 def _list_patterns(node: Mapping[str, Any]) -> list[str]:
-    named, single = node.get("patternProperties"), node.get("pattern")
+    named = node.get("patternProperties")
+    single = node.get("pattern")
     names = list(named) if isinstance(named, dict) else []
     return [*names, single] if isinstance(single, str) else names
 
 
 def _weigh_pattern(pattern: str) -> int:
     """Return the cost of a pattern for each byte of a text, in units of that of a subschema."""
-    states, copies = len(pattern), 1
+    states = len(pattern)
+    copies = 1
     for group, low, high in _COUNTED.findall(pattern):
         number = int(high or low)
         if group:

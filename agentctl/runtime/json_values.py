@@ -225,7 +225,8 @@ def _is_surely_larger(value: Any, limit: int) -> bool:
         size += sum(len(each) for each in level if type(each) in _TEXTS)
         opened = [parts for each in level if (parts := _list_parts(each)) is not None]
         count = sum(map(len, opened))
-        size, items = size + 2 * count, items + count
+        size = size + 2 * count
+        items = items + count
         if size > limit:
             return True
         if not opened or items > _COUNTED:
@@ -250,7 +251,8 @@ def _list_parts(value: object) -> Any:
 
 def _count_values(value: object) -> Iterator[None]:
     """Raise ValueTooLarge if a model has too many values; yield after each short step."""
-    found, waiting = 0, [value]
+    found = 0
+    waiting = [value]
     while waiting:
         if len(waiting) % _BATCH == 0:
             yield

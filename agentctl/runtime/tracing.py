@@ -104,7 +104,8 @@ class Span:
         """
         if usage is not None and any(usage.values()):
             counts = {name: bound_count(count) for name, count in usage.items()}
-            self.input_tokens, self.output_tokens = counts["input_tokens"], counts["output_tokens"]
+            self.input_tokens = counts["input_tokens"]
+            self.output_tokens = counts["output_tokens"]
             self.answer = {"metrics": counts}
         self.end("completed")
 

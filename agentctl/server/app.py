@@ -347,7 +347,8 @@ async def running(app: ServedApplication) -> AsyncIterator[None]:
         service = await stack.enter_async_context(Service.open(state.settings, create=True))
         verifier = service.hosting.verifier()
         await service.prepare()
-        state.service, state.verifier = service, verifier
+        state.service = service
+        state.verifier = verifier
         state.request_observers = [log_request]
         for face in app.faces:
             await stack.enter_async_context(face.running())
@@ -355,7 +356,8 @@ async def running(app: ServedApplication) -> AsyncIterator[None]:
             with verifier.watch_key_files():
                 yield
         finally:
-            state.service, state.stopped = None, True
+            state.service = None
+            state.stopped = True
 
 
 def get_app_state(app: Starlette) -> AppState:

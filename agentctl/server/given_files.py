@@ -116,7 +116,8 @@ async def read_multipart(
 
     part_size = call.caller.app_state.settings.limits.body_bytes
     form = await parse_form(call, stream(), max_files=MAXIMUM_RUN_FILES, max_part_size=part_size)
-    fields, files = list[tuple[str, str]](), list[tuple[str, UploadFile]]()
+    fields = list[tuple[str, str]]()
+    files = list[tuple[str, UploadFile]]()
     for name, value in form.multi_items():
         if isinstance(value, str):
             fields.append((name, value))

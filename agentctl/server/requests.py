@@ -91,7 +91,8 @@ class Parameters:
         self._query: dict[str, _Declared] = {}
         self._headers: dict[bytes, _Declared] = {}
         for parameter in declared:
-            name, value_type = parameter.name, compile_type(parameter.annotation)
+            name = parameter.name
+            value_type = compile_type(parameter.annotation)
             header = find_declared(parameter.annotation, Header)
             if header is None:
                 query = find_declared(parameter.annotation, Query)

@@ -141,7 +141,8 @@ class Operation(Route):
         self.has_tag = method == "GET" and result is not None and not public
         self.signature = signature or Signature(partial(endpoint, None))
         in_path = set(self.path_names.values())
-        self.declared, in_body = list[Parameter](), list[Parameter]()
+        self.declared = list[Parameter]()
+        in_body = list[Parameter]()
         for item in self.signature.parameters:
             place = find_declared(item.annotation, (Query, Header))
             (self.declared if item.name in in_path or place else in_body).append(item)
@@ -157,7 +158,8 @@ class Operation(Route):
         Raises:
             AgentctlError: the request is refused, or failed.
         """
-        path, caller = call.scope["path_params"], call.caller
+        path = call.scope["path_params"]
+        caller = call.caller
         add_log_context(**{name: path[name] for name in path.keys() & _LOGGED_PATH_PARAMETERS})
         try:
             policy.authorize_request(caller.principal, caller.failure, self.operation, path)
@@ -201,7 +203,8 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
 
     A resource that does not exist is reported before an invalid value (docs/contract.md "Errors").
     """
-    path, operations = call.scope["path_params"], call.operations
+    path = call.scope["path_params"]
+    operations = call.operations
     if "memory_id" in path:
         await operations.require_memory(path["memory_id"])
         return
@@ -369,7 +372,8 @@ def match_route(call: Call, table: RouteTable) -> tuple[RouteMatch, Principal]:
         AgentctlError: no route serves the request, the caller is not identified, or a parameter of
             the path is not valid.
     """
-    caller, path = call.caller, path_below_root(call.scope)
+    caller = call.caller
+    path = path_below_root(call.scope)
     match = policy.find_operation(table, call.method, path, caller.failure)
     call.scope["route"] = MatchedRoute(match.operation)
     if caller.principal is None:

@@ -69,7 +69,8 @@ class AccountOperations(OperationFamily):
             allowed = account.allow_privileged_scopes
             scope_names.check_privileged_scopes(scopes, rules.admin_scope, allowed=allowed)
 
-            token, moment = generate_account_token(), now()
+            token = generate_account_token()
+            moment = now()
             row = AccountRow(
                 id=new_id(),
                 name=account.name,

@@ -112,7 +112,8 @@ class HeadSigner:
         Raises:
             Unavailable: the database does not answer.
         """
-        frontier, self._frontier = self._frontier, None
+        frontier = self._frontier
+        self._frontier = None
         settled = frontier is not None and await self._database.read(audit.is_settled(frontier))
         newest = await self._database.read(audit.get_newest_head())
         if frontier is not None and settled:
@@ -132,7 +133,8 @@ class HeadSigner:
         """Sign the next head up to an entry, if it is due. Return it, or None."""
         after = 0 if newest is None else newest.last_seq
         oldest = await self._database.read(audit.list_entries(after, last, 1))
-        moment, limit = now(), HEAD_ENTRIES
+        moment = now()
+        limit = HEAD_ENTRIES
         if not oldest:
             return None
         is_old = moment - oldest[0].at >= HEAD_SECONDS * 1_000_000
@@ -153,7 +155,8 @@ class HeadSigner:
             expired_seq=expired,
             entries=[build_entry(row) for row in rows],
         )
-        first, last = rows[0].seq, rows[-1].seq
+        first = rows[0].seq
+        last = rows[-1].seq
         head = HeadRow(number, moment, first, last, len(rows), expired, token)
         return head if await self._database.write(audit.append_head(head)) else None
 

@@ -48,15 +48,18 @@ class AuthorizationOperations(OperationFamily):
 
             if _METHOD.fullmatch(request.method) is None:
                 raise errors.ValidationFailed("method must be a word, such as GET")
-            method, target = request.method.upper(), check_text("path", request.path)
+            method = request.method.upper()
+            target = check_text("path", request.path)
             if not target.startswith("/") or len(target) > _MAXIMUM_PATH:
                 raise errors.ValidationFailed(
                     f"path must begin with / and be at most {_MAXIMUM_PATH} characters"
                 )
-            settings, verifier = self.hosting.settings, self.hosting.verifier()
+            settings = self.hosting.settings
+            verifier = self.hosting.verifier()
             token = request.token or None
             report = await explain_request(verifier, settings, method, target, token)
-            principal, match = report.principal, report.match
+            principal = report.principal
+            match = report.match
             if report.allowed and match is not None and principal is not None:
                 data = _DataCheck(self.hosting, principal, match, _parse_query(target))
                 report = await data.extend(report)
@@ -108,8 +111,11 @@ class _DataCheck:
 
     async def _require_resources(self) -> None:
         """Raise the error of the operation if a resource of the path or query is not found."""
-        lookups, operation, path = self._lookups, self._operation, self._path
-        run_id, db_id = path.get("run_id"), self._query.get("db_id")
+        lookups = self._lookups
+        operation = self._operation
+        path = self._path
+        run_id = path.get("run_id")
+        db_id = self._query.get("db_id")
         component = self._named_component()
         if operation in _ACCOUNT_OPERATIONS:
             lookups.require_account_management()
@@ -119,7 +125,8 @@ class _DataCheck:
                 if row is None or row.revoked_at is not None:
                     raise errors.NotFound("Service account not found")
         elif "session_id" in path:
-            session_id, where = path["session_id"], _locator_from_query(self._query)
+            session_id = path["session_id"]
+            where = _locator_from_query(self._query)
             database = lookups.session_database(where)
             if run_id is None:
                 await database.read(lookups.session(session_id, where))
@@ -137,7 +144,8 @@ class _DataCheck:
     async def _require_component(
         self, kind: ComponentKind, component_id: str, run_id: str | None
     ) -> None:
-        ids, session_id = operation_ids(kind), self._query.get("session_id")
+        ids = operation_ids(kind)
+        session_id = self._query.get("session_id")
         self._lookups.component(kind, component_id)
         if run_id is None:
             return
@@ -190,7 +198,8 @@ class _DataCheck:
         return f"{cause}; the query names another", "remove type and user_id from the query"
 
     async def _explain_missing_run(self, run_id: str) -> tuple[str, str]:
-        lookups, component = self._lookups, self._named_component()
+        lookups = self._lookups
+        component = self._named_component()
         if component is None:
             database = lookups.database(self._query.get("db_id"))
         else:

@@ -64,7 +64,8 @@ class ComponentOperations(OperationFamily):
     async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).get, **path):
-            catalog, component = self.hosting.catalog, self.lookups.component(kind, component_id)
+            catalog = self.hosting.catalog
+            component = self.lookups.component(kind, component_id)
             record = build_record(catalog, component)
             if kind == "team":
                 return build_document(record)
@@ -154,7 +155,8 @@ class ComponentOperations(OperationFamily):
     async def get_config(self) -> Document[ConfigRecord]:
         async with self.audit("get_config"):
             settings = self.hosting.settings
-            catalog, databases = self.hosting.catalog, list(self.hosting.databases)
+            catalog = self.hosting.catalog
+            databases = list(self.hosting.databases)
             agents: list[ComponentEntry] = []
             for agent in catalog.components("agent").values():
                 record: Any = build_record(catalog, agent)
@@ -162,7 +164,8 @@ class ComponentOperations(OperationFamily):
             teams: list[TeamEntry] = []
             for team in catalog.components("team").values():
                 record = build_record(catalog, team)
-                model, mode = record["model"], record["mode"]
+                model = record["model"]
+                mode = record["mode"]
                 teams.append(TeamEntry(**_build_entry(team), mode=mode, model=model))
             workflows = map(_build_entry, catalog.components("workflow").values())
             return build_document(

@@ -64,7 +64,8 @@ def check_schema(check: str, where: str, version: StoredVersion | None) -> Itera
 def check_space(check: str, folder: Path) -> Finding:
     """Check that the disk of a database has free space."""
     free = shutil.disk_usage(folder).free
-    text, remedy = f"{format_bytes(free)} are free on its disk", "free some space"
+    text = f"{format_bytes(free)} are free on its disk"
+    remedy = "free some space"
     if free < _LEAST_FREE:
         return wrong(check, text, remedy)
     return note(check, text, remedy) if free < _LITTLE_FREE else ok(check, text)
@@ -72,7 +73,8 @@ def check_space(check: str, folder: Path) -> Finding:
 
 def check_backups_of(settings: Settings, entry: Database) -> Iterator[Finding]:
     """Check the newest backup of a database, and the space for the next one."""
-    table, source = settings.backup, sqlite_path(entry.url)
+    table = settings.backup
+    source = sqlite_path(entry.url)
     folder = BackupFolder(table.folder, entry.id)
     latest = folder.find_latest()
     try:
@@ -96,7 +98,8 @@ def check_backups_of(settings: Settings, entry: Database) -> Iterator[Finding]:
             yield wrong(_CHECK, text, "set the clock: timedatectl set-ntp true")
         else:
             yield ok(_CHECK, f"{text}: {latest.path.name}, {format_bytes(latest.bytes)}")
-    free, size = shutil.disk_usage(table.folder).free, get_file_size(source)
+    free = shutil.disk_usage(table.folder).free
+    size = get_file_size(source)
     if free < size + SPARE_BYTES:
         text = f"{format_bytes(free)} are free in {table.folder}, too few for the next backup"
         yield wrong(_CHECK, text, "free some space, or keep fewer backups: keep in [backup]")
@@ -148,7 +151,8 @@ async def _survey_workers(hosting: Hosting) -> list[tuple[WorkerRow, WorkerRecor
     """Return the workers that have a row, the oldest first."""
     databases = hosting.databases
     deaths = await hosting.monitor.check_all()
-    live, at_work = Counter[str | None](), set[str | None]()
+    live = Counter[str | None]()
+    at_work = set[str | None]()
     for database_id in databases:
         read = databases[database_id].read
         live.update(await read(run_reads.count_live_by_owner()))
@@ -174,7 +178,8 @@ async def _survey_workers(hosting: Hosting) -> list[tuple[WorkerRow, WorkerRecor
 
 def _judge_worker(row: WorkerRow, record: WorkerRecord) -> Finding:
     """Describe a worker in the words of `agentctl top`."""
-    check, runs = f"worker {row.worker_id[:13]}", record["live_runs"]
+    check = f"worker {row.worker_id[:13]}"
+    runs = record["live_runs"]
     what = f"process {row.pid} on {row.host}, with {runs} live {'run' if runs == 1 else 'runs'}"
     if record["reason"]:
         remedy = "another process ends its runs; agentctl runs doctor shows them"

@@ -224,7 +224,8 @@ class Lookups:
     ) -> tuple[Database, RunState]:
         """Return database and state of a run of this component, and of this session unless None."""
         # It may have begun when the component had another database.
-        read, databases = self._hosting.changes.states.read, self._hosting.databases
+        read = self._hosting.changes.states.read
+        databases = self._hosting.databases
         for name in dict.fromkeys((self.component(kind, component_id).database, *databases)):
             state = await read(databases[name], run_id, self.visibility)
             if (

@@ -60,7 +60,8 @@ class FileOperations(OperationFamily):
         media_type: str = "",
         size: int | None = None,
     ) -> Document[FileRecord]:
-        uploads, settings = self.hosting.uploads, self.hosting.settings.files
+        uploads = self.hosting.uploads
+        settings = self.hosting.settings.files
         async with self.audit("upload_file") as call:
             database = self.lookups.database(upload.db_id)
             check_file_name(upload.name)

@@ -100,7 +100,8 @@ class Buckets:
         """Take one token of a caller; return 0, or the seconds until there is one."""
         if not self.per_minute:
             return 0
-        at, rate = time.monotonic(), self.per_minute / 60
+        at = time.monotonic()
+        rate = self.per_minute / 60
         left, since = self._buckets.pop(caller, (float(self.per_minute), at))
         left = min(left + (at - since) * rate, float(self.per_minute))
         taken = left >= 1
@@ -128,7 +129,8 @@ class SharedCall(Generic[T]):
     """
 
     def __init__(self, call: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> None:
-        self._call, self._seconds = call, seconds
+        self._call = call
+        self._seconds = seconds
         self._task: asyncio.Task[T] | None = None
         self._late_at = 0.0
 

@@ -42,10 +42,18 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     Raises:
         InvalidKey: the key of `[audit] key_file` cannot be used.
     """
-    settings, databases, monitor = hosting.settings, hosting.databases, hosting.monitor
-    claims, counters, lease = hosting.engine.claims, hosting.engine.counters, hosting.jobs.lease
-    deliveries, backups, sums = hosting.deliveries, hosting.backups, hosting.sums
-    guard, ages, key = ClockGuard(), Ages.from_settings(settings), hosting.statement_key()
+    settings = hosting.settings
+    databases = hosting.databases
+    monitor = hosting.monitor
+    claims = hosting.engine.claims
+    counters = hosting.engine.counters
+    lease = hosting.jobs.lease
+    deliveries = hosting.deliveries
+    backups = hosting.backups
+    sums = hosting.sums
+    guard = ClockGuard()
+    ages = Ages.from_settings(settings)
+    key = hosting.statement_key()
     legs = LegWatch(claims, databases, hosting.changes)
     is_measured = bool(settings.metrics.listen)
     bound = CLEANUP_SECONDS * CLEANUP_SHARE

@@ -90,7 +90,8 @@ class MemoryOperations(OperationFamily):
 
     async def delete_memories(self, deletion: MemoryDeletion) -> None:
         async with self.audit("delete_memories") as call:
-            database, visibility = self.hosting.databases.system, self.lookups.visibility
+            database = self.hosting.databases.system
+            visibility = self.lookups.visibility
             check_texts(user_id=deletion.user_id)
             if bool(deletion.memory_ids) == deletion.all:
                 raise errors.ValidationFailed("give either memory_ids or all")

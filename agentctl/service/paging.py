@@ -69,7 +69,8 @@ def _check_ended(filter: RunFilter) -> None:
     if status in ("live", "PENDING", "RUNNING", "PAUSED"):
         kind = "ended"
     elif status in ("COMPLETED", "CANCELLED"):
-        kind, given = "failed", [name for name in given if name.startswith("error")]
+        kind = "failed"
+        given = [name for name in given if name.startswith("error")]
     else:
         return
     if given:
@@ -84,7 +85,8 @@ def _check_times(filter: Any, *pairs: tuple[str, str]) -> None:
         pairs: names of times, of which the first is never later than the second.
     """
     for first, second in pairs:
-        after, before = getattr(filter, f"{first}_after"), getattr(filter, f"{second}_before")
+        after = getattr(filter, f"{first}_after")
+        before = getattr(filter, f"{second}_before")
         if after is not None and before is not None and after >= before:
             raise errors.ValidationFailed(f"{first}_after must be earlier than {second}_before")
 

@@ -193,10 +193,12 @@ class PersonalDataOperations(OperationFamily):
         user_id = erasure.user_id
         if step.name == "open":
             await self._end_open_runs(call, database, erasure)
-            erased, following = Erased(), None
+            erased = Erased()
+            following = None
         elif step.name == "file":
             record["files"].append(await self._rewrite(step.database, erasure))
-            erased, following = Erased(), None
+            erased = Erased()
+            following = None
         elif step.name == "deliveries":
             found, following = await database.read(
                 personal_data.find_deliveries(user_id, place.position, of_deleted=True),
@@ -215,7 +217,8 @@ class PersonalDataOperations(OperationFamily):
                 f"The user has started runs in the meantime, in {len(erased.busy)} sessions"
             )
         if following is None:
-            place.step, place.position = place.step + 1, ""
+            place.step = place.step + 1
+            place.position = ""
         else:
             place.position = following
 
@@ -225,7 +228,8 @@ class PersonalDataOperations(OperationFamily):
             if not erasure.cancel:
                 raise errors.Conflict(f"The user has live or paused runs: {', '.join(open_runs)}")
             await call.commit_first(database)
-            canceller, actor = self.hosting.canceller, self.principal.actor
+            canceller = self.hosting.canceller
+            actor = self.principal.actor
             reason = "The data of the user is erased"
             cancels = [
                 canceller.cancel(database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT)

@@ -185,14 +185,17 @@ class RepeatOperations(RunOperations):
         component: Component,
         request: ForkRequest,
     ) -> _Repeat:
-        row, messages = stored.row, stored.messages
+        row = stored.row
+        messages = stored.messages
         is_new = request.session_id != row.session_id
         session_id = request.session_id or new_id()
         kept = mark_kept(_cut_messages(messages, request.at), row.run_id)
         start = self._build_request(stored, request, session_id)
-        has_prompt, files = True, stored.files
+        has_prompt = True
+        files = stored.files
         if request.message is not None:
-            start, files = replace(start, message=request.message, input=None), []
+            start = replace(start, message=request.message, input=None)
+            files = []
         elif kept and kept[-1]["role"] == "user":
             if messages[request.at - 1].get("origin_run_id") is not None:
                 start = replace(start, message=kept[-1]["content"], input=None)
@@ -240,7 +243,9 @@ class RepeatOperations(RunOperations):
         *,
         stream: bool,
     ) -> Started:
-        component, start, origin = repeat.component, repeat.request, repeat.origin
+        component = repeat.component
+        start = repeat.request
+        origin = repeat.origin
         source = database
         if repeat.is_new_session:
             database = self.lookups.database(component.database)
@@ -262,7 +267,8 @@ class RepeatOperations(RunOperations):
                 has_files=bool(repeat.files),
             )  # fmt: skip
             check_files(self.hosting.catalog, component, map(get_reference, repeat.files))
-            files, copies = repeat.files, dict[str, str]()
+            files = repeat.files
+            copies = dict[str, str]()
             if repeat.is_new_session:
                 origin, files, copies = copy_files(origin, files)
             submission = replace(
@@ -283,7 +289,8 @@ class RepeatOperations(RunOperations):
 
         Without a start of the run they are deleted, as uploaded files without a session are.
         """
-        copies, at = submission.copies, now()
+        copies = submission.copies
+        at = now()
         rows = await source.read(file_rows.get_all([*copies], self.lookups.visibility))
         made = [
             replace(row, file_id=copies[row.file_id], session_id=None, created_at=at)

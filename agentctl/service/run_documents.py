@@ -168,7 +168,8 @@ def _read_related(
             own = total_tokens(stored) if live is None else live["total_tokens"] or 0
             for root in above[parent_run_id]:
                 tokens[root] += own
-        above, level = following, list(following)
+        above = following
+        level = list(following)
 
     paused = [row.run_id for row in rows if row.paused_at is not None]
     asked = (yield from approvals.list_summaries(paused)) if paused else {}

@@ -274,7 +274,8 @@ def build_neutral_messages(
     """
     if not earlier:
         return ()
-    at, by_id = now_in_seconds(), {file.file_id: file for file in files}
+    at = now_in_seconds()
+    by_id = {file.file_id: file for file in files}
     return tuple(_build_neutral_message(message, at, by_id) for message in earlier)
 
 
@@ -303,7 +304,8 @@ async def check_start(
         BudgetExceeded: a budget is used up.
         RateLimited: the caller has started too many runs.
     """
-    budgets, limits = hosting.budgets, hosting.rate_limits
+    budgets = hosting.budgets
+    limits = hosting.rate_limits
     if not (budgets.budgets or limits.limits_runs):
         return
     if await find_repeated(database, submission.idempotency):

@@ -138,7 +138,8 @@ class RunPartOperations(OperationFamily):
             paging.check_run_filter(failed)
             search = paging.build_search(database, filter.search)
             noun = "failures" if search is None else "found_failures"
-            part, visibility = paging.build_slice(noun, filter.page), self.lookups.visibility
+            part = paging.build_slice(noun, filter.page)
+            visibility = self.lookups.visibility
             rows = lists.list_runs(failed, visibility, part, database.totals, search)
             work = read_failures(noun, filter.page, rows)
             return Document(await database.read(work, size="large"))
@@ -269,7 +270,8 @@ def read_failures(noun: str, part: Page, rows: Work[RowPage[RunRow]]) -> Steps[b
                 below[run_id] = roots[parent]
         if not below:
             break
-        roots, level = below, (yield from run_reads.list_last_failed_children([*below]))
+        roots = below
+        level = yield from run_reads.list_last_failed_children([*below])
 
     items = [
         orjson.dumps({
@@ -373,7 +375,8 @@ class StoredCalls:
         return [message for message in built if not _is_empty(message)]
 
     def _build(self, call_id: str, sent: Mapping[str, Any]) -> ModelCallRecord:
-        span, call = self._spans.get(call_id, {}), self._calls.get(call_id, {})
+        span = self._spans.get(call_id, {})
+        call = self._calls.get(call_id, {})
         model = span.get("name")
         provider, requested = self._models.get(model or "", (None, None))
         return {
@@ -486,7 +489,8 @@ def _read_history(row: RunRow, numbers: Sequence[int]) -> Steps[list[Mapping[str
     """Read the messages of earlier runs of a session, up to the first run that is deleted."""
     if not numbers:
         return []
-    first, last = numbers[0], numbers[-1]
+    first = numbers[0]
+    last = numbers[-1]
     stored = yield from run_reads.list_messages(row.session_id, first, last)
     found = {number: parse_messages(text) for number, text in stored}
     kept = takewhile(lambda messages: messages is not None, map(found.get, numbers))

@@ -256,7 +256,8 @@ class RunOperations(RunStarts):
         paging.check_run_filter(filter)
         search = paging.build_search(database, filter.search)
         noun = "runs" if search is None else "found_runs"
-        part, engine = paging.build_slice(noun, filter.page), self.hosting.engine
+        part = paging.build_slice(noun, filter.page)
+        engine = self.hosting.engine
         rows = lists.list_runs(filter, self.lookups.visibility, part, database.totals, search)
         read = read_run_page(rows, filter.form, engine.find_spans, engine.find_metrics)
         page, items = await database.read(read, size="large")

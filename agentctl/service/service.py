@@ -142,7 +142,8 @@ class Service:
             InvalidConfiguration: a tool, the folder of backups or the store of files cannot be
                 used.
         """
-        databases, monitor = self.hosting.databases, self.hosting.monitor
+        databases = self.hosting.databases
+        monitor = self.hosting.monitor
         await databases.open_all()
         self.hosting.backups.prepare()
         _ = self.hosting.uploads.store
@@ -191,7 +192,8 @@ class Service:
                 has_live_runs=lambda: engine.has_live_runs(),
             )
             stack.push_async_callback(worker.unregister)
-            changes, monitor = DatabaseChanges(), WorkerMonitor(databases)
+            changes = DatabaseChanges()
+            monitor = WorkerMonitor(databases)
             deliveries = Deliveries(databases)
             stack.push_async_callback(deliveries.close)
             prices = Prices(settings)

@@ -64,7 +64,8 @@ class SessionOperations(OperationFamily):
             database = self.lookups.session_database(filter.where)
             paging.check_session_filter(filter)
             search = paging.build_search(database, filter.search)
-            part, visibility = paging.build_slice("sessions", filter.page), self.lookups.visibility
+            part = paging.build_slice("sessions", filter.page)
+            visibility = self.lookups.visibility
             work = lists.list_sessions(filter, visibility, part, database.totals, search)
             page = await database.read(work, size="unknown" if search is None else "large")
             items = session_documents.build_session_summaries(map(self._show_hold, page.rows))
@@ -77,7 +78,8 @@ class SessionOperations(OperationFamily):
             session_id = session.session_id
             if session_id is not None:
                 check_session_id(session_id)
-            name, data = None, None
+            name = None
+            data = None
             if session.component_id is not None:
                 component = self.lookups.component(session.type, session.component_id)
                 name = component.name
@@ -266,7 +268,8 @@ class SessionOperations(OperationFamily):
                 live = await database.read(run_reads.list_open_in_session(session_id))
                 if live:
                     await call.commit_first(database)
-                actor, reason = self.principal.actor, "The session is deleted"
+                actor = self.principal.actor
+                reason = "The session is deleted"
                 canceller = self.hosting.canceller
                 cancels = [
                     canceller.cancel(

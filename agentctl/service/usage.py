@@ -102,7 +102,8 @@ class UsageOperations(OperationFamily):
             found = await self.hosting.prices.run(
                 lambda cost_of: _read_overview(scope, filter, cost_of), database.read
             )
-            columns, total = _COLUMNS[filter.by], Sums()
+            columns = _COLUMNS[filter.by]
+            total = Sums()
             for sums in found.points.values():
                 total.add(sums)
             begin = max(found.since, found.groups_since)
@@ -199,7 +200,8 @@ class _Overview(NamedTuple):
 
 @unit
 def _read_overview(scope: UsageScope, filter: OverviewFilter, cost_of: CostOf) -> Steps[_Overview]:
-    columns, count = _COLUMNS[filter.by], None
+    columns = _COLUMNS[filter.by]
+    count = None
     scope = yield from usage_reads.limit_to_newest(scope)
     of_groups = of_all = yield from usage_reads.read_sums(scope, cost_of)
     points = {cast(int, start): sums for (start,), sums in _group(of_all, ("start",)).items()}
@@ -331,7 +333,8 @@ class BudgetOperations(OperationFamily):
 
 def _build_row(budget: Budget, period: Period, name: str | None, used: Used) -> BudgetRecord:
     is_tokens = budget.tokens is not None
-    amount, limit = measure(budget, used), find_limit(budget)
+    amount = measure(budget, used)
+    limit = find_limit(budget)
     state = "exceeded" if amount >= limit else "warning" if amount >= WARNING * limit else "open"
     return BudgetRecord(
         budget_id=budget.id,

@@ -58,7 +58,9 @@ class WebhookOperations(OperationFamily):
         async with self.audit("test_webhook", webhook_id=webhook_id):
             webhook = self._find_webhook(webhook_id)
             receiver = Receiver(webhook, self._load_webhook_signer(webhook))
-            at, event_id, clock = now(), new_id(), asyncio.get_running_loop().time
+            at = now()
+            event_id = new_id()
+            clock = asyncio.get_running_loop().time
             body = orjson.dumps(
                 {
                     "type": "webhook.test",

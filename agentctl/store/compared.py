@@ -162,7 +162,8 @@ class Filtered:
         is_few = bool(self.few.texts)
         if is_few:
             _, others, maximum = self._divide(Lead())
-            followed, compared = self.few.with_all(others), self.compared
+            followed = self.few.with_all(others)
+            compared = self.compared
         else:
             known = {name for name, value in self.equal.items() if value is not None}
             known |= set() if self.visibility.everyone else {"user_id"}
@@ -172,14 +173,17 @@ class Filtered:
         if compared.texts:
             return self._read_compared(followed, compared, maximum, page, make)
         if page.total is not None:
-            total, (followed, page) = page.total[0], narrow(followed, page, *self.times)
+            total = page.total[0]
+            (followed, page) = narrow(followed, page, *self.times)
             return self.listing.read(followed, page, make, total, sort_ids=is_few)
         totals = None if is_few else self.totals
         return self.listing.list_page(followed, page, make, totals, self.times, sort_ids=is_few)
 
     def _divide(self, lead: Lead) -> tuple[Conditions, Conditions, int]:
         """Return the conditions of the lead, the other ones on columns, and the rows to compare."""
-        followed, compared, is_covered = lead.condition, Conditions(), not self.compared.texts
+        followed = lead.condition
+        compared = Conditions()
+        is_covered = not self.compared.texts
         has_owner = not self.visibility.everyone
         if has_owner and "user_id" in lead.columns:
             followed = followed.with_all(self.visibility.conditions())
@@ -296,7 +300,8 @@ class _Rows:
     def _build_sql(self) -> str:
         # Without its own limit, the conditions could make another index seem to be the best one.
         matches = " AND ".join(self.compared.texts) or "TRUE"
-        table, row_id = self.listing.table, self.listing.id
+        table = self.listing.table
+        row_id = self.listing.id
         columns = f"{self.page.sort}, {row_id}, ({matches}) AS matches"
         if self.ordered:
             found = f"{row_id} AS found_id" if self.by_id else columns

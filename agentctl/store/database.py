@@ -197,7 +197,8 @@ class SecondStatement(RuntimeError):
 
 def list_statements(work: Work[object]) -> list[Statement]:
     """Return the statements of a unit that ignores their rows, without running them."""
-    steps, found = iter(work), list[Statement]()
+    steps = iter(work)
+    found = list[Statement]()
     try:
         found.append(next(steps))
         while True:

@@ -114,7 +114,8 @@ class Conditions:
         """Add the condition that a column begins with a text; `name` as in `build_any`."""
         if prefix is None:
             return self
-        first, last = f"{name or column}_from", f"{name or column}_to"
+        first = f"{name or column}_from"
+        last = f"{name or column}_to"
         bounded = self.with_condition(f"{column} >= :{first}", **{first: prefix})
         return bounded.with_present(f"{column} < :{last}", **{last: prefix_end(prefix)})
 

@@ -113,7 +113,8 @@ class TypeReader:
             raise _build_refusal(f"The file is {found} and another type at once")
         if zipfile.is_zipfile(path):
             raise _build_refusal("The file is, or contains, a zip archive")
-        main, given = found.partition("/")[0], announced.partition("/")[0]
+        main = found.partition("/")[0]
+        given = announced.partition("/")[0]
         is_exact = found in ("application/pdf", *_TEXT_TYPES.values())
         if announced not in (*_UNKNOWN, found) and (is_exact or main != given):
             raise _build_refusal(f"The file is {found}, not {announced[:80]}")

@@ -143,7 +143,8 @@ async def read_sizes(entry: Entry) -> Sizes:
     from agentctl.store.sqlite.connection import get_file_size, get_wal_path, run_unit
     from agentctl.store.sqlite.thread import run_on_thread
 
-    path, counting = sqlite_path(entry.url), _count_rows(_ROWID)
+    path = sqlite_path(entry.url)
+    counting = _count_rows(_ROWID)
     sessions, runs = await run_on_thread(path, lambda own, _: run_unit(own, counting))
     return Sizes(
         get_file_size(path),

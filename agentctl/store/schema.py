@@ -84,7 +84,8 @@ class Migration(NamedTuple):
 
     def statements(self) -> list[str]:
         """Return its statements without comments, each in one line."""
-        statements, parts = [], list[str]()
+        statements = []
+        parts = list[str]()
         for piece in _PIECE.finditer(self.text):
             if piece["end"]:
                 statements.append(" ".join("".join(parts).split()))

@@ -195,7 +195,8 @@ def _build_patterns(
     The place of a word such as `e-mail` is that of its longest part. So the time of a look-up in a
     long text does not depend on what a caller has sent.
     """
-    places, texts = list[re.Pattern[str]](), list[str]()
+    places = list[re.Pattern[str]]()
+    texts = list[str]()
     for word in sorted(search.words, key=lambda word: -len(word.text)):
         folded = _fold(word.text)
         if search.tokenizer == "trigram":

@@ -102,7 +102,8 @@ def _compare(column: str, values: Sequence[str | None]) -> str:
     return f"({column} IS NULL OR {text})" if text else f"{column} IS NULL"
 
 
-_PENDING, _NOT_REQUESTED = "status = 'PENDING'", "cancel_requested_at IS NULL"
+_PENDING = "status = 'PENDING'"
+_NOT_REQUESTED = "cancel_requested_at IS NULL"
 _FINAL_STATES = ("completed", "error", "cancelled")
 
 IS_NEXT_LEG = f"{_PENDING} AND owner IS NULL AND coalesce(queue_turn, attempt - 1) > 0"

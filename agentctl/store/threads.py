@@ -35,7 +35,8 @@ async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
             outcome.set_result(value)  # type: ignore[arg-type]  # without an error the result
 
     def call() -> None:
-        value, error = None, None
+        value = None
+        error = None
         try:
             value = function(*args, **kwargs)
         except BaseException as failure:

@@ -86,7 +86,8 @@ class Uploads:
         with self._reserve(owner):
             file = _IncomingFile(self.store.incoming / new_id())
             try:
-                size, buffer = 0, bytearray()
+                size = 0
+                buffer = bytearray()
                 async for piece in pieces:
                     size += len(piece)
                     self.check_size(max(size, 1))
@@ -107,7 +108,8 @@ class Uploads:
 
     @contextlib.contextmanager
     def _reserve(self, owner: str) -> Iterator[None]:
-        own, all_ = self._receiving[owner], self._receiving.total()
+        own = self._receiving[owner]
+        all_ = self._receiving.total()
         if all_ >= MAXIMUM_UPLOADS or own >= MAXIMUM_UPLOADS // 2:
             raise Unavailable("Too many files are uploaded at once", hint="try again later")
         self._receiving[owner] += 1
@@ -129,7 +131,8 @@ class _IncomingFile:
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
         self._is_discarded = False
-        self._hash, self._type = hashlib.sha256(), TypeReader()
+        self._hash = hashlib.sha256()
+        self._type = TypeReader()
 
     def write(self, piece: bytes) -> None:
         with self._lock:

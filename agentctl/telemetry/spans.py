@@ -96,7 +96,8 @@ TOKENS = (1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576, 4
 _KINDS: tuple[TokenType, ...] = ("input", "output")
 
 _SCOPE = InstrumentationScope("agentctl", __version__)
-_UNSET, _FAILED = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
+_UNSET = Status(StatusCode.UNSET)
+_FAILED = Status(StatusCode.ERROR)
 
 Attributes = dict[str, Any]
 
@@ -257,7 +258,8 @@ class SpanBuilder:
         yield self._build_run(leg)
 
     def _build_run(self, leg: EndedLeg) -> ReadableSpan:
-        trace, ending = leg.trace, leg.ending
+        trace = leg.trace
+        ending = leg.ending
         is_counted = any(call.kind == "model" and call.input_tokens for call in leg.calls)
         operation = "invoke_workflow" if leg.kind == "workflow" else "invoke_agent"
         found: Attributes = {
@@ -280,7 +282,8 @@ class SpanBuilder:
             found[RUN_RECOVERED] = True
         status = _UNSET
         if ending.status == "ERROR":
-            found[ERROR_TYPE], status = ending.error_code or OTHER_ERROR, _FAILED
+            found[ERROR_TYPE] = ending.error_code or OTHER_ERROR
+            status = _FAILED
         elif ending.status == "CANCELLED":
             found |= {ERROR_TYPE: CANCELLED, CANCEL_REQUESTED: True}
         if self._has_content:
@@ -317,7 +320,8 @@ class SpanBuilder:
         if call.first_token_at is not None:
             found[FIRST_CHUNK] = max(call.first_token_at - call.started_at, 0) / 1_000_000
         if self._has_content and "content" in answer:
-            text, calls = answer["content"], answer.get("tool_calls", ())
+            text = answer["content"]
+            calls = answer.get("tool_calls", ())
             found[OUTPUT_MESSAGES] = dump_messages("assistant", text, calls)
         code = call.error_code or OTHER_ERROR
         return self._build_call(leg, call, f"chat {name}", SpanKind.CLIENT, found, code)

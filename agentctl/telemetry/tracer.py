@@ -260,7 +260,8 @@ class OtlpTracer:
 
 
 def _describe_leg(run: LiveRun, trace: LegTrace, ending: LegEnd, calls: Sequence[Span]) -> EndedLeg:
-    spec, component = run.spec, run.component
+    spec = run.spec
+    component = run.component
     return EndedLeg(
         trace,
         run.run_id,
@@ -282,7 +283,8 @@ def _describe_leg(run: LiveRun, trace: LegTrace, ending: LegEnd, calls: Sequence
 
 
 def _describe_lost(lost: LostRun, first: logs.RunTrace) -> EndedLeg:
-    run, transcript = lost.run, lost.transcript
+    run = lost.run
+    transcript = lost.transcript
     later = run.attempt > 1
     trace = LegTrace(logs.build_leg_trace(run.run_id, run.attempt, first.own) if later else first)
     trace.started_at = run.started_at or run.created_at

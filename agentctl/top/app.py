@@ -166,7 +166,8 @@ class TopApp(App[None]):
             await self._sleep(pause)
 
     async def _read(self) -> float:
-        view, every = self._view, self._settings.every
+        view = self._view
+        every = self._settings.every
         reading = asyncio.ensure_future(view.refresh())
         self.connection.ask()
         try:
@@ -211,7 +212,8 @@ class TopApp(App[None]):
                 await self._fill_pane_of(key)
 
     async def _fill_pane_of(self, key: str) -> None:
-        view, form = self._view, self._form
+        view = self._view
+        form = self._form
         width = self._pane.content_size.width - self._pane.scrollbar_size_vertical
         run = view.find_run(key)
         if form == "events" and run is not None:
@@ -229,13 +231,15 @@ class TopApp(App[None]):
         except Unavailable:
             return  # the lines above the list say it, and the pane stays
         except AgentctlError as failure:
-            title, text = clean_line(key), Text(describe_failure(failure, None), "red")
+            title = clean_line(key)
+            text = Text(describe_failure(failure, None), "red")
         if (view, form, key) == (self._view, self._form, self._table.selected_key):
             self._drawn = drawing
             self._draw_pane(title, text)
 
     def _follow_events(self, run: Run) -> None:
-        root, runs = run, self.feed.runs
+        root = run
+        runs = self.feed.runs
         while (parent := runs.get(str(root.get("parent_run_id")))) is not None:
             root = parent
 
@@ -294,11 +298,13 @@ class TopApp(App[None]):
         view = self._view
         self._pane.display = self.size.height >= LOW_ROWS or self._is_open
         rows = view.list_rows(self._words, view.sorts[self._sorts[view.name]])
-        table, empty = self._table, self.query_one("#empty", Static)
+        table = self._table
+        empty = self.query_one("#empty", Static)
         table.show_rows(view.columns, rows, self.size.width)
         table.set_class(self.connection.is_lost, "lost")
         is_open = self._is_open
-        table.display, empty.display = bool(rows) and not is_open, not rows and not is_open
+        table.display = bool(rows) and not is_open
+        empty.display = not rows and not is_open
         if not rows:
             text = view.empty if view.name in self._are_read else "reading …"
             if self._words:
@@ -307,7 +313,8 @@ class TopApp(App[None]):
         self._show_head()
 
     def _show_head(self) -> None:
-        width, state = self.size.width, self.connection
+        width = self.size.width
+        state = self.connection
         head = draw_head(self._target.place, self._settings, state, width, paused=self._paused)
         self._write("#head", head)
         problem = state.describe()

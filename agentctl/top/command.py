@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = "agentctl top --url http://127.0.0.1:7777"
 
-LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 2.0
+LOCAL_SECONDS = 1.0
+REMOTE_SECONDS = 2.0
 """Defaults of --every."""
 
 
@@ -53,7 +54,8 @@ async def show_top(
         read_only="--read-only" if read_only else reason,
     )  # fmt: skip
     # A note on stderr would be written into the screen.
-    was_quiet, io.quiet = io.quiet, True
+    was_quiet = io.quiet
+    io.quiet = True
     try:
         await app.feed.refresh()
         await app.run_async()

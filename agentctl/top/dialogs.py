@@ -152,7 +152,8 @@ class CancelScreen(ModalScreen[None]):
         keep.label = "Close"
         keep.focus()
         self._feed.pinned.update(self._runs)
-        self._began, self._began_at = time.monotonic(), time.time()
+        self._began = time.monotonic()
+        self._began_at = time.time()
         self.run_worker(self._cancel(reason), exclusive=True)
         self.set_interval(REDRAW_SECONDS, self._redraw)
 
@@ -191,7 +192,8 @@ class CancelScreen(ModalScreen[None]):
         latest = {run_id: self._feed.runs.get(run_id, run) for run_id, run in self._runs.items()}
         stopped = [run for run in latest.values() if is_settled(run)]
         at_work = [run for run in latest.values() if not is_live(run) and not is_settled(run)]
-        count, waits = len(latest), len(self._requested) - len(stopped)
+        count = len(latest)
+        waits = len(self._requested) - len(stopped)
         began = time.strftime("%H:%M:%S", time.gmtime(self._began_at))
         text = Text(f"cancel requested: {len(self._requested)} of {count}", "bold")
         text.append(f"   {began} UTC\n", "none").append(

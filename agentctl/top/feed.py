@@ -152,7 +152,8 @@ class RunFeed:
         return dict(zip(run_ids, successes(results), strict=True))
 
     def _take(self, runs: dict[str, Run], *, first: bool, is_whole: bool) -> None:
-        at, clock = time.monotonic(), time.time()
+        at = time.monotonic()
+        clock = time.time()
         if first:
             moments = [_age(run.get("created_at"), clock) for run in runs.values()]
             covered = max(moments, default=0.0)
@@ -300,7 +301,8 @@ def _walk(
 
 def list_descendants(runs: Iterable[Run], run_ids: Iterable[str]) -> list[Run]:
     """Return the runs below some runs, at any depth, without these."""
-    found, parents = [], set(run_ids)
+    found = []
+    parents = set(run_ids)
     rest = [run for run in runs if str(run["run_id"]) not in parents]
     while below := [run for run in rest if str(run.get("parent_run_id")) in parents]:
         found += below

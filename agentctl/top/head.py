@@ -18,7 +18,8 @@ from agentctl.transcripts.model import clean_line
 PHASES = ("running", "stopping", "queued")
 ENDS = (("completed", "✓"), ("failed", "✗"), ("stopped", "■"))
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 15.0
 """Seconds before the next try; they double with each failure."""
 
 SLOW_SECONDS = 3.0
@@ -62,7 +63,8 @@ def draw_head(
 
 def count_runs(feed: RunFeed, width: int) -> str:
     """Return the numbers of runs by state, and the tokens per minute, in one line if it fits."""
-    live, ended = feed.count_live(), feed.count_ended()
+    live = feed.count_live()
+    ended = feed.count_ended()
     ends = "  ".join(f"{_format_total(ended[name])} {glyph}" for name, glyph in ENDS)
     since = format_span(feed.counted_seconds)
     tokens = feed.count_tokens()
@@ -116,8 +118,12 @@ class ConnectionState:
         self._asked = time.monotonic()
 
     def succeed(self) -> None:
-        self.problem, self._is_refused, self._pause, self._asked = "", False, 0.0, None
-        self.answered_at, self._answered = time.time(), time.monotonic()
+        self.problem = ""
+        self._is_refused = False
+        self._pause = 0.0
+        self._asked = None
+        self.answered_at = time.time()
+        self._answered = time.monotonic()
 
     def fail(self, failure: AgentctlError, token: str | None, every: float) -> float:
         """Note a failure and return the seconds until the next try, at least `every`."""

@@ -37,9 +37,12 @@ class RecordTable(DataTable[Text]):
         """Show rows in columns; one that is too wide for the screen is left out."""
         visible = [at for at, column in enumerate(columns) if width >= column.least]
         layout = self._measure([columns[at] for at in visible], rows, visible, width)
-        selected, row_at, offset = self.selected_key, self.cursor_row, self.scroll_y
+        selected = self.selected_key
+        row_at = self.cursor_row
+        offset = self.scroll_y
         if layout != self._widths:
-            self._widths, self._row_ids = layout, []
+            self._widths = layout
+            self._row_ids = []
             self.clear(columns=True)
             for at in visible:
                 column = columns[at]
@@ -55,7 +58,8 @@ class RecordTable(DataTable[Text]):
             self.clear()
             for key in keys:
                 self.add_row(*self._latest[key], key=key)
-            self._row_ids, self._shown_cells = keys, dict(self._latest)
+            self._row_ids = keys
+            self._shown_cells = dict(self._latest)
             at = keys.index(selected) if selected in keys else min(row_at, len(keys) - 1)
             self.move_cursor(row=max(at, 0), animate=False, scroll=False)
             self.scroll_to(y=offset, animate=False, immediate=True)
@@ -69,7 +73,8 @@ class RecordTable(DataTable[Text]):
     def _change_cells(self) -> None:
         first = int(self.scroll_y)
         for key in self._row_ids[first : first + self.size.height]:
-            texts, before = self._latest[key], self._shown_cells[key]
+            texts = self._latest[key]
+            before = self._shown_cells[key]
             if texts is before:
                 continue
             for name, text, last in zip(self._columns_shown, texts, before, strict=True):

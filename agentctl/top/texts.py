@@ -206,7 +206,8 @@ class EventLog:
     def _take(self, event: StreamEvent) -> None:
         if event.seq <= self._last:
             return
-        self._last, self._state = event.seq, ""
+        self._last = event.seq
+        self._state = ""
         parsed = parse_event(event.name, event.data, event.seq)
         run_id = parsed.run_id
         if not self._only(run_id):

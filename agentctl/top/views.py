@@ -266,7 +266,8 @@ class ComponentsView(View):
                 found[f"{kind}:{record[KINDS[kind].id_field]}"] = kind, record
         if len(refused) == len(KINDS):
             raise refused[0]
-        self._records, self._read_at = found, time.monotonic()
+        self._records = found
+        self._read_at = time.monotonic()
 
     def list_rows(self, words: str, sort: str) -> list[TableRow]:
         live: Counter[str] = Counter()
@@ -354,7 +355,8 @@ class WorkersView(View):
         try:
             document = await self.operations.get_deployment()
         except (Forbidden, Unsupported) as failure:
-            self._is_refused, self.empty = True, f"{failure.detail}: the admin scope reads workers"
+            self._is_refused = True
+            self.empty = f"{failure.detail}: the admin scope reads workers"
             return
         self._workers = {worker["worker_id"]: dict(worker) for worker in document.value["workers"]}
 

@@ -50,7 +50,8 @@ class DrawnRun:
 
         Lines name its files.
         """
-        message, given = self.record.get("input") or "", self.record.get("input_object")
+        message = self.record.get("input") or ""
+        given = self.record.get("input_object")
         asked = [message]
         if given is not None and find_object(message) != given:
             asked.append(f"input: {orjson.dumps(given).decode()}")
@@ -87,7 +88,8 @@ class DrawnRun:
     @property
     def seconds(self) -> float | None:
         """The duration, until the end or until now; None before the start."""
-        record, ended = self.record, self.record.get("finished_at")
+        record = self.record
+        ended = self.record.get("finished_at")
         if parse_time(ended) is None and not self.is_live:
             return None
         return count_seconds(record.get("started_at") or record.get("created_at"), ended)
@@ -133,7 +135,8 @@ class DrawnCall(NamedTuple):
     @classmethod
     def of(cls, item: ToolCallItem) -> DrawnCall:
         """Return the call of an item."""
-        result, arguments = item["result"], item["tool_args"]
+        result = item["result"]
+        arguments = item["tool_args"]
         text = result if isinstance(result, str | None) else json.dumps(result, ensure_ascii=False)
         return cls(
             clean_line(item["tool_name"]),
@@ -150,12 +153,14 @@ def describe_decision(approval: Record | None, *, waits: bool) -> str:
     """Return the decision about a call in one line: `approved by eve after 2 min`."""
     if approval is None:
         return ""
-    status, decided = str(approval.get("status")), approval.get("decided_at")
+    status = str(approval.get("status"))
+    decided = approval.get("decided_at")
     seconds = count_seconds(approval.get("created_at"), decided)
     span = "" if seconds is None else format_span(seconds)
     if status == "pending":
         return f"waits for a decision{f', {span}' if span else ''}" if waits else "not decided"
-    actor, note = approval.get("decided_by"), approval.get("note")
+    actor = approval.get("decided_by")
+    note = approval.get("note")
     text = clean_line(status) + (f" by {clean_line(actor)}" if actor else "")
     text += f" after {span}" if span and decided else ""
     return text + (f": {clean_line(note)}" if note else "")
@@ -189,7 +194,8 @@ def parse_time(value: object) -> datetime | None:
 
 def count_seconds(began: object, ended: object) -> float | None:
     """Return the seconds between two timestamps, until now without the second; None without any."""
-    start, end = parse_time(began), parse_time(ended)
+    start = parse_time(began)
+    end = parse_time(ended)
     if start is None:
         return None
     return max(0.0, (time.time() if end is None else end.timestamp()) - start.timestamp())

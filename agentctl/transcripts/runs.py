@@ -152,7 +152,8 @@ async def list_model_calls(
     while len(calls) < total:
         after = calls[-1]["id"] if calls else None
         page = (await operations.get_run_model_calls(run_id, db_id=db_id, after=after)).value
-        calls, total = [*calls, *page["model_calls"]], page["total"]
+        calls = [*calls, *page["model_calls"]]
+        total = page["total"]
     return calls
 
 
@@ -162,7 +163,8 @@ async def read_members(
     """Read the runs below a run, and return them by the id of their parent."""
     members_of: dict[str, list[Record]] = {}
     session_id = str(run["session_id"])
-    parents, seen = [run], {str(run["run_id"])}
+    parents = [run]
+    seen = {str(run["run_id"])}
 
     free = asyncio.Semaphore(CONCURRENT_READS)
 

@@ -181,7 +181,8 @@ def count_session_tokens(session: Record) -> Iterator[str]:
     total = metrics.get("total_tokens", session.get("total_tokens"))
     if not isinstance(total, int) or not total:
         return
-    inward, outward = metrics.get("input_tokens"), metrics.get("output_tokens")
+    inward = metrics.get("input_tokens")
+    outward = metrics.get("output_tokens")
     both = isinstance(inward, int) and isinstance(outward, int)
     yield f"{total:,} tokens" + (f" ({inward:,} in, {outward:,} out)" if both else "")
 
@@ -212,7 +213,8 @@ class OriginText(NamedTuple):
 
 def describe_origin(run: Record) -> OriginText | None:
     """Return the origin of a run; None for a run that repeats none."""
-    run_id, at = run.get("origin_run_id"), run.get("origin_at")
+    run_id = run.get("origin_run_id")
+    at = run.get("origin_at")
     if not run_id:
         return None
     named = find_component(run)
@@ -229,7 +231,8 @@ def describe_causes(run: DrawnRun) -> Iterator[tuple[str, str]]:
     for cause in run.causes:
         message = clean_line(cause["message"])
         text = clean_line(cause["type"]) + (f": {message}" if message else "")
-        tool, run_id = cause["tool_name"], cause["run_id"]
+        tool = cause["tool_name"]
+        run_id = cause["run_id"]
         own = run_id == run.record.get("run_id")
         source = [
             *([] if own else [f"{clean_line(cause['component_id'])}, run {clean_line(run_id)}"]),

@@ -64,7 +64,8 @@ def _list_waits(run: Record) -> Iterator[Record]:
     """Yield the times in which a run waited for people, in the form of spans."""
     for approval in run.get("approvals") or ():
         if approval.get("run_id") == run.get("run_id"):
-            asked, decided = approval.get("created_at"), approval.get("decided_at")
+            asked = approval.get("created_at")
+            decided = approval.get("decided_at")
             until = decided or (format_rfc3339(now()) if run.get("status") == "PAUSED" else None)
             name = approval.get("tool_name")
             yield {"kind": "wait", "name": name, "started_at": asked, "finished_at": until}
@@ -77,7 +78,8 @@ def _draw_row(level: int, name: str, span: Record, scale: tuple[datetime, float]
     if len(label) + len(outcome) > LABEL_WIDTH:
         label = f"{label[: LABEL_WIDTH - len(outcome) - 1]}…"
     began, total = scale
-    start, end = parse_time(span.get("started_at")), parse_time(span.get("finished_at"))
+    start = parse_time(span.get("started_at"))
+    end = parse_time(span.get("finished_at"))
     if start is None or end is None:
         return f"{label + outcome:{LABEL_WIDTH}}"
     first = parse_time(span.get("first_token_at"))
@@ -108,7 +110,8 @@ def _cover(spans: Sequence[Record]) -> float:
         if (start := parse_time(span.get("started_at")))
         and (end := parse_time(span.get("finished_at")))
     ]
-    seconds, until = 0.0, float("-inf")
+    seconds = 0.0
+    until = float("-inf")
     for opened, closed in sorted(known):
         seconds += max(0.0, closed - max(opened, until))
         until = max(until, closed)

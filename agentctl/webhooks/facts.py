@@ -79,7 +79,8 @@ def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
         "console_url": _build_console_url(outbox, run.session_id),
     }
 
-    event_id, plain = new_id(), _encode(event, at, data)
+    event_id = new_id()
+    plain = _encode(event, at, data)
     for webhook in selected:
         body = _encode_with_content(event, at, data, run.content) if webhook.content else plain
         yield from webhooks.create(
@@ -110,7 +111,8 @@ def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
         "decided_by": row.decided_by,
         "console_url": _build_console_url(outbox, row.session_id),
     }
-    event_id, body = new_id(), _encode(event, at, data)
+    event_id = new_id()
+    body = _encode(event, at, data)
     for webhook in selected:
         yield from webhooks.create(
             webhooks.NewDelivery(

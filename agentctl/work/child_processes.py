@@ -50,7 +50,8 @@ class ChildProcess:
 
     def __init__(self, identity: KnownProcess, descriptor: int) -> None:
         self.name = _read_file(f"/proc/{identity.pid}/comm").strip() or "process"
-        self._identity, self._descriptor = identity, descriptor
+        self._identity = identity
+        self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(descriptor, self._on_end)
@@ -131,7 +132,8 @@ class _Tree:
     ) -> None:
         self.found: dict[ChildProcess, None] = {}
         self._stopping: list[ChildProcess] = []
-        self._on_found, self._deadline = on_found, time.monotonic() + _STOP_SECONDS
+        self._on_found = on_found
+        self._deadline = time.monotonic() + _STOP_SECONDS
         self._add([top for top in tops if not top.ended.done()])
         self._maximum = len(self.found) + MAXIMUM_DESCENDANTS
 

@@ -110,7 +110,8 @@ async def retry_while_unavailable(
         Unavailable: the database did not answer for `seconds`, or `stopped` is done.
     """
     limit = RETRY_LIMIT_SECONDS if seconds is None else seconds
-    deadline, waits = time.monotonic() + limit, chain(pauses, repeat(pauses[-1]))
+    deadline = time.monotonic() + limit
+    waits = chain(pauses, repeat(pauses[-1]))
     while True:
         try:
             return await attempt()
@@ -427,7 +428,8 @@ async def _wait_for(main: asyncio.Task[T], waiters: list[asyncio.Task[Any]]) -> 
 
 
 async def _end_remaining_work() -> bool:
-    loop, this = asyncio.get_running_loop(), asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    this = asyncio.current_task()
     executor = loop.create_task(loop.shutdown_default_executor())
     remaining = asyncio.all_tasks() - {this, executor}
     for task in remaining:

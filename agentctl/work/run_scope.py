@@ -44,7 +44,8 @@ def outside_run() -> Iterator[None]:
     For what all runs of a process share and the first one starts: a connection, a browser, a queue
     with a worker. A cancel does not end it, no record names it, and it ends with the process.
     """
-    scope, threads = current_scope.set(None), current_threads.set(None)
+    scope = current_scope.set(None)
+    threads = current_threads.set(None)
     try:
         yield
     finally:

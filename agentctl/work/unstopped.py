@@ -107,7 +107,8 @@ class UnstoppedWork:
         """
         if work.done() or work in self._works:
             return
-        self._works[work], self.had_work = name, True
+        self._works[work] = name
+        self.had_work = True
         if not has_result:
             self._without_result.add(work)
         _retain(work)
@@ -155,9 +156,11 @@ class UnstoppedWork:
             self._on_change()
 
     def _notify(self) -> None:
-        listener, self._listener = self._listener, None
+        listener = self._listener
+        self._listener = None
         if listener is not None:
-            self.has_ended, self._on_change = True, None
+            self.has_ended = True
+            self._on_change = None
             listener(self._late)
 
 
@@ -281,7 +284,8 @@ class RunThreads:
             self._register(call, name)
         with self._lock:
             self._waiting.append((call, partial(contextvars.copy_context().run, function)))
-            is_first, self._starting = not self._starting, True
+            is_first = not self._starting
+            self._starting = True
             is_full = not self._is_watched and self._threads + len(self._waiting) > self._limit
             self._is_watched = self._is_watched or is_full
         if is_first:
@@ -323,7 +327,8 @@ class RunThreads:
             self._starting = False
             if self._threads:
                 return
-            failed, self._waiting = self._waiting, deque()
+            failed = self._waiting
+            self._waiting = deque()
         for call, _function in failed:
             if call.set_running_or_notify_cancel():
                 call.set_exception(error)

@@ -51,7 +51,9 @@ _KEYS = "keys"
 def check_configuration(settings: Settings) -> Iterator[Finding]:
     """Check the configuration file, which was loaded."""
     check = "configuration"
-    agents, teams, workflows = settings.agents, settings.teams, settings.workflows
+    agents = settings.agents
+    teams = settings.teams
+    workflows = settings.workflows
     counts = {"agent": len(agents), "team": len(teams), "workflow": len(workflows)}
     hosted = ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())
     yield ok(check, f"{settings.path} is valid: {hosted}")
@@ -70,7 +72,9 @@ def check_configuration(settings: Settings) -> Iterator[Finding]:
 
 def check_exposure(settings: Settings) -> Iterator[Finding]:
     """Check the addresses, authorization and origins that a server accepts."""
-    check, server, authorization = "exposure", settings.server, settings.authorization
+    check = "exposure"
+    server = settings.server
+    authorization = settings.authorization
     near = is_loopback_host(server.host)
     if near and authorization.enabled:
         yield ok(check, f"{server.host} is local to this machine, and requests need a token")
@@ -177,7 +181,8 @@ def check_clock(present: float | None = None) -> Finding:
 def check_models(settings: Settings) -> Iterator[Finding]:
     """Check that every model in use has its library, and its API key in the environment."""
     for model in list_used_models(settings):
-        check, variable = f"model {model.id}", model.api_key_env
+        check = f"model {model.id}"
+        variable = model.api_key_env
         try:
             require_extra(model)
         except InvalidConfiguration as failure:
@@ -284,7 +289,8 @@ async def check_mcp_server(settings: Settings, server: McpServer) -> list[Findin
 
 def check_keys(settings: Settings) -> Iterator[Finding]:
     """Check the verification keys, the signing key, and an unfinished rotation."""
-    authorization, signing = settings.authorization, settings.signing.key_file
+    authorization = settings.authorization
+    signing = settings.signing.key_file
     for path in (*authorization.verification_key_files, *authorization.jwks_file):
         yield from check_permissions(_KEYS, path, "the verification keys in")
     keys = None
@@ -314,7 +320,8 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_verification_keys(settings: Settings, keys: KeySet) -> Iterator[Finding]:
-    count, remote = len(keys.keys), has_remote_keys(settings.authorization)
+    count = len(keys.keys)
+    remote = has_remote_keys(settings.authorization)
     number = "1 key verifies" if count == 1 else f"{count} keys verify"
     if count or not remote:
         yield ok(_KEYS, f"{number} {keys.spec.name} tokens")
@@ -362,7 +369,8 @@ def has_third_party_keys(settings: Settings) -> bool:
 
 
 def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Iterator[Finding]:
-    authorization, ours = settings.authorization, key_thumbprint(key)
+    authorization = settings.authorization
+    ours = key_thumbprint(key)
     if ours not in map(key_thumbprint, keys.keys):
         text = (
             f"the server rejects tokens that {settings.signing.key_file} signs: it has other keys"

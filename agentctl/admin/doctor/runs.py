@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from agentctl.admin.runs_doctor.find import ProblemKind
     from agentctl.service.hosting import Hosting
 
-_CHECK, _BUDGETS = "runs", "budgets"
+_CHECK = "runs"
+_BUDGETS = "budgets"
 
 LATE_SECONDS = 300
 """Time after which work that was due is late. Rows may be deleted a day later, because a process
@@ -74,7 +75,8 @@ async def check_runs(settings: Settings) -> list[Finding]:
             jobs = await check_jobs(service.hosting)
     except AgentctlError as failure:
         return [from_failure(_CHECK, failure)]
-    problems, seen = doctor.problems, []
+    problems = doctor.problems
+    seen = []
     remedy = f"agentctl runs doctor --config {shlex.quote(str(settings.path))}"
     if count < total:
         text = f"checked the newest {count} of about {total} runs, and all that have not ended"
@@ -96,7 +98,8 @@ async def check_jobs(hosting: Hosting) -> Finding:
     from agentctl.runs.life.claims import QUEUE_SECONDS
     from agentctl.store.repositories import approvals, events, queue, workers
 
-    at, databases = now(), [hosting.databases[name] for name in hosting.databases]
+    at = now()
+    databases = [hosting.databases[name] for name in hosting.databases]
     before = at - LATE_SECONDS * 1_000_000
     queued = before - QUEUE_SECONDS * 1_000_000
     signs = {
@@ -120,7 +123,8 @@ async def check_jobs(hosting: Hosting) -> Finding:
 
 async def check_budgets(settings: Settings) -> list[Finding]:
     """Check the budgets of the configuration."""
-    prices, findings = Prices(settings), list[Finding]()
+    prices = Prices(settings)
+    findings = list[Finding]()
     for budget in settings.budgets:
         if budget.cost is None:
             continue

@@ -78,7 +78,8 @@ class SessionFile:
             ) from None
 
     def _read_sessions(self) -> Iterator[tuple[ImportedSession, list[tuple[str, str]]]]:
-        session_ids, run_ids = set[str](), set[str]()
+        session_ids = set[str]()
+        run_ids = set[str]()
         for place, record in self._read_records():
             try:
                 if (mismatch := find_mismatch(record, _ExportRecord)) is not None:

@@ -191,7 +191,8 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
 
     if record.get("session_id") != session_id:
         raise ValidationFailed(f"{at}.session_id is not the id of the session")
-    status, purpose = record["status"], record.get("purpose")
+    status = record["status"]
+    purpose = record.get("purpose")
     if status not in _STATUSES:
         raise ValidationFailed(f"{at}.status must be one of {', '.join(_STATUSES)}")
     if purpose not in _PURPOSES or record.get("late_result") not in (None, "dropped"):
@@ -277,7 +278,8 @@ def _read_times(record: Record, at: str) -> dict[str, Any]:
 def _check_messages(record: Record, at: str) -> None:
     for number, message in enumerate(record.get("messages") or []):
         place = f"{at}[{number}]"
-        role, created_at = message.get("role"), message.get("created_at")
+        role = message.get("role")
+        created_at = message.get("created_at")
         if role not in ("system", "user", "assistant", "tool"):
             raise ValidationFailed(f"{place}.role is unknown")
         if not isinstance(message.get("content"), str):

@@ -160,7 +160,8 @@ class RunsDoctor:
         Returns:
             The number of runs that were checked.
         """
-        end, count = time.monotonic() + seconds, 0
+        end = time.monotonic() + seconds
+        count = 0
         for database in self._databases.values():
             for run in await database.read(integrity.list_newest(maximum), size="large"):
                 if time.monotonic() > end:
@@ -329,7 +330,8 @@ def _check_workers(db_id: str, survey: _WorkerSurvey, listed: set[str | None]) -
     for worker_id, row in survey.rows.items():
         process = f"process {row.pid} on {row.host}"
         if survey.deaths[worker_id] is not None:
-            text, remedy = f"the worker is dead: {process}", "remove its row"
+            text = f"the worker is dead: {process}"
+            remedy = "remove its row"
             problems.append(Problem("dead_worker", db_id, None, None, worker_id, text, remedy))
         elif (
             silent := survey.seconds_since_heartbeat(worker_id)
@@ -379,7 +381,8 @@ def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
             "tool_name": call.name,
         }
         entries.insert(call.at, entry)
-    messages, ids = orjson.dumps(entries).decode(), {call.id for call in open_now}
+    messages = orjson.dumps(entries).decode()
+    ids = {call.id for call in open_now}
     if stored.tools is None:
         return StoredMessages(messages, None)
     tools = _parse(stored.tools)

@@ -98,7 +98,8 @@ class RunRepairs:
             for run_id in sorted(ended - {problem.run_id for problem in group}):
                 state = await database.read(run_reads.get_state(run_id))
                 if state is not None:
-                    text, remedy = "its worker is dead", "end it"
+                    text = "its worker is dead"
+                    remedy = "end it"
                     extra = Problem("lost", db_id, run_id, state.session_id, owner, text, remedy)
                     yield extra.with_outcome("repaired", f"ended as {_describe_end(state)}")
 
@@ -153,7 +154,8 @@ class RunRepairs:
 
     async def _remove_worker(self, problem: Problem) -> Problem:
         assert problem.worker_id is not None
-        databases, worker_id = self._hosting.databases, problem.worker_id
+        databases = self._hosting.databases
+        worker_id = problem.worker_id
         if await databases.system.read(workers.get(worker_id)) is None:
             return problem.with_outcome("gone", "its row was removed in the meantime")
         if not await self._monitor.check_owner(worker_id):

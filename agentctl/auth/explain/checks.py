@@ -92,7 +92,8 @@ def _diagnose_transport(facts: CredentialFacts, reason: str) -> Diagnosis:
 
 
 def _diagnose_form(facts: CredentialFacts, reason: str) -> Diagnosis:
-    token, dots = facts.token, facts.token.count(".")
+    token = facts.token
+    dots = facts.token.count(".")
     fact = f"{dots + 1} segments"
     if is_account_token(token):
         cause = (
@@ -129,7 +130,9 @@ def _found_header(facts: CredentialFacts) -> str:
 def _diagnose_header(facts: CredentialFacts, reason: str) -> Diagnosis:
     if facts.parts is None:
         return Diagnosis("no header", reason, _COPY_AGAIN)
-    header, expected, fact = facts.header, facts.keys.spec.name, _found_header(facts)
+    header = facts.header
+    expected = facts.keys.spec.name
+    fact = _found_header(facts)
     alg = header.get("alg")
     if alg != expected:
         cause = f"authorization.algorithm is {expected}, the alg of the token is {quote_value(alg)}"
@@ -188,7 +191,8 @@ def _found_signature(facts: CredentialFacts) -> str:
 def _diagnose_signature(facts: CredentialFacts, reason: str) -> Diagnosis:
     assert facts.parts is not None
     keys = ", ".join(map(describe_key, find_candidate_keys(facts.header, facts.keys)))
-    size, expected = len(facts.parts.signature), _signature_size(facts)
+    size = len(facts.parts.signature)
+    expected = _signature_size(facts)
     fact = f"{size} bytes, tried with {keys}"
     if size == 0:
         return Diagnosis(fact, "the token is not signed", _COPY_AGAIN)
@@ -237,7 +241,8 @@ def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
         if name not in facts.claims:
             return _diagnose_missing(name, reason)
         value = facts.claims[name]
-        quoted, issuer = quote_value(value), "configure the issuer to write seconds"
+        quoted = quote_value(value)
+        issuer = "configure the issuer to write seconds"
         if isinstance(value, bool) or not isinstance(value, int | float):
             return Diagnosis(quoted, f"{reason}: it is {quoted}", f"{issuer} since 1970")
         if abs(value) > _MILLISECONDS or value < 0:
@@ -265,7 +270,8 @@ def _compared(name: str, setting: str) -> Callable[[CredentialFacts], str]:
 
 
 def _diagnose_iss(facts: CredentialFacts, reason: str) -> Diagnosis:
-    value, expected = facts.claims.get("iss"), str(facts.rules.issuer)
+    value = facts.claims.get("iss")
+    expected = str(facts.rules.issuer)
     cause = f"authorization.issuer is {quote_value(expected)}{_difference(value, expected)}"
     if value is None:
         return Diagnosis("none", cause, "configure the issuer to add iss")
@@ -273,7 +279,8 @@ def _diagnose_iss(facts: CredentialFacts, reason: str) -> Diagnosis:
 
 
 def _diagnose_aud(facts: CredentialFacts, reason: str) -> Diagnosis:
-    claims, expected = facts.claims, facts.rules.audience
+    claims = facts.claims
+    expected = facts.rules.audience
     value = claims.get("aud")
     if expected is None or "configured" not in reason:
         remedy = "configure the issuer to write a string, or an array of at most 16 strings"

@@ -156,7 +156,8 @@ async def explain_request(
     now = time.time() if now is None else now
     caller = await _identify(verifier, settings, token, now)
     method = "GET" if method == "HEAD" else method
-    plain, served = decode_path(path), routable_path(path)
+    plain = decode_path(path)
+    served = routable_path(path)
     report = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
     try:
         match = policy.find_operation(route_table(), method, served, caller.failure)
@@ -188,7 +189,8 @@ async def _identify(
     verifier: Verifier, settings: Settings, token: str | None, now: float
 ) -> _Identification:
     await verifier.load_remote_keys()
-    keys, jwt_skipped = verifier.keys, tuple(_skip(JWT_CHECKS))
+    keys = verifier.keys
+    jwt_skipped = tuple(_skip(JWT_CHECKS))
     if keys is None:
         text = "off: every caller is an administrator without a name"
         first = ExplainedCheck("authorization", "passed", text)
@@ -201,7 +203,8 @@ async def _identify(
     if token is None:
         missing = ExplainedCheck("credential", "failed", *MISSING_CREDENTIAL)
         return _Identification(None, errors.Unauthenticated(), (first, missing, *jwt_skipped), None)
-    principal, failure = None, None
+    principal = None
+    failure = None
     try:
         principal = await verifier.identify(f"Bearer {token}")
     except (errors.InvalidToken, errors.Unavailable) as error:
@@ -216,14 +219,19 @@ async def _identify(
 def _explain_verification(
     facts: CredentialFacts, failure: errors.InvalidToken | errors.Unavailable | None
 ) -> Iterator[ExplainedCheck]:
-    checks, kind = JWT_CHECKS, "to be verified as a JWT"
+    checks = JWT_CHECKS
+    kind = "to be verified as a JWT"
     if facts.is_for_account:
-        checks, kind = ACCOUNT_CHECKS, "of a service account, to be looked up"
-    failed, reason = None, ""
+        checks = ACCOUNT_CHECKS
+        kind = "of a service account, to be looked up"
+    failed = None
+    reason = ""
     if isinstance(failure, errors.InvalidToken):
-        failed, reason = failure.check, failure.reason
+        failed = failure.check
+        reason = failure.reason
     elif failure is not None:
-        failed, reason = "account.known", failure.detail
+        failed = "account.known"
+        reason = failure.detail
     names = [check.name for check in checks]
     end = names.index(failed) if failed in names else len(names)
     yield ExplainedCheck("credential", "passed", f"a token, {kind}")
@@ -254,7 +262,8 @@ def _explain_missing_route(
     if isinstance(refusal, errors.MethodNotAllowed):
         allowed = ", ".join(refusal.allow)
         remedy = f"use {allowed.replace(', ', ' or ')}"
-        text, cause = f"{path} does not support {report.method}", f"the path has {allowed}"
+        text = f"{path} does not support {report.method}"
+        cause = f"the path has {allowed}"
     else:
         remedy = "`agentctl auth scopes` lists the operations and their paths"
         text = f"{path} is not a path of the HTTP API"
@@ -377,7 +386,8 @@ def explain_denial(
 
 
 def _explain_admin_scope(scope: str, admin_scope: str) -> str | None:
-    quoted, admin = quote_value(scope), quote_value(admin_scope)
+    quoted = quote_value(scope)
+    admin = quote_value(admin_scope)
     if scope.casefold().strip() == admin_scope.casefold():
         is_padded = scope != scope.strip()
         small = "it has white space at an end" if is_padded else "upper and lower case differ"
@@ -394,13 +404,15 @@ def _explain_scope(scope: str, match: RouteMatch, requirement: NeedsScope) -> st
             return f"{quote_value(scope)} is not {quote_value(required)}: {difference}"
     if not is_well_formed(scope):
         return _explain_malformed(scope, requirement)
-    quoted, (resource, *middle, action) = quote_value(scope), scope.split(":")
+    quoted = quote_value(scope)
+    (resource, *middle, action) = scope.split(":")
     if (resource, action) == (requirement.action, requirement.resource):
         return f"{quoted} has resource and action in the wrong order"
     if resource == requirement.resource and action != requirement.action:
         return f"{quoted} allows {action}, not {requirement.action}"
     if resource == requirement.resource:
-        noun, name = requirement.resource.removesuffix("s"), requirement.id_param
+        noun = requirement.resource.removesuffix("s")
+        name = requirement.id_param
         expected = None if name is None else match.path_params.get(name)
         if expected is None:
             return f"{quoted} is for one {noun}, and this operation is about all of them"
@@ -414,7 +426,9 @@ def _explain_scope(scope: str, match: RouteMatch, requirement: NeedsScope) -> st
 
 
 def _explain_malformed(scope: str, requirement: NeedsScope) -> str | None:
-    quoted, resource, action = quote_value(scope), requirement.resource, requirement.action
+    quoted = quote_value(scope)
+    resource = requirement.resource
+    action = requirement.action
     if "*" in scope and scope.startswith(resource):
         star = quote_value(f"{resource}:*:{action}")
         return f"{quoted} is not well-formed: * is allowed in the middle only, {star}"

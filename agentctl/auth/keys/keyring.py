@@ -55,7 +55,8 @@ class Keyring:
         stamps = _stamp_files(self._authorization)
         if stamps == self._read and not _is_recent(stamps):
             return False
-        before, self._last_seen = self._last_seen, stamps
+        before = self._last_seen
+        self._last_seen = stamps
         if self._waited < MAXIMUM_POLLS and _is_written_in_place(before, stamps):
             self._waited += 1
             return False
@@ -70,7 +71,8 @@ class Keyring:
         except InvalidKey as failure:
             self.problem = f"{failure.detail_with_cause}; the previous keys stay in use"
             return False
-        self._files, self.problem = files, None
+        self._files = files
+        self.problem = None
         return changed
 
 

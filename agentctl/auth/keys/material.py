@@ -108,7 +108,8 @@ def check_public_key(key: object, spec: AlgorithmSpec, label: str) -> PublicKey:
         numbers = key.public_numbers()
         if numbers.n % 2 == 0:
             raise InvalidKey(f"{label} is not a valid RSA key")
-        short, long = numbers.e < _MINIMUM_EXPONENT, numbers.e.bit_length() > _MAXIMUM_EXPONENT_BITS
+        short = numbers.e < _MINIMUM_EXPONENT
+        long = numbers.e.bit_length() > _MAXIMUM_EXPONENT_BITS
         if short or long or numbers.e % 2 == 0:
             raise InvalidKey(f"{label} is an RSA key with an unsound exponent", hint="use 65537")
         return key

@@ -299,7 +299,8 @@ class RemoteKeys:
         self._url = authorization.jwks_url
         self._issuer = "" if self._url else authorization.issuer
         self._use = use
-        self._clock, self._monotonic = clock, monotonic
+        self._clock = clock
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._flight: Future[None] | None = None
         self._document: dict[str, Any] | None = None
@@ -318,7 +319,8 @@ class RemoteKeys:
 
     @property
     def state(self) -> RemoteKeyState:
-        moment, now = self._monotonic(), self._clock()
+        moment = self._monotonic()
+        now = self._clock()
         error = self._error
         return RemoteKeyState(
             source=self._url or self._issuer,
@@ -354,7 +356,8 @@ class RemoteKeys:
         None if the last fetch began less than `UNKNOWN_KEY_SECONDS` ago and has ended.
         """
         with self._lock:
-            flight, attempted = self._flight, self._attempted
+            flight = self._flight
+            attempted = self._attempted
         if flight is not None:
             return flight
         if attempted is not None and self._monotonic() - attempted < UNKNOWN_KEY_SECONDS:
@@ -391,11 +394,13 @@ class RemoteKeys:
         if document != self._document:
             keys = KeySet.from_jwks(document, algorithm=self._algorithm)
             self._use(keys)
-            self._keys, self._document = keys, document
+            self._keys = keys
+            self._document = document
         if self._error is not None:
             _log.warning("the keys of %s can be fetched again", self._url or self._issuer)
         self._fetched = self._monotonic()
-        self._error, self._failures = None, 0
+        self._error = None
+        self._failures = 0
         self._next = self._fetched + REFRESH_SECONDS
 
     def _fail(self, error: FetchError) -> None:

@@ -93,7 +93,8 @@ def build_jws(payload: bytes, key: SigningKey, typ: str, kid: str) -> str:
 
 def sign(data: bytes, key: SigningKey) -> bytes:
     """Return the JWS signature of `data` (RFC 7518 3.2 to 3.5, RFC 8037 3.1)."""
-    material, spec = key.material, key.spec
+    material = key.material
+    spec = key.spec
     if isinstance(material, bytes):
         return hmac.digest(material, data, f"sha{spec.hash_bits}")
     if isinstance(material, Ed25519PrivateKey):

@@ -174,7 +174,8 @@ class AccountTokens:
             InvalidToken: no account has the token, or the account is revoked or expired.
             Unavailable: the database is not available.
         """
-        token_hash, moment = hash_token(token), self._monotonic()
+        token_hash = hash_token(token)
+        moment = self._monotonic()
         answer = self._found.get(token_hash)
         if answer is None or moment >= answer.fresh_until:
             check_account_token(token)
@@ -193,7 +194,8 @@ class AccountTokens:
         """Query the database; the rate limit applies to tokens that were never found."""
         if self._unknown.get(token_hash, moment) > moment:
             raise InvalidToken(_UNKNOWN, check="account.known")
-        rationed, before = token_hash not in self._found, self._changes
+        rationed = token_hash not in self._found
+        before = self._changes
         if rationed and not self._unknown_limit.take(moment):
             raise InvalidToken(_RATE_LIMITED, check="account.known")
         try:

@@ -44,7 +44,9 @@ class SkippedKey:
 
 def algorithm_of_jwk(entry: Mapping[str, Any]) -> str | None:
     """Return the signature algorithm of an entry: its `alg`, else the default of its type."""
-    alg, kty, crv = entry.get("alg"), entry.get("kty"), entry.get("crv")
+    alg = entry.get("alg")
+    kty = entry.get("kty")
+    crv = entry.get("crv")
     if isinstance(alg, str):
         return alg
     if kty == "EC" and isinstance(crv, str):
@@ -129,7 +131,8 @@ def public_jwk(key: PublicKey) -> dict[str, str]:
         }
     if isinstance(key, ed25519.Ed25519PublicKey):
         return {"kty": "OKP", "crv": "Ed25519", "x": encode_base64url(key.public_bytes_raw())}
-    numbers, curve = key.public_numbers(), jwk_curve(key)
+    numbers = key.public_numbers()
+    curve = jwk_curve(key)
     size = CURVES[curve].size
     return {
         "kty": "EC",

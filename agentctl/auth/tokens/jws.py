@@ -177,11 +177,9 @@ def parse_token(token: str) -> TokenParts:
     """
     check_length(token)
     first, second, third = split_segments(token)
-    header, payload, signature = (
-        _decode_segment(first, "header"),
-        _decode_segment(second, "payload"),
-        _decode_segment(third, "signature"),
-    )
+    header = _decode_segment(first, "header")
+    payload = _decode_segment(second, "payload")
+    signature = _decode_segment(third, "signature")
     return TokenParts(f"{first}.{second}".encode("ascii"), parse_header(header), payload, signature)
 
 

@@ -67,7 +67,8 @@ def mint_token(
     granted = list(dict.fromkeys(scopes))
     check_mintable_scopes(granted, settings.authorization.admin_scope)
     rules = ClaimRules.from_settings(settings)
-    now, seconds = int(time.time()), int(expires_in.total_seconds())
+    now = int(time.time())
+    seconds = int(expires_in.total_seconds())
     if not 1 <= seconds <= MAXIMUM_LIFETIME.total_seconds():
         raise UsageError(
             f"The lifetime of a token must be from 1 second to {MAXIMUM_LIFETIME.days} days",
@@ -176,7 +177,8 @@ def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
         failed = failure
     # After the verification, which may have fetched other keys.
     assert verifier.keys is not None
-    now, state = time.time(), verifier.remote_state
+    now = time.time()
+    state = verifier.remote_state
     facts = collect_facts(token, settings, verifier.keys, stale=False, now=now)
     remote_keys = None if state is None else state.describe(now)
     if failed is not None:

@@ -112,7 +112,8 @@ async def create_account(
 
 
 def _parse_days(text: str) -> int:
-    span, day = parse_until(text, now=datetime.now(UTC)), timedelta(days=1)
+    span = parse_until(text, now=datetime.now(UTC))
+    day = timedelta(days=1)
     if span % day:
         raise UsageError(
             f"{text!r} is not a whole number of days",
@@ -153,7 +154,8 @@ async def revoke_account(
     Its sessions and runs stay. A new account with the same name does not see them.
     """
     check_confirmable(yes=yes)
-    account_id, text = account, f"service account {account}"
+    account_id = account
+    text = f"service account {account}"
     if _UUID.fullmatch(account) is None:
         account_id = await _resolve_account_id(target, account)
         text = f"{text} ({account_id})"

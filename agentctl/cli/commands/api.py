@@ -46,7 +46,8 @@ async def call_api(
     async with connection.open_raw(request) as response:
         content_type = response.headers.get("content-type", "none")
         note_detail(f"content type: {content_type}")
-        beginning, last = b"", b"\n"
+        beginning = b""
+        last = b"\n"
         async for chunk in connection.read_chunks(response):
             write_bytes(chunk)
             last = chunk[-1:] or last

@@ -327,7 +327,8 @@ def verify_export(
 
     from agentctl.auth.audit_chain import load_verification_keys, verify_audit_log
 
-    keys, tokens = load_verification_keys(key), _read_heads_file(heads)
+    keys = load_verification_keys(key)
+    tokens = _read_heads_file(heads)
     result = asyncio.run(verify_audit_log(tokens, _read_export(file), keys))
     _report_verification(result, out)
 

@@ -244,7 +244,8 @@ def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Expla
 
 
 def _match_route(method: str, path: str) -> RouteMatch:
-    table, served = route_table(), routable_path(path)
+    table = route_table()
+    served = routable_path(path)
     match = table.find("GET" if method == "HEAD" else method, served)
     if match is None:
         methods = ", ".join(table.methods(served))

@@ -69,7 +69,8 @@ async def chat(
     if component is None:
         raise UsageError("no component given", hint="give AGENT_ID, --team ID or --workflow ID")
     choose_stream(True, out, background=False)
-    session_id, is_person = session or new_id(), may_ask()
+    session_id = session or new_id()
+    is_person = may_ask()
     if is_person:
         note(f"session {session_id}; /help lists the commands, Ctrl-D ends the conversation")
 
@@ -93,7 +94,8 @@ async def _read_message(*, is_person: bool) -> str | None:
     io = current_io()
     if is_person:
         # A blocking read would delay signals, and the work of a local service.
-        loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        is_readable = asyncio.Event()
         io.err.write("> ")
         io.err.flush()
         loop.add_reader(io.stdin.fileno(), is_readable.set)

@@ -69,7 +69,8 @@ def describe_changes(changes: Iterable[ChangeRecord]) -> Iterator[str]:
 
     for change in changes:
         yield str(change["path"])
-        before, after = _split_value(change["before"]), _split_value(change["after"])
+        before = _split_value(change["before"])
+        after = _split_value(change["after"])
         for line in list(unified_diff(before, after, n=1, lineterm=""))[2:]:
             if not line.startswith("@@"):
                 yield f"  {line[:1]} {line[1:]}"

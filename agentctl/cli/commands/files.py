@@ -125,7 +125,8 @@ async def download_file(
                 write_bytes(piece)
             return
         path = to_file or Path(Path(record["name"]).name)
-        counter, hashed = Counter("kB downloaded", record["size"] // 1_000), hashlib.sha256()
+        counter = Counter("kB downloaded", record["size"] // 1_000)
+        hashed = hashlib.sha256()
         size = 0
         with creating_file(path) as file:
             async with showing_progress(counter):

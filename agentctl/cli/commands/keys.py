@@ -233,7 +233,8 @@ def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]
     reasons = [reason_to_skip(entry, keys.spec, "") for entry in file.entries]
     nameless = keys.skipped[len(list(filter(None, reasons))) :]
     for entry, why in zip(file.entries, reasons, strict=True):
-        kid, whole = entry.get("kid"), entry_thumbprint(entry)
+        kid = entry.get("kid")
+        whole = entry_thumbprint(entry)
         name = None if entry["kty"] == "oct" else whole
         if why is None and kid not in keys.by_kid:
             why = nameless[0].reason

@@ -156,7 +156,8 @@ def _load_settings(
             )
         options = {**options, "host": passed.getsockname()[0], "port": passed.getsockname()[1]}
     changes = {name: value for name, value in options.items() if value is not None}
-    server, authorization = replace(settings.server, **changes), settings.authorization
+    server = replace(settings.server, **changes)
+    authorization = settings.authorization
     if insecure_no_auth:
         authorization = replace(authorization, enabled=False)
     elif not authorization.enabled and not is_loopback_host(server.host):

@@ -145,7 +145,8 @@ def verify_token(
         note(report["remote_keys"])
     if not report["verified"]:
         failure = InvalidToken(report["reason"], check=report["check"])
-        reason, cause = str(report["reason"]), str(report["cause"])
+        reason = str(report["reason"])
+        cause = str(report["cause"])
         failure.cause = cause if cause.startswith(reason) else f"{reason} ({cause})"
         failure.hint = f"{report['remedy']}; inspect it with: agentctl token inspect"
         raise failure

@@ -109,13 +109,15 @@ async def _list_members(
     archive: Archive, target: Target, user: str, ids: list[str]
 ) -> AsyncGenerator[Member]:
     """Yield the name of each file of the archive, and its content."""
-    call, page = target.operations, OLDEST_FIRST
+    call = target.operations
+    page = OLDEST_FIRST
     yield "README.txt", one_text(_README)
     yield "memories.jsonl", _dump(call.get_memories, MemoryFilter(user, page=page))
     for part in SYSTEM_PARTS:
         yield f"{part}.jsonl", _dump(call.get_user_rows, PersonalRowsFilter(user, part, ids[0]))
     for db_id in ids:
-        folder, files = f"databases/{db_id}", FileFilter(user, db_id=db_id, page=page)
+        folder = f"databases/{db_id}"
+        files = FileFilter(user, db_id=db_id, page=page)
         yield f"{folder}/sessions.jsonl", _export_sessions(target, user, db_id)
         approvals = ApprovalFilter(user_id=user, db_id=db_id, page=page)
         yield f"{folder}/approvals.jsonl", _dump(call.get_approvals, approvals)
@@ -187,7 +189,8 @@ async def erase_user(
         confirm(f"Erase {what}, {target.place}?", yes=yes)
         choice: Vacuum = "always" if vacuum else "never" if no_vacuum else "auto"
         done = await _erase(target, Erasure(user, cancel, choice))
-        rows, before = done["erased"], (await target.operations.get_user_data(user)).value
+        rows = done["erased"]
+        before = (await target.operations.get_user_data(user)).value
     files = [] if dry_run else done["files"]
     report = _build_report(before, rows, files, dry_run=dry_run)
     if out.format == "json":
@@ -279,7 +282,8 @@ def _check_rest(data: PersonalDataRecord, target: Target) -> None:
         PartFailed: there is new data.
     """
     if data["held_count"]:
-        count, named = data["held_count"], data["held"][:NAMED_SESSIONS]
+        count = data["held_count"]
+        named = data["held"][:NAMED_SESSIONS]
         what = "1 held session stays" if count == 1 else f"{count} held sessions stay"
         failure = Held(what, session_ids=named)
         failure.hint = target.build_release_hint(named, None)

@@ -123,7 +123,8 @@ async def redeliver(
     if not dead and (webhook or since):
         raise UsageError("--webhook and --since need --dead")
     if dead:
-        after, page = microseconds_ago("--since", since), Page(limit=MAXIMUM_LIMIT)
+        after = microseconds_ago("--since", since)
+        page = Page(limit=MAXIMUM_LIMIT)
         wanted = DeliveryFilter("dead", webhook, created_after=after, page=page)
         rows = read_rows(target.operations.get_webhook_deliveries, wanted)
         ids = [str(row["delivery_id"]) async for row in rows]

@@ -81,7 +81,8 @@ class RunOutput:
     def take(self, event: Event) -> None:
         """Read one event; the first one names the run."""
         if not self.run_id:
-            self.run_id, self.session_id = event.run_id, str(event.data.get("session_id") or "")
+            self.run_id = event.run_id
+            self.session_id = str(event.data.get("session_id") or "")
         own = event.run_id == self.run_id
         self.has_members = self.has_members or not own
         if event.kind is EventKind.PAUSED:
@@ -95,7 +96,8 @@ class RunOutput:
         elif event.kind is EventKind.PAUSED:
             self.asked = self._asked
         elif event.kind is EventKind.CONTINUED:
-            self.asked, self._asked = None, []
+            self.asked = None
+            self._asked = []
             self._start_leg(str(event.data.get("content") or ""))
         elif event.end_status is not None:
             reason = event.data.get("reason")
@@ -103,7 +105,8 @@ class RunOutput:
 
     def conclude(self, end: Mapping[str, Any]) -> None:
         """Set the end of the run, from its record or the fields of its last event."""
-        self.end, self.asked = end, None
+        self.end = end
+        self.asked = None
         self._write_rest(str(end.get("content") or ""))
 
     def _write_rest(self, content: str) -> None:
@@ -115,7 +118,8 @@ class RunOutput:
         """Write the rest of the earlier legs, or forget the text of a leg that is repeated."""
         if len(content) < self._length:
             self.end_line()
-            self._length, self._digest = len(content), hashlib.sha256(_encode(content))
+            self._length = len(content)
+            self._digest = hashlib.sha256(_encode(content))
         else:
             self._write_rest(content)
 
@@ -201,7 +205,8 @@ def _build_failure(target: Target, run_id: str, end: Mapping[str, Any]) -> RunFa
         failure.hint = f"the server log has the details of run {run_id}{request}"
         return failure
     # The local user is the operator and sees the log.
-    settings, entry = target.local.settings, target.local.log.take_last()
+    settings = target.local.settings
+    entry = target.local.log.take_last()
     hint = _HINTS.get(code)
     failure.hint = hint and hint.format(file=settings.path)
     if entry is None:
@@ -212,7 +217,8 @@ def _build_failure(target: Target, run_id: str, end: Mapping[str, Any]) -> RunFa
             failure.hint = f"set the variable {variable}, which the model {model.id} reads"
             return failure
     if isinstance(entry.error, AgentctlError):
-        failure.cause, failure.hint = entry.error.detail, entry.error.hint
+        failure.cause = entry.error.detail
+        failure.hint = entry.error.hint
     else:
         failure.cause = f"{failure.cause} ({entry.text})"
     return failure

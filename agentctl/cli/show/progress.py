@@ -37,7 +37,9 @@ class Counter:
 
     def show(self, text: str, done: int, total: int | None) -> None:
         """Set all fields; a total of 0 is unknown."""
-        self.text, self.done, self.total = text, done, total or None
+        self.text = text
+        self.done = done
+        self.total = total or None
 
     def set(self, done: int) -> None:
         """Set the number of items that are done."""

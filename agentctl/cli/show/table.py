@@ -144,7 +144,8 @@ def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) ->
     from rich.table import Table
     from rich.text import Text
 
-    filled, width = _fill(records, columns, short=True), io.width(io.out)
+    filled = _fill(records, columns, short=True)
+    width = io.width(io.out)
     visible = [part for part in filled if part is filled[0] or part.is_kept]
     needed = sum(part.minimum + len(COLUMN_GAP) for part in visible) - len(COLUMN_GAP)
     for part in filled:
@@ -203,7 +204,8 @@ def wrap_with_indent(head: str, text: str, width: int | None) -> list[str]:
     room = (width or 0) - indent
     if room < MINIMUM_TEXT_WIDTH or display_width(text) <= room:
         return [head + text]
-    lines, line = [], ""
+    lines = []
+    line = ""
     for word in text.split(" "):
         joined = f"{line} {word}" if line else word
         if display_width(joined) <= room:

@@ -160,7 +160,8 @@ def token_times(token: str | None) -> dict[str, str]:
     except InvalidToken:
         return {}
     names = {"iat": "issued", "exp": "expires"}
-    claims, times = seen["claims"], seen["times"]
+    claims = seen["claims"]
+    times = seen["times"]
     return {
         label: f"{_format_distance(claims[name])} ({format_time(times[name])})"
         for name, label in names.items()

@@ -34,7 +34,9 @@ async def cancel_until_stopped(
     import asyncio
 
     end = time.monotonic() + request.wait
-    left, failed, is_requested = request.wait, 0, False
+    left = request.wait
+    failed = 0
+    is_requested = False
     while True:
         part = replace(request, wait=min(max(left, 0.0), MAXIMUM_CANCEL_WAIT))
         try:
@@ -42,7 +44,8 @@ async def cancel_until_stopped(
         except Unavailable as failure:
             if wait_to_repeat is None:
                 raise
-            failed, is_requested = failed + 1, True
+            failed = failed + 1
+            is_requested = True
             await wait_to_repeat(failure, failed)
             left = end - time.monotonic()
             continue

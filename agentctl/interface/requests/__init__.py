@@ -183,7 +183,8 @@ class RunView:
     cut: Cut = None
 
 
-FULL_VIEW, SUMMARY_VIEW = RunView(), RunView("summary")
+FULL_VIEW = RunView()
+SUMMARY_VIEW = RunView("summary")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,8 @@ class FileContent:
     """
 
     def __init__(self, source: Path | bytes, report: Callable[[int], None] | None = None) -> None:
-        self._source, self._report = source, report
+        self._source = source
+        self._report = report
         if isinstance(source, bytes):
             self.size = len(source)
             return

@@ -63,7 +63,8 @@ async def walk_pages(
 
     while True:
         page = (await read(cursor)).value
-        rows, meta = page["data"], page["meta"]
+        rows = page["data"]
+        meta = page["meta"]
         following = meta.get("next_cursor") or None
         yield rows, following
         if following is None:

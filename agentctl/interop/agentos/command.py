@@ -32,14 +32,16 @@ async def import_database(
     from agentctl.store.databases import open_database
 
     settings, (chosen, *_) = selected.load()
-    entry, counter = operations.build_database_entry(source, Path.cwd()), Counter("")
+    entry = operations.build_database_entry(source, Path.cwd())
+    counter = Counter("")
     async with AsyncExitStack() as stack:
         theirs = await stack.enter_async_context(operations.open_agentos_database(entry))
         note(f"note: {theirs.place} is {theirs.name}")
         target = open_database(chosen, create=True)
         stack.push_async_callback(target.close)
         target.outbox = Outbox(settings)
-        first, system = target, settings.databases[0]
+        first = target
+        system = settings.databases[0]
         if system.id != chosen.id:
             first = open_database(system, create=True)
             stack.push_async_callback(first.close)

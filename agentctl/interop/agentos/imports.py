@@ -61,7 +61,8 @@ async def import_agentos(
         quotas: bounds for the data of one owner; what exceeds them is left out.
     """
     imported = ImportReport()
-    total, done = await reader.count_sessions(), 0
+    total = await reader.count_sessions()
+    done = 0
 
     while True:
         page = await reader.list_sessions(PAGE_SESSIONS, done, _OLDEST_FIRST)
@@ -205,7 +206,8 @@ def _build_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     built: list[dict[str, Any]] = []
 
     for message in own:
-        role, content = message["role"], message["content"] or ""
+        role = message["role"]
+        content = message["content"] or ""
         created_at = message["created_at"]
         entry: dict[str, Any] = {
             "role": role,

@@ -177,11 +177,9 @@ def write_tool(tool: Record, created_at: int) -> Built:
     return {**_NEW_TOOL, "created_at": created_at, **tool}
 
 
-_TEXT, _REQUIRED, _PLAIN = (
-    MappedField(read_text),
-    MappedField(read_required),
-    MappedField(read_plain),
-)
+_TEXT = MappedField(read_text)
+_REQUIRED = MappedField(read_required)
+_PLAIN = MappedField(read_plain)
 _MOMENT = MappedField(format_moment, lambda value: None if value is None else to_seconds(value))
 _IDS: Fields = {names.id_field: _TEXT for names in KINDS.values()}
 

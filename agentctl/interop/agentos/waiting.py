@@ -147,13 +147,16 @@ def _find_call(run: Record, tool: Built, requirement: Record | None = None) -> I
 def _build(run: Record, tool: Record, kind: str, requirement: Record) -> Built:
     root = read_required(run.get("run_id"))
     run_id = read_text(requirement.get("member_run_id")) or root
-    call_id, name = read_required(tool.get("tool_call_id")), read_required(tool.get("tool_name"))
+    call_id = read_required(tool.get("tool_call_id"))
+    name = read_required(tool.get("tool_name"))
     arguments = read_object(tool.get("tool_args")) or {}
-    member, component_id = read_text(requirement.get("member_agent_id")), ""
+    member = read_text(requirement.get("member_agent_id"))
+    component_id = ""
     component_type: ComponentKind = "agent"
     for names in KINDS.values():
         if member is None and run.get(names.id_field):
-            component_type, component_id = names.kind, str(run[names.id_field])
+            component_type = names.kind
+            component_id = str(run[names.id_field])
             break
     return dict.fromkeys(ApprovalRecord.__annotations__) | {
         # Without a record of AgentOS the id of the call names it.

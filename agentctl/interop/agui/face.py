@@ -371,14 +371,16 @@ def _take_files(content: object, at: str, files: list[GivenFile]) -> object:
             name: request.check_value(source.get(name) or "", str, f"{place}.{name}")
             for name in ("value", "data", "url", "id", "mimeType", "filename")
         }
-        value, kind = values["value"], source.get("type")
+        value = values["value"]
+        kind = source.get("type")
         if file_id := value if kind == "file" else values["id"]:
             files.append(GivenFile(place, file_id))
         elif url := value if kind == "url" else values["url"]:
             files.append(read_data_url(place, url, values["filename"]))
         else:
             data = value or values["data"]
-            name, media_type = values["filename"], values["mimeType"]
+            name = values["filename"]
+            media_type = values["mimeType"]
             files.append(GivenFile(place, data=data, name=name, media_type=media_type))
     return rest
 

@@ -177,7 +177,8 @@ class AiStream(PageStream):
 
     def _ask(self, part: PagePart, asked: Asked) -> Iterator[PageEvent]:
         call_id = build_call_id(asked["run_id"], asked["tool_call_id"])
-        name, arguments = asked["tool_name"], asked["arguments"]
+        name = asked["tool_name"]
+        arguments = asked["arguments"]
         if asked["kind"] in ("approval", "outcome"):
             yield from self._show_call(part, call_id, name, arguments)
             yield {
@@ -272,7 +273,8 @@ def read_input(body: object) -> AiRequest:
     messages = read_list(given, "messages", MAXIMUM_MESSAGES)
     at = f"messages[{len(messages) - 1}]"
     newest = check_value(messages[-1], dict, at) if messages else {}
-    is_user, is_new = newest.get("role") == "user", trigger == "regenerate-message"
+    is_user = newest.get("role") == "user"
+    is_new = trigger == "regenerate-message"
     if not is_user and (is_new or newest.get("role") != "assistant"):
         raise ValidationFailed("messages must end with a message of the user, or with answers")
     parts = [
@@ -349,7 +351,8 @@ def _read_result(call_id: str, part: Mapping[str, Any], at: str) -> ToolResult:
 
 def _read_answer(part: Mapping[str, Any], at: str) -> PageAnswer:
     approval = check_value(part.get("approval"), dict, f"{at}.approval")
-    approved, note = approval.get("approved"), approval.get("reason")
+    approved = approval.get("approved")
+    note = approval.get("reason")
     if not isinstance(approved, bool):
         raise ValidationFailed(f"{at}.approval.approved must be true or false")
     payload = {"approved": approved, "outcome": _OUTCOMES[approved], "note": note}

@@ -101,7 +101,8 @@ class _RunCall:
 
     async def execute(self) -> Result:
         """Return the result of the run at its end, or of its pause."""
-        tool, client = self._tool, self._client
+        tool = self._tool
+        client = self._client
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._progress.reporting())
             if client.state is None:
@@ -144,7 +145,9 @@ class _RunCall:
     async def _continue(self, state: str) -> Events:
         if not is_unique_id(state):
             raise ValidationFailed("requestState is not that of a question")
-        tool, self.run_id, self._continues = self._tool, state, True
+        tool = self._tool
+        self.run_id = state
+        self._continues = True
         decisions = [read_answer(key, answer) for key, answer in self._client.answers.items()]
         request = ContinueRequest(
             tuple(decision for paused, decision in decisions if paused == self._paused)
@@ -187,7 +190,8 @@ class _RunCall:
             async for portion in events:
                 if not self.run_id:
                     first = orjson.loads(portion[0].data)
-                    self.run_id, self.session_id = first["run_id"], first["session_id"]
+                    self.run_id = first["run_id"]
+                    self.session_id = first["session_id"]
                 for event in portion:
                     self._last = event.seq
                     self._progress.read(event, self.run_id)
@@ -249,9 +253,11 @@ class _RunCall:
 
     async def _build_files(self, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return files as content: small pictures and sounds themselves, links to the others."""
-        content, rest = list[dict[str, Any]](), INLINE_BYTES
+        content = list[dict[str, Any]]()
+        rest = INLINE_BYTES
         for file in files:
-            kind, reference = find_kind(file["media_type"]), get_reference(file)
+            kind = find_kind(file["media_type"])
+            reference = get_reference(file)
             if kind in ("image", "audio") and reference.size <= rest:
                 with contextlib.suppress(AgentctlError):
                     pieces = self._operations.get_file_content(reference.file_id)

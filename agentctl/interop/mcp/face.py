@@ -43,7 +43,8 @@ _SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read")
 class McpFace(Face):
     """The server of MCP of one application."""
 
-    paths, prefixes = (MCP_PATH, *SIGN_IN_PATHS), (WELL_KNOWN,)
+    paths = (MCP_PATH, *SIGN_IN_PATHS)
+    prefixes = (WELL_KNOWN,)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -67,7 +68,8 @@ class McpFace(Face):
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)
-        caller, path = call.caller, path_below_root(scope)
+        caller = call.caller
+        path = path_below_root(scope)
         if path != MCP_PATH:
             scope["route"] = MatchedRoute("get_mcp_metadata")
             metadata = build_metadata(self._settings, scope, path)

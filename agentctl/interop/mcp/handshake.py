@@ -151,7 +151,8 @@ class HandshakeServer:
         return Response(status_code=202)
 
     def _initialize(self, call: Call, request_id: int | str, params: JsonObject) -> Response:
-        version, capabilities = params.get("protocolVersion"), params.get("capabilities")
+        version = params.get("protocolVersion")
+        capabilities = params.get("capabilities")
         if not isinstance(version, str) or not isinstance(capabilities, dict):
             text = "initialize needs protocolVersion and capabilities"
             return json_response(build_error(request_id, INVALID_PARAMS, text), 400)
@@ -179,7 +180,9 @@ class HandshakeServer:
         session: McpSession | None,
         send: Send,
     ) -> None:
-        name, values, meta = params.get("name"), params.get("arguments"), params.get("_meta")
+        name = params.get("name")
+        values = params.get("arguments")
+        meta = params.get("_meta")
         if isinstance(meta, dict) and (trace := parse_traceparent(meta.get("traceparent"))):
             caller_trace.set(trace)
 
@@ -345,8 +348,10 @@ class Message(NamedTuple):
 def read_message(body: object) -> Message:
     """Return the message in a body; BadRequest if it is not one message of JSON-RPC 2.0."""
     if isinstance(body, dict) and body.get("jsonrpc") == "2.0":
-        found, method = body.get("id"), body.get("method", "")
-        params, result = body.get("params", {}), body.get("result")
+        found = body.get("id")
+        method = body.get("method", "")
+        params = body.get("params", {})
+        result = body.get("result")
         has_id = isinstance(found, int | str) and not isinstance(found, bool)
         if isinstance(method, str) and isinstance(params, dict):
             if method and (has_id or "id" not in body):

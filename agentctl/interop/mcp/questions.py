@@ -62,21 +62,21 @@ class PausedRun:
     def _build_question(self, approval: Mapping[str, Any]) -> Question | None:
         if approval["policy"] != "user":
             return None
-        tool, asked = approval["tool_name"], approval["question"]
+        tool = approval["tool_name"]
+        asked = approval["question"]
         arguments = json.dumps(approval["arguments"], ensure_ascii=False)
         match approval["kind"]:
             case "approval":
-                form, schema = (
-                    "approval",
-                    _build_form({"decision": _DECISION, "note": _NOTE}, "decision"),
-                )
+                form = "approval"
+                schema = _build_form({"decision": _DECISION, "note": _NOTE}, "decision")
                 text = f"The {self.kind} {self.component_id} wants to call {tool} with {arguments}"
                 text = f"{text}\n{asked}" if asked else text
             case "input":
                 form, schema = _build_answer_form(approval["schema"])
                 text = asked or f"The {self.kind} {self.component_id} needs an answer for {tool}"
             case "external":
-                form, schema = "external", _build_form({"result": {**_TEXT, "title": "Result"}})
+                form = "external"
+                schema = _build_form({"result": {**_TEXT, "title": "Result"}})
                 text = f"Execute {tool} with {arguments}, and enter its result"
             case _:
                 return None
@@ -163,7 +163,8 @@ def _build_answer_form(schema: Mapping[str, Any] | None) -> tuple[str, dict[str,
 def _build_field(schema: Any) -> dict[str, Any] | None:
     if not isinstance(schema, Mapping):
         return None
-    kind, choices = schema.get("type"), schema.get("enum")
+    kind = schema.get("type")
+    choices = schema.get("enum")
     if choices is not None:
         if not isinstance(choices, list) or not all(isinstance(item, str) for item in choices):
             return None

@@ -136,7 +136,8 @@ def check_arguments(tool: Mapping[str, Any], values: Arguments | None) -> dict[s
     Raises:
         ValidationFailed: one is missing, unknown or of another type.
     """
-    arguments, schema = dict(values or {}), tool["inputSchema"]
+    arguments = dict(values or {})
+    schema = tool["inputSchema"]
     for name in schema["required"]:
         if name not in arguments:
             raise ValidationFailed(f"{name} is required")
@@ -158,7 +159,8 @@ def is_allowed(principal: Principal, tool: Tool) -> bool:
         operation = operation_ids(tool.kind).create_run
         path = {KINDS[tool.kind].id_field: tool.component_id}
     else:
-        operation, path = tool.operation, {}
+        operation = tool.operation
+        path = {}
     try:
         authorize(principal, operation, path)
     except Forbidden:

@@ -18,7 +18,9 @@ from agentctl.records.text import find_json_problem, is_unique_id
 APPROVAL_SERVER = "agentctl"
 """The label of the server of an approval request: no server of MCP asks here."""
 
-_CALL, _FUNCTION_ITEM, _APPROVAL = "call_", "fc_", "mcpr_"
+_CALL = "call_"
+_FUNCTION_ITEM = "fc_"
+_APPROVAL = "mcpr_"
 _FIELDS = ("name", "description", "parameters")
 
 MAXIMUM_FOREIGN = 32
@@ -71,7 +73,8 @@ def read_tools(parameters: OpenAIParameters, *, nested: bool) -> RequestTools:
     Args:
         nested: True for chat completions, where a tool has its name in a member `function`.
     """
-    tools, foreign = list[dict[str, Any]](), dict[str, None]()
+    tools = list[dict[str, Any]]()
+    foreign = dict[str, None]()
     for index, item in enumerate(parameters.get("tools", list) or []):
         at = f"tools[{index}]"
         tool = check_type(item, dict, at)
@@ -191,7 +194,8 @@ def build_tool_calls(handed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 def build_call_item(approval: Mapping[str, Any]) -> dict[str, Any]:
     """Return the output item of a response that hands out a call."""
-    name, arguments = approval["tool_name"], _dump_arguments(approval)
+    name = approval["tool_name"]
+    arguments = _dump_arguments(approval)
     if approval["kind"] == "approval":
         return {
             "id": _APPROVAL + _pack(approval),

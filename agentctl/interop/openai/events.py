@@ -100,7 +100,8 @@ class RunEvents:
                 text = parsed.text
                 if self._is_separated:
                     # The texts of two answers of a run are separated; this one is the first here.
-                    text, self._is_separated = text.removeprefix("\n\n"), False
+                    text = text.removeprefix("\n\n")
+                    self._is_separated = False
                 yield text
             else:
                 self._ended = True

@@ -71,7 +71,8 @@ MAXIMUM_REFERENCES = 100
 class OpenAIFace(Face):
     """The face that responds below `/v1`."""
 
-    paths, prefixes = (PREFIX,), (f"{PREFIX}/",)
+    paths = (PREFIX,)
+    prefixes = (f"{PREFIX}/",)
 
     def find_error_response(self, scope: Scope) -> BuildErrorResponse:
         return build_error_response
@@ -138,7 +139,8 @@ async def _run(
     call.operations.require_open(kind, model)
     if turn.previous is not None:
         turn.conversation = await find_continued_session(call, turn.previous)
-    session_id, conversation = _get_header(call, SESSION_HEADER), turn.conversation
+    session_id = _get_header(call, SESSION_HEADER)
+    conversation = turn.conversation
     if session_id is not None and conversation not in (None, session_id):
         raise RefusedParameter(
             f"conversation and the header field {SESSION_HEADER} differ", "conversation"
@@ -151,7 +153,8 @@ async def _run(
         named = _get_header(call, CHAT_HEADER)
         session_id = named if named is not None and is_session_id(named) else None
 
-    earlier, given = turn.messages.instructions, turn.messages.files
+    earlier = turn.messages.instructions
+    given = turn.messages.files
     if not is_continued:
         earlier = [
             replace(message, files=await store_files(call.operations, given[at]))
@@ -379,7 +382,8 @@ async def _resolve(
     call: Call, model: str, item_id: object, at: str, seen: set[str]
 ) -> dict[str, Any] | None:
     operations = call.operations
-    run_id, asked = read_leg_id(ITEM_ID, item_id), None
+    run_id = read_leg_id(ITEM_ID, item_id)
+    asked = None
     if run_id is None:
         asked = await operations.find_asked(read_item_reference(item_id, at))
         run_id = asked["root_run_id"]

@@ -38,7 +38,8 @@ async def list_files(call: Call, principal: Principal) -> Response:
     """Handle `GET /v1/files`, newest first; `purpose` selects nothing."""
     check_query(call, "limit", "after", "order", "purpose")
     values = dict(parse_pairs(call.scope["query_string"]))
-    limit, order = values.get("limit", "20"), values.get("order", "desc")
+    limit = values.get("limit", "20")
+    order = values.get("order", "desc")
     if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAXIMUM_LIMIT:
         raise RefusedParameter(f"limit must be 1 to {MAXIMUM_LIMIT}", "limit", "invalid_value")
     if order not in ("asc", "desc"):

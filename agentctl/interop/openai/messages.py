@@ -125,7 +125,8 @@ def _read_messages(items: Sequence[object], at: str) -> RequestMessages:
         raise RefusedParameter(f"{at} has no message", at)
     last = reader.messages[-1]
     if last.role == "user":
-        message, earlier = last.content, reader.messages[:-1]
+        message = last.content
+        earlier = reader.messages[:-1]
     else:
         message = CONTINUE if last.role == "assistant" else GO_ON
         earlier = reader.messages
@@ -207,7 +208,8 @@ class _Reader:
         if not text and before is not None and before.role == "assistant":
             # The calls of one answer are several items of a response.
             self.messages.pop()
-            text, calls = before.content, [*before.calls, *calls]
+            text = before.content
+            calls = [*before.calls, *calls]
         self.messages.append(EarlierMessage("assistant", text, tuple(calls)))
 
     def _read_call(self, call_id: object, function: object, at: str) -> dict[str, Any]:

@@ -145,7 +145,8 @@ class OpenAIParameters:
 
     def get_metadata(self) -> dict[str, Any] | None:
         """Return `metadata` with `user` in it, for the metadata of the run."""
-        metadata, user = self.get("metadata", dict), self.get("user")
+        metadata = self.get("metadata", dict)
+        user = self.get("user")
         if user is None:
             return metadata  # type: ignore[no-any-return]
         if (metadata or {}).get("user", user) != user:

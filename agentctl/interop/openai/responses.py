@@ -58,9 +58,12 @@ def select_items(end: AnswerEnd, tools: RequestTools) -> list[dict[str, Any]]:
 
 def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
     """Return the object of a response; it is queued or in progress without an end of its answer."""
-    end, text = answer.end, answer.text
+    end = answer.end
+    text = answer.text
     status = "queued" if answer.is_queued else "in_progress"
-    error, incomplete, output = None, None, list[dict[str, Any]]()
+    error = None
+    incomplete = None
+    output = list[dict[str, Any]]()
     items = [] if end is None else select_items(end, fields.tools)
     item_status = "completed"
     if end is not None and end.status == "COMPLETED":
@@ -70,7 +73,8 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
     elif items:
         status = "completed"
     elif end is not None:
-        status, item_status = "cancelled" if end.status == "CANCELLED" else "failed", "incomplete"
+        status = "cancelled" if end.status == "CANCELLED" else "failed"
+        item_status = "incomplete"
         failure = describe_end(end, PAUSED_CODE)["error"]
         error = {"code": failure["code"], "message": failure["message"]}
     if end is not None and (text or end.status == "COMPLETED"):
@@ -174,7 +178,8 @@ class ModelResponse:
     stop: tuple[str, ...] = ()
 
     def __init__(self, parameters: OpenAIParameters, model: str) -> None:
-        instructions, text_format = parameters.get("instructions"), _read_format(parameters)
+        instructions = parameters.get("instructions")
+        text_format = _read_format(parameters)
         self.previous = parameters.get("previous_response_id")
         self.background = bool(parameters.get("background", bool))
         is_stored = parameters.get("store", bool) is not False
@@ -207,7 +212,8 @@ class ModelResponse:
         self.conversation = None if value is None else check_type(value, str, "conversation")
         if self.conversation is None and self.previous and is_unique_id(self.previous):
             # Microsoft's Agent Framework sends the id of a conversation that is not `conv_…` so.
-            self.conversation, self.previous = self.previous, None
+            self.conversation = self.previous
+            self.previous = None
         if self.previous is not None and self.conversation is not None:
             raise RefusedParameter(
                 "Only one of previous_response_id and conversation can be given",
@@ -301,7 +307,8 @@ class _Encoder:
     def _encode_item(self, item: Mapping[str, Any], index: int) -> list[bytes]:
         place = {"item_id": item["id"], "output_index": index}
         arguments = item["arguments"]
-        begun, pieces = item, list[bytes]()
+        begun = item
+        pieces = list[bytes]()
         if item["type"] == "function_call":
             begun = {**item, "status": "in_progress", "arguments": ""}
         added = self._event("response.output_item.added", output_index=index, item=begun)

@@ -72,7 +72,9 @@ async def start_turn(
     earlier: list[requests.EarlierMessage],
 ) -> Response:
     """Start a run, and respond with its answer, or with what it asks its caller for."""
-    kind, model, operations = requested.kind, requested.model, call.operations
+    kind = requested.kind
+    model = requested.model
+    operations = call.operations
     with _naming_tools(requested.turn):
         if requested.is_stream:
             events = operations.stream_run_portions(kind, model, request, earlier=earlier)
@@ -80,7 +82,8 @@ async def start_turn(
         async with cancelling_on_disconnect(call.receive):
             document = await operations.create_run(kind, model, request, earlier=earlier)
     run = document.value
-    run_id, status = run["run_id"], run["status"]
+    run_id = run["run_id"]
+    status = run["status"]
     if status in ("PENDING", "RUNNING") and not requested.turn.background:
         raise build_unread_outcome(run_id, Unavailable("The run has not ended"))
 
@@ -112,7 +115,8 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
         RefusedParameter: the results are of several runs, or of another response.
         AnsweredCall: the result was given before, the call has expired, or the run has ended.
     """
-    operations, turn = call.operations, requested.turn
+    operations = call.operations
+    turn = requested.turn
     run_id, found = await _find_run(call, requested)
     run = (await operations.read_turn(run_id, found)).value
     pending = await operations.list_pending(run_id, found)
@@ -158,7 +162,8 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
 
 
 async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
-    turn, operations = requested.turn, call.operations
+    turn = requested.turn
+    operations = call.operations
     run_ids: set[str] = set()
     results = turn.messages.results
     for result in results:
@@ -246,7 +251,8 @@ async def _expand_pauses(call: Call, events: Portions) -> Portions:
 
 async def _expand(call: Call, event: requests.StreamEvent) -> requests.StreamEvent:
     data = parse_event(event.name, event.data).data
-    run_id, operations = data["run_id"], call.operations
+    run_id = data["run_id"]
+    operations = call.operations
 
     async def read() -> dict[str, Any]:
         found = await operations.find_turn(run_id)

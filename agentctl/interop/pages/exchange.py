@@ -42,7 +42,8 @@ class PageFace(Face):
     def __init__(
         self, prefix: str, routes: Mapping[str, PageRoute], exchange: type[PageExchange[Any]]
     ) -> None:
-        self.paths, self.prefixes = (prefix,), (f"{prefix}/",)
+        self.paths = (prefix,)
+        self.prefixes = (f"{prefix}/",)
         self._routes = routes
         self._table = RouteTable({name: each.route for name, each in routes.items()})
         self._exchange = exchange
@@ -239,7 +240,8 @@ class PageExchange(Generic[GivenT]):
             async for portion in portions:
                 events: list[PageEvent] = []
                 if not is_started:
-                    first, is_started = portion[0], True
+                    first = portion[0]
+                    is_started = True
                     opening = parse_event(first.name, first.data, first.seq)
                     stream.root_id = stream.root_id or opening.run_id
                     stream.version = opening.data.get("version")

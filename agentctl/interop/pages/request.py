@@ -277,7 +277,8 @@ def _build_decision(asked: ApprovalRecord, answer: PageAnswer) -> Ruling:
     if not isinstance(payload, dict):
         raise ValidationFailed(f"{answer.at}.payload must match the responseSchema: an object")
     seen = payload.get("argumentsHash", answer.arguments_hash)
-    note, edited = payload.get("note"), payload.get("editedArgs")
+    note = payload.get("note")
+    edited = payload.get("editedArgs")
     _check_members(answer.at, seen, note, edited)
 
     shown = asked["arguments_hash"] if seen is None else seen
@@ -287,7 +288,8 @@ def _build_decision(asked: ApprovalRecord, answer: PageAnswer) -> Ruling:
         if verb not in VERBS["outcome"]:
             raise ValidationFailed(f"{answer.at}.payload.outcome must be complete, fail or retry")
     else:
-        verb, value = "approve" if payload.get("approved") is True else "reject", edited
+        verb = "approve" if payload.get("approved") is True else "reject"
+        value = edited
         if not isinstance(payload.get("approved"), bool):
             raise ValidationFailed(f"{answer.at}.payload.approved must be true or false")
     return replace(build_ruling(asked, verb, value, note), arguments_hash=shown)

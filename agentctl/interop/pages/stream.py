@@ -225,7 +225,8 @@ class PageStream:
     def _change_step(self, part: PagePart, event: Event) -> Iterator[PageEvent]:
         """Yield the start or the end of a step; clients know steps by name, so one is open once."""
         yield from self._close_text(part)
-        name, starts = str(event.data.get("step_name")), event.kind is EventKind.STEP_STARTED
+        name = str(event.data.get("step_name"))
+        starts = event.kind is EventKind.STEP_STARTED
         if starts and name not in part.steps:
             part.steps.append(name)
             yield self._build_step(name, starts=True)

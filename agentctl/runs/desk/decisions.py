@@ -62,7 +62,8 @@ OUTCOME_QUESTION = (
 @unit
 def ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
     """Mark the calls that were executing, and ask about those that must not be repeated."""
-    at, asked = now(), list[ApprovalRow]()
+    at = now()
+    asked = list[ApprovalRow]()
     executing = [row for row in rows if row.execution == "executing"]
     for row in executing:
         if row.idempotent:
@@ -119,7 +120,8 @@ def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
 
     log = yield from load_log(run_id)
     assert log is not None
-    arguments, at = log.find_arguments(), now()
+    arguments = log.find_arguments()
+    at = now()
     asked = [
         build_row(
             log.spec,
@@ -298,7 +300,8 @@ async def rule(
 
     check_pending(row)
     _check_fields(row, ruling)
-    at, status = now(), _STATUSES[ruling.decision]
+    at = now()
+    status = _STATUSES[ruling.decision]
     change = DecisionChange(status=status, decided_at=at, decided_by=actor, note=ruling.note)
 
     match ruling.decision:

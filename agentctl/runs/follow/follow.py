@@ -234,7 +234,8 @@ class _Follower:
 
     async def _read_database(self) -> list[StreamEvent]:
         if self._read is None:
-            read, position = self._changes.stored.read, self._position
+            read = self._changes.stored.read
+            position = self._position
             answer = await self._retry(partial(read, self._database, self._run_id, position))
             part, self._is_fresh = answer
             self._read = part, deque(row for row in part.batches if row.last_seq > position)
@@ -251,7 +252,8 @@ class _Follower:
             built = await self._retry(partial(self._database.read, row, size="large"))
             return [event for event in built if event.seq > self._position]
 
-        found, size = list[StreamEvent](), 0
+        found = list[StreamEvent]()
+        size = 0
         while batches and size < PORTION_BYTES:
             batch = batches.popleft()
             decoded = self._changes.stored.decode(batch)

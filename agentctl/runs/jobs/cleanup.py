@@ -104,8 +104,10 @@ class ClockGuard:
 
     def observe(self) -> bool:
         """Read both clocks, every few seconds. Return True if the wall clock has jumped ahead."""
-        steady, self.present = self._steady(), self._wall()
-        offset, passed = self.present - steady, steady - self._seen
+        steady = self._steady()
+        self.present = self._wall()
+        offset = self.present - steady
+        passed = steady - self._seen
         self._seen = steady
         if offset - self._offset > JUMP or passed > HOLD:
             if self._before_jump is None:
@@ -196,7 +198,8 @@ async def delete_idle_sessions(
     Raises:
         Unavailable: a database does not answer, or the audit log cannot be written.
     """
-    clock, removed = asyncio.get_running_loop().time, 0
+    clock = asyncio.get_running_loop().time
+    removed = 0
     end = clock() + seconds
     async with aclosing(_choose_sessions(database, ages, moment)) as choices:
         async for choice in choices:
@@ -232,13 +235,15 @@ async def _choose_sessions(
 
 def _divide(rows: Sequence[IdleRow]) -> Iterator[list[str]]:
     """Yield the ids of the sessions that can be removed, in units."""
-    ids, runs = list[str](), 0
+    ids = list[str]()
+    runs = 0
     for row in rows:
         if not row.is_removable:
             continue
         if ids and (len(ids) == UNIT_SESSIONS or runs + row.run_count > UNIT_RUNS):
             yield ids
-            ids, runs = [], 0
+            ids = []
+            runs = 0
         ids.append(row.session_id)
         runs += row.run_count
     if ids:
@@ -261,7 +266,8 @@ async def delete_decided_approvals(
     """
     if not ages.table.approval_days:
         return 0
-    clock, removed = asyncio.get_running_loop().time, 0
+    clock = asyncio.get_running_loop().time
+    removed = 0
     end = clock() + seconds
     before = moment - ages.table.approval_days * DAY
     record = _Record("approvals", EXPIRE_APPROVALS, before)
@@ -353,7 +359,8 @@ CLEANUP_SHARE = 0.1
 EVENT_RETENTION = DAY
 """Time that the events of a run are kept after its end, in microseconds."""
 
-DELIVERED_DAYS, UNDELIVERED_DAYS = 7, 30
+DELIVERED_DAYS = 7
+UNDELIVERED_DAYS = 30
 """Ages of webhooks that were delivered, and of those that wait or are dead."""
 
 MAXIMUM_DELIVERIES = 100_000
@@ -441,7 +448,8 @@ async def _delete_older(
 
     A read first finds out whether there is anything to delete: it blocks no writer.
     """
-    clock, deleted = asyncio.get_running_loop().time, 0
+    clock = asyncio.get_running_loop().time
+    deleted = 0
     end = clock() + seconds
     if not await database.read(has_older, size="large"):
         return 0

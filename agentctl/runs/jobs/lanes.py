@@ -100,8 +100,10 @@ class Jobs:
         await self._tasks.cancel_all(CLOSE_SECONDS)
 
     async def _run_lane(self, lane: Lane, jobs: Sequence[Job]) -> None:
-        clock, woken = asyncio.get_running_loop().time, lane.woken or asyncio.Event()
-        due, pause = dict[str, float](), lane.seconds
+        clock = asyncio.get_running_loop().time
+        woken = lane.woken or asyncio.Event()
+        due = dict[str, float]()
+        pause = lane.seconds
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -128,7 +130,8 @@ class Jobs:
         """Run a job once; log a failure and return False."""
         assert job.run is not None
         clock = asyncio.get_running_loop().time
-        began, end = clock(), "failed"
+        began = clock()
+        end = "failed"
         try:
             await job.run()
             end = "completed"

@@ -197,7 +197,8 @@ def admit_run(
 
 
 def _build_session(submission: Submission, catalog: Catalog, is_full: bool) -> SessionRow:
-    spec, component = submission.spec, submission.component
+    spec = submission.spec
+    component = submission.component
     return sessions.build_session(
         spec.session_id,
         component.kind,
@@ -242,7 +243,8 @@ def _admit_plain_run(
 def _admit_run(
     submission: Submission, catalog: Catalog, worker_id: str, new: SessionRow, is_full: bool
 ) -> Steps[AdmittedRun]:
-    spec, component = submission.spec, submission.component
+    spec = submission.spec
+    component = submission.component
     if submission.idempotency is not None:
         # The key first: a repeat returns its run, even if that run keeps the session busy.
         yield from claim_key(spec.run_id, submission.idempotency)
@@ -305,7 +307,8 @@ def _bind_files(file_ids: Sequence[str], session: SessionRow) -> Steps[None]:
     Raises:
         NotFound: one is not, or was deleted meanwhile.
     """
-    rows, session_id = (yield from files.get_all(file_ids, EVERYONE)), session.session_id
+    rows = yield from files.get_all(file_ids, EVERYONE)
+    session_id = session.session_id
     # In one order: a transaction that binds some of them as well waits, and is no deadlock.
     for row in sorted(rows, key=attrgetter("file_id")):
         is_free = row.session_id is None and (yield from files.bind(row.file_id, session_id))

@@ -57,7 +57,8 @@ class Price(NamedTuple):
 
         The input tokens include those of the cache, the output tokens those of the thinking.
         """
-        cached, written = counters["cache_read_tokens"], counters["cache_write_tokens"]
+        cached = counters["cache_read_tokens"]
+        written = counters["cache_write_tokens"]
         plain = max(counters["input_tokens"] - cached - written, 0)
         dollars = (
             plain * self.input
@@ -131,10 +132,12 @@ def _read_listed(listed: Any) -> Price | None:
     if listed is None:
         return None
     found = listed.model_price
-    asked, answered = _read_base(found.input_mtok), _read_base(found.output_mtok)
+    asked = _read_base(found.input_mtok)
+    answered = _read_base(found.output_mtok)
     if asked is None or answered is None:
         return None
-    cached, written = _read_base(found.cache_read_mtok), _read_base(found.cache_write_mtok)
+    cached = _read_base(found.cache_read_mtok)
+    written = _read_base(found.cache_write_mtok)
     return Price(
         asked, answered, asked if cached is None else cached, asked if written is None else written
     )
@@ -240,7 +243,8 @@ class Budgets:
         Raises:
             ExecutionError: a budget is used up, or a price is not known.
         """
-        user_id, component = run.spec.user_id, run.component
+        user_id = run.spec.user_id
+        component = run.component
         budgets = self._find(component)
         if not budgets:
             return
@@ -268,7 +272,9 @@ class Budgets:
         Without a budget for its component all are 0.
         """
         metrics = run.transcript.metrics
-        cost, unpriced, tokens = 0, None, metrics["total_tokens"] or 0
+        cost = 0
+        unpriced = None
+        tokens = metrics["total_tokens"] or 0
         if not tokens or not self._find(run.component):
             return 0, 0, None
         if any(budget.cost is not None for budget in self.budgets):
@@ -288,7 +294,8 @@ class Budgets:
         tokens, cost, unpriced = await self.measure(run)
         if not tokens:
             return None
-        database, counters = run.database, encode_counters(run.transcript)
+        database = run.database
+        counters = encode_counters(run.transcript)
         await retry_while_unavailable(
             lambda: database.write(quotas.report(run.spec.run_id, tokens, cost, counters)),
             stopped=run.stop_requested,
@@ -363,7 +370,8 @@ class SharedRead:
     async def _read_after(self, earlier: asyncio.Task[Any] | None, read: Callable[[], Any]) -> Any:
         if earlier is not None:
             await asyncio.wait({earlier})
-        self._current, self._next = self._next, None
+        self._current = self._next
+        self._next = None
         try:
             return await read()
         finally:

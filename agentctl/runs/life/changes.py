@@ -38,7 +38,8 @@ POLL_SECONDS = 0.02
 QUERY_SECONDS = 0.75
 """Maximum time between two queries to a database without a heartbeat."""
 
-LEGS_SECONDS, LEGS_PAUSE_SECONDS = 0.5, 0.1
+LEGS_SECONDS = 0.5
+LEGS_PAUSE_SECONDS = 0.1
 """Maximum time between two checks for runs that any server may claim, for files, which notify of
 nothing; and the time after a notification in which others cause no check."""
 
@@ -81,7 +82,8 @@ class ChangeTracker:
     def has_changed(self) -> bool:
         """Return True if the database has changed since the last check."""
         version = self._version()
-        changed, self._seen = version != self._seen, version
+        changed = version != self._seen
+        self._seen = version
         return changed
 
     async def wait_for_change(self, timeout: float) -> bool:

@@ -43,7 +43,8 @@ QUEUE_SECONDS = 86_400
 PARALLEL_CLAIMS = 16
 """Maximum number of legs that a process claims at the same time."""
 
-LEGS_PER_READ, SPARE_LEGS = 100, 4
+LEGS_PER_READ = 100
+SPARE_LEGS = 4
 """Maximum number of legs of one read of what may be claimed; and the legs that the first read has
 more than there are free slots, as other processes claim them too."""
 
@@ -166,7 +167,8 @@ class LegClaims:
 
         The system database is asked only if a new heartbeat has shown that a run waits there.
         """
-        earlier, latest = self._seen, self._worker.heartbeat
+        earlier = self._seen
+        latest = self._worker.heartbeat
         self._seen = latest
         in_system = latest is not None and latest is not earlier and latest.has_waiting_runs
         for database in self._databases.get_open().values():
@@ -185,7 +187,8 @@ class LegClaims:
             if len(page) < limit:
                 self.waiting.pop(database.id, None)
                 return
-            last, limit = page[-1], LEGS_PER_READ
+            last = page[-1]
+            limit = LEGS_PER_READ
 
     async def _claim_some(self, database: Database, states: Sequence[RunState]) -> bool:
         """Claim runs; return True if more wait than this process has slots for."""
@@ -195,7 +198,8 @@ class LegClaims:
             count = min(self._host.free_slots, PARALLEL_CLAIMS)
             if count <= 0:
                 return True
-            some, todo = todo[:count], todo[count:]
+            some = todo[:count]
+            todo = todo[count:]
             await asyncio.gather(*(self.claim(database, state.run_id, state) for state in some))
         return False
 
@@ -290,7 +294,8 @@ class LegClaims:
 
 
 async def _cancel_queued(run: LiveRun) -> None:
-    ending, outbox = run.requested_end, run.database.outbox
+    ending = run.requested_end
+    outbox = run.database.outbox
     assert ending is not None
     cancel = cancel_run(outbox, run.run_id, ending.actor or "system", ending.reason)
     await retry_while_unavailable(lambda: run.database.write(cancel))

@@ -56,7 +56,8 @@ from agentctl.work.event_loop import Tasks, build_abandoned_outcome, retry_while
 CLOSE_SECONDS = 5.0
 """Maximum time that an engine waits for the final status of its runs, once it has ended them."""
 
-SEARCHES, SEARCH_SECONDS = 600, 1.0
+SEARCHES = 600
+SEARCH_SECONDS = 1.0
 """Number of searches for a row after a commit with an unknown outcome, and the pause between them.
 PostgreSQL ends the transaction of a lost connection after twice the statement timeout."""
 

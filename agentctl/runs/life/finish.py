@@ -265,7 +265,8 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
         raise AlreadyFinished
 
     run.lets_begin = finished.advanced
-    durable, may_wait = run.spec.durable, run.has_asked or run.leg is not None
+    durable = run.spec.durable
+    may_wait = run.has_asked or run.leg is not None
     if durable or may_wait or any(child.is_paused for child in run.children):
         yield from cancel_waiting_members(run.run_id, end.finished_at)
         yield from close_approvals(
@@ -302,7 +303,8 @@ def _keep_cancel(run: LiveRun, ending: Ending) -> Steps[Ending]:
 
 
 async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
-    at, holding = run.finished_at or now(), _encode_holding(run)
+    at = run.finished_at or now()
+    holding = _encode_holding(run)
     # What went on at the end of the run may have ended meanwhile.
     stopped_at = max(at, now()) if run.transcript.unstopped.had_work else at
     build = partial(
@@ -403,7 +405,9 @@ async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
     spec = run.component.spec
     assert isinstance(spec, Agent | Team)
     specs: list[RunSpec] = []
-    every, room, is_full = spec.summary.every_runs, run.transcript.room, run.transcript.is_full
+    every = spec.summary.every_runs
+    room = run.transcript.room
+    is_full = run.transcript.is_full
     if every or is_full:
         # A character has at most four bytes, and a token about three.
         maximum = min(MAXIMUM_INPUT, room // 2) if room else MAXIMUM_INPUT
@@ -434,7 +438,8 @@ async def plan_summary(
     if not turns:
         return None
     parts = [f"Summary so far:\n{last.text}"] if last.text else []
-    size, used = sum(map(len, parts)), turns[0]
+    size = sum(map(len, parts))
+    used = turns[0]
     for number, turn in enumerate(turns):
         text = _format_turn(turn.input, turn.content)
         size += len(text)

@@ -280,7 +280,8 @@ def claim_leg(
     if state is None or state.parent_run_id is not None:
         return None
     effects = yield from run_reads.has_leg_effects(run_id)
-    at, lets_begin = now(), False
+    at = now()
+    lets_begin = False
     new = build_new_version(state, version, at)
     if (yield from runs.claim_leg(run_id, worker_id, at, new)):
         if new.version_change is not None:
@@ -368,8 +369,10 @@ def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | N
 
 def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     """Return the specification and the start of a claimed leg."""
-    body, checkpoint = claimed.log.fold(), claimed.log.checkpoint
-    attempt, state = claimed.state.attempt, body["state"]
+    body = claimed.log.fold()
+    checkpoint = claimed.log.checkpoint
+    attempt = claimed.state.attempt
+    state = body["state"]
     last_event = claimed.last_event
     if checkpoint.kind != START:
         # The events of a run that recorded none are built from its row.
@@ -386,7 +389,8 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         if row.status != "pending" and row.kind != "outcome" and not is_version_question(row)
     ]
     change = claimed.new.version_change
-    transcript, leg = Transcript.from_json(body["transcript"]), None
+    transcript = Transcript.from_json(body["transcript"])
+    leg = None
     take_counters(transcript, claimed.counters)
     if state is not None:
         leg = Leg(state, [to_decision(row) for row in decided], change is not None)

@@ -98,7 +98,8 @@ class Members:
             return await self._wait(run, span, self._start(run, parent, call))
 
     async def _start(self, run: LiveRun, parent: LiveRun, call: CurrentCall) -> None:
-        journal, spec = parent.journal, run.spec
+        journal = parent.journal
+        spec = run.spec
         admit = partial(admit_child_run, spec)
         if journal is not None:
             step = journal.begin_member(call.id, call.name, run.component.id, spec.run_id)

@@ -86,7 +86,8 @@ def load_origin(run_id: str, visibility: Visibility) -> Steps[StoredOrigin | Non
     row = yield from run_reads.get(run_id, visibility)
     if row is None:
         return None
-    below, level = list[RunRow](), [run_id]
+    below = list[RunRow]()
+    level = [run_id]
     while level:
         children = yield from run_reads.list_children(level)
         level = []
@@ -181,7 +182,8 @@ def _find_last_step(messages: Sequence[Message], tools: Sequence[Message]) -> in
     All calls of each answer before it have ended.
     """
     states = {tool["tool_call_id"]: _find_state(tool) for tool in tools}
-    last, index = 0, 0
+    last = 0
+    index = 0
     while index < len(messages):
         message = messages[index]
         index += 1

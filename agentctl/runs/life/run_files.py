@@ -52,7 +52,9 @@ class RunItems:
     def __init__(
         self, database: Database, run: RunEnvironment, quotas: Quotas, *, is_shared: bool
     ) -> None:
-        self._database, self._run, self._quotas = database, run, quotas
+        self._database = database
+        self._run = run
+        self._quotas = quotas
         self._space = Space("", "shared") if is_shared else Space(run.spec.user_id or "")
 
     async def get(self, namespace: Namespace, key: str, *, refresh: bool) -> StoreItem | None:
@@ -227,8 +229,11 @@ class RunFiles:
         return path
 
     async def save(self, name: str, data: bytes) -> FileReference:
-        run, uploads, at = self._run, self._uploads, now()
-        spec, settings = run.spec, uploads.settings
+        run = self._run
+        uploads = self._uploads
+        at = now()
+        spec = run.spec
+        settings = uploads.settings
         check_file_name(name)
         uploads.check_size(len(data))
         async with uploads.receive(_split(data), name, "", spec.user_id or "") as received:
@@ -277,7 +282,8 @@ def _save(row: FileRow, attempt: int, settings: Files, quotas: Quotas) -> Steps[
         TooLarge: the files of the run would be too many, or too large together.
         QuotaExceeded: the user has stored too much, in the day or altogether.
     """
-    run_id, session_id = row.run_id, row.session_id
+    run_id = row.run_id
+    session_id = row.session_id
     assert run_id is not None
     assert session_id is not None
     state = yield from run_reads.lock_state(run_id)

@@ -440,7 +440,8 @@ def _format_begin(run: LiveRun) -> tuple[str, bytes]:
         version["version_change"] = orjson.loads(run.version_change)
     if run.attempt == 1:
         return event_rows.format_started(run.identity, run.spec.origin, at, version)
-    content, decisions = run.transcript.content, run.leg.decisions if run.leg else []
+    content = run.transcript.content
+    decisions = run.leg.decisions if run.leg else []
     return event_rows.format_continued(run.identity, run.attempt, content, decisions, at, version)
 
 

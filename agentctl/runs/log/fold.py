@@ -41,7 +41,8 @@ from agentctl.store.repositories import approvals, events, run_reads, steps
 from agentctl.store.repositories.approvals import Checkpoint
 from agentctl.store.repositories.steps import StepRow
 
-START, PAUSE = "start", "pause"
+START = "start"
+PAUSE = "pause"
 """The kinds of checkpoints: those of an admission, and those of a pause."""
 
 
@@ -146,13 +147,15 @@ def fold_steps(
             answer = orjson.loads(step.body or "{}")
             if "graph" in answer:
                 # It has the whole transcript and state, of all steps before it.
-                transcript, state = Transcript.from_json(answer["whole"]), answer["graph"]
+                transcript = Transcript.from_json(answer["whole"])
+                state = answer["graph"]
                 later = (each for each in new if each.seq >= answer["after"])
                 ended = [each for each in later if each.state in ENDED]
                 break
             present |= answer.get("begin", {})
             state = _add_answer(transcript, state, answer, ended)
-            ended, working = [], []
+            ended = []
+            working = []
         elif step.kind == "step":
             body = orjson.loads(step.body or "{}")
             present |= body.get("begin", {})
@@ -214,7 +217,8 @@ def _fold_workflow(
     """Add the finished steps of a workflow to its transcript, and return the state after them."""
     spans = transcript.spans
     for step in steps:
-        index, body = int((step.call_id or "").removeprefix(STEP_PREFIX)), _read_result(step)
+        index = int((step.call_id or "").removeprefix(STEP_PREFIX))
+        body = _read_result(step)
         span = spans.find_open(step.call_id or "")
         span = span or spans.start_step(index, step.name or "", step.started_at)
         run_id = body["run_id"]
@@ -287,14 +291,17 @@ def _close_calls(transcript: Transcript, state: dict[str, Any], ended: Sequence[
     files = {} if is_native else dict(state["conversation"].get("result_files", {}))
     arguments = {} if is_native else {call["id"]: call["arguments"] for call in state["calls"]}
     for step in sorted(ended, key=lambda step: step.ended_at or 0):
-        call_id, outcome = step.call_id or "", _read_result(step)
-        results[call_id], files[call_id] = outcome["text"], outcome.get("files")
+        call_id = step.call_id or ""
+        outcome = _read_result(step)
+        results[call_id] = outcome["text"]
+        files[call_id] = outcome.get("files")
         if not transcript.is_open(call_id):
             given = outcome.get("arguments") or arguments[call_id]
             transcript.open_call(call_id, step.name or "", given, step.started_at)
         if run_id := outcome.get("run_id"):
             transcript.spans.name_member(call_id, run_id)
-        text, failed = outcome["text"], outcome["failed"]
+        text = outcome["text"]
+        failed = outcome["failed"]
         transcript.close_call(call_id, text, error=failed, at=step.ended_at, files=files[call_id])
     if is_native:
         return
@@ -377,7 +384,8 @@ class EventFold:
             self._apply_member(event)
         if event.run_id != self._run.run_id:
             return
-        data, spans = event.data, self.transcript.spans
+        data = event.data
+        spans = self.transcript.spans
         self.component_name = data.get(f"{self._run.component_type}_name", self.component_name)
         match event.kind:
             case EventKind.CONTENT:
@@ -392,9 +400,12 @@ class EventFold:
 
     def _apply_tool(self, tool: dict[str, Any], at: int) -> None:
         # All keys first: an event without one of them is skipped as a whole.
-        call_id, name, has_failed = tool["tool_call_id"], tool["tool_name"], tool["tool_call_error"]
+        call_id = tool["tool_call_id"]
+        name = tool["tool_name"]
+        has_failed = tool["tool_call_error"]
         call = {"id": call_id, "name": name, "arguments": tool["tool_args"]}
-        transcript, entry = self.transcript, self._entries.setdefault(call_id, {})
+        transcript = self.transcript
+        entry = self._entries.setdefault(call_id, {})
         if not entry:
             transcript.tools.append(entry)
             transcript.spans.start_tool_call(call_id, name, at)
@@ -451,7 +462,8 @@ def _replay(
     root_id: str, apply: Callable[[Event], object], *, run_id: str = "", texts: bool = True
 ) -> Steps[None]:
     """Apply the stored events of a root run that name a run. Unreadable events are skipped."""
-    named, seq = run_id.encode(), -1
+    named = run_id.encode()
+    seq = -1
     while batches := (yield from events.list_after(root_id, seq)):
         for batch in batches:
             for event in decode_events(batch, texts=texts):
@@ -490,10 +502,12 @@ def read_stored_items(root_id: str) -> Steps[RunReader]:
 @unit
 def find_root_id(run: RunRow | RunState) -> Steps[str]:
     """Return the id of the topmost ancestor of a run, which may be the run itself."""
-    run_id, parent_id = run.run_id, run.parent_run_id
+    run_id = run.run_id
+    parent_id = run.parent_run_id
     while parent_id is not None:
         parent = yield from run_reads.get_state(parent_id)
         if parent is None:
             break
-        run_id, parent_id = parent.run_id, parent.parent_run_id
+        run_id = parent.run_id
+        parent_id = parent.parent_run_id
     return run_id

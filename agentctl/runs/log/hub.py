@@ -123,7 +123,8 @@ class StoredEvents:
         Raises:
             Unavailable: the database does not answer.
         """
-        key, requested = (database.id, run_id), asyncio.get_running_loop().time()
+        key = (database.id, run_id)
+        requested = asyncio.get_running_loop().time()
         while (found := self._find(key, position, requested)) is None:
             running = self._running.get(key)
             if running is None:
@@ -258,10 +259,12 @@ class _Run:
         added = [event for event in decode_events(row) if event.seq > self.position]
         size = sum(len(event.data) for event in added)
         self.kept.append(_Kept(row.last_seq, size, added))
-        self.position, self.size = row.last_seq, self.size + size
+        self.position = row.last_seq
+        self.size = self.size + size
         while self.size > KEPT_BYTES and len(self.kept) > 1:
             dropped = self.kept.popleft()
-            self.floor, self.size = dropped.last_seq, self.size - dropped.size
+            self.floor = dropped.last_seq
+            self.size = self.size - dropped.size
 
     def add_rows(self, rows: list[FollowedRow]) -> None:
         """Keep the events of the batches that a read has found after `position`."""
@@ -401,9 +404,12 @@ class _Reader:
 
     def _find_due(self) -> list[_Run]:
         """Return the runs to read now, first those that have waited longest; none if none must."""
-        now, must, may = self._clock(), False, list[_Run]()
+        now = self._clock()
+        must = False
+        may = list[_Run]()
         for run in self._runs.values():
-            age, version = now - run.read_at, run.version()
+            age = now - run.read_at
+            version = run.version()
             if version != run.seen or age >= POLL_SECONDS:
                 must = True
             elif age < JOINED_SECONDS:
@@ -441,7 +447,8 @@ class _Reader:
             if not is_complete:
                 run.read_at = float("-inf")
             elif first is None or is_settled(first.status):
-                run.settled_at, run.is_deleted = started, first is None
+                run.settled_at = started
+                run.is_deleted = first is None
             elif first.owner and started - run.requested_at > REQUEST_SECONDS:
                 run.requested_at = started
                 wanted[first.owner].append(run.run_id)

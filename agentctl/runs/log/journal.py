@@ -70,7 +70,8 @@ class RunJournal:
     async def add_answer(
         self, body: Mapping[str, Any], calls: Sequence[JournaledCall] = ()
     ) -> None:
-        body, at = {**body, **self._describe_begin()}, now()
+        body = {**body, **self._describe_begin()}
+        at = now()
         # All calls before it have ended, and some models use their ids again.
         self._begun.clear()
         answer = self._build_row("answer", None, "done", at, to_json(body))
@@ -81,7 +82,8 @@ class RunJournal:
         self._replaced = row
         self._begun.clear()
         row.body = to_json({**body, "after": self.next_step})
-        row.attempt, row.root_attempt = self._run.attempt, self._run.root_attempt
+        row.attempt = self._run.attempt
+        row.root_attempt = self._run.root_attempt
         row.ended_at = now()
         await self._keep([row])
 
@@ -134,7 +136,8 @@ class RunJournal:
             if row.kind == "member" and body["run_id"] == run_id:
                 if changes is not None:
                     row.body = to_json({**body, "session_state": asdict(changes)})
-                row.ended_at, row.root_attempt = now(), self._run.root_attempt
+                row.ended_at = now()
+                row.root_attempt = self._run.root_attempt
                 return steps.keep(self._run.run_id, self._run.attempt, [row])
         return None
 
@@ -155,7 +158,8 @@ class RunJournal:
         more: Mapping[str, Any] | None = None,
         approved: ApprovedEnd | None = None,
     ) -> None:
-        row, at = self._begun.get(call.call_id), now()
+        row = self._begun.get(call.call_id)
+        at = now()
         body = None
         if row is not None and (more is not None or row.kind == "member"):
             body = orjson.loads(row.body or "{}")
@@ -170,9 +174,12 @@ class RunJournal:
                 body["session_state"] = asdict(changes)
 
         stored = None if body is None else to_json(body)
-        run_id, attempt = self._run.run_id, self._run.attempt
+        run_id = self._run.run_id
+        attempt = self._run.attempt
         if row is not None and (row.state, row.attempt) == ("started", attempt):
-            row.state, row.ended_at, row.body = state, at, stored
+            row.state = state
+            row.ended_at = at
+            row.body = stored
             end = steps.end(row)
         else:
             # Its begin is stored elsewhere, or it has no effects.
@@ -180,7 +187,8 @@ class RunJournal:
                 stored = to_json({**body, "arguments": call.arguments})
             new = self._build_row(call.kind, call, state, at, stored)
             if row is not None:
-                new.seq, new.started_at = row.seq, row.started_at
+                new.seq = row.seq
+                new.started_at = row.started_at
             new.ended_at = at
             self._begun[call.call_id] = new
             end = steps.keep(run_id, attempt, [new])
@@ -202,7 +210,8 @@ class RunJournal:
     def _build_row(
         self, kind: str, call: JournaledCall | None, state: str, at: int, body: str | None
     ) -> StepRow:
-        run_id, seq = self._run.run_id, self.next_step
+        run_id = self._run.run_id
+        seq = self.next_step
         self.next_step += 1
         return StepRow(
             run_id=run_id,

@@ -43,7 +43,8 @@ def build_run_end(
         cancel_reason: replaces the recorded reason of a cancel; None keeps it.
         holding: JSON array of names of the work that continues; None for none or if not known.
     """
-    messages, model_metrics = transcript.messages, transcript.model_metrics
+    messages = transcript.messages
+    model_metrics = transcript.model_metrics
     return RunEnd(
         run_id=run.run_id,
         attempt=attempt,
@@ -116,7 +117,8 @@ def take_counters(transcript: Transcript, stored: Counters) -> None:
     """Add the use that a lost process has reported, beyond that of the transcript."""
     if stored.metrics is None:
         return
-    known, reported = _count_by_model(transcript), parse_stored(stored.model_metrics or "", dict)
+    known = _count_by_model(transcript)
+    reported = parse_stored(stored.model_metrics or "", dict)
     if reported is None:
         # Stored at a pause, by a version that stored no counters by model.
         known = {"": transcript.metrics}
@@ -128,7 +130,8 @@ def take_counters(transcript: Transcript, stored: Counters) -> None:
 
 
 def _count_by_model(transcript: Transcript) -> Mapping[str, Mapping[str, int | None]]:
-    metrics, first = transcript.metrics, transcript.spans.first_model
+    metrics = transcript.metrics
+    first = transcript.spans.first_model
     return transcript.model_metrics or {first or "": metrics}
 
 

@@ -129,7 +129,8 @@ class Stream:
         if not self.recorded or self._sealed:
             return
         if place is not None and place.is_open:
-            place.event, place.is_open = (name, data, piece), False
+            place.event = (name, data, piece)
+            place.is_open = False
             self._publish_places()
         elif self._places:
             self._places.append(EventPlace((name, data, piece), start))

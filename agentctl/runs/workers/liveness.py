@@ -328,7 +328,8 @@ class WorkerMonitor:
             return
         present = self._clock()
         self._observed_seconds += min(present - self._advanced_at, self._dead_after_seconds / 3)
-        self._advanced_at, self._version = present, version
+        self._advanced_at = present
+        self._version = version
 
     def _judge(self, row: WorkerRow, database_time: int | None) -> WorkerDeath | None:
         process = _identify(row)

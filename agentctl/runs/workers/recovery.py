@@ -143,9 +143,11 @@ def _group_by_depth(lost: list[RunRow]) -> list[list[RunRow]]:
     parents = {run.run_id: run.parent_run_id for run in lost}
     levels: defaultdict[int, list[RunRow]] = defaultdict(list)
     for run in lost:
-        depth, parent = 0, run.parent_run_id
+        depth = 0
+        parent = run.parent_run_id
         while parent is not None:
-            depth, parent = depth + 1, parents.get(parent)
+            depth = depth + 1
+            parent = parents.get(parent)
         levels[depth].append(run)
     return [levels[depth] for depth in sorted(levels, reverse=True)]
 
@@ -273,9 +275,11 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
 
     has_effects = bool((yield from run_reads.has_leg_effects(root_id)))
     rows = yield from approvals.list_of_root(root_id)
-    written, progress_at = checkpoint.attempt, 0
+    written = checkpoint.attempt
+    progress_at = 0
     if durable and (progress := (yield from steps.find_progress(root_id))) is not None:
-        written, progress_at = max(written, progress.attempt), progress.ended_at
+        written = max(written, progress.attempt)
+        progress_at = progress.ended_at
     # A question about a lost call costs two attempts: its pause, and the leg after it.
     questions = sum(row.kind == "outcome" and row.created_at > progress_at for row in rows)
     returns = root.attempt - written - 2 * questions
@@ -371,7 +375,8 @@ async def settle(database: Database) -> Settled:
 def _ask_about_calls(root_id: str) -> Steps[int]:
     """Ask about the approved calls of a paused run and of its members. Return their number."""
     yield from run_reads.lock_state(root_id)
-    at, asked = now(), list[ApprovalRow]()
+    at = now()
+    asked = list[ApprovalRow]()
     for row in (yield from approvals.list_of_root(root_id)):
         if row.kind == "outcome" and row.status == "approved":
             # A person wants the call of a durable run, which needed no approval, to be made again.

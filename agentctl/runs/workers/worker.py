@@ -141,7 +141,8 @@ class Worker:
                 if heartbeat is None:
                     self._register_again(loop, database)
                 else:
-                    self.heartbeat, self.beat_at = heartbeat, started
+                    self.heartbeat = heartbeat
+                    self.beat_at = started
             except errors.AgentctlError as error:
                 self._rate_limited.log("the heartbeat could not be written: %s", error.detail)
                 if isinstance(error, errors.DatabaseMoved):
@@ -159,7 +160,8 @@ class Worker:
         return True
 
     def _register_again(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
-        old, new = self.id, new_id()
+        old = self.id
+        new = new_id()
         lock = _acquire_lock(database, new)
         try:
             database.write_blocking(workers.register(self._build_row(new)))
@@ -167,7 +169,8 @@ class Worker:
             _remove_lock(lock)
             raise
         _remove_lock(self._lock)
-        self.id, self._lock = new, lock
+        self.id = new
+        self._lock = lock
         _log.warning("worker %s was declared dead; it continues as %s", old, new)
         self._report_lost(loop, old)
 
@@ -185,7 +188,8 @@ class Worker:
         """
         self._ended.set()
         await self._tasks.wait_until_empty(REGISTRATION_WAIT_SECONDS)
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is None:
             return
         await call_in_thread(thread.join)
@@ -247,7 +251,8 @@ class SweepLease:
     async def acquire(self) -> bool:
         """Take or extend the lease if it is free. Return True if this process has it."""
         self._monitor.observe(self._worker.heartbeat, self._worker.beat_at)
-        system, heartbeat = self._databases.system, self._worker.heartbeat
+        system = self._databases.system
+        heartbeat = self._worker.heartbeat
         sweeper = exited = None
         if not self.is_held:
             known = workers.get_sweeper(now())

@@ -108,7 +108,8 @@ class _Turns:
     ) -> None:
         context = conversation.context
         self._fitter = ContextFitter(runner, conversation)
-        self.messages, self._own = self._fitter.messages, self._fitter.own
+        self.messages = self._fitter.messages
+        self._own = self._fitter.own
         self._runner = runner
         self._output = output
         self._conversation = conversation
@@ -121,13 +122,15 @@ class _Turns:
         self._count = 0
         self._corrected = False
         self._journal = context.journal
-        self._mark, self._kept = TranscriptMark(), self._own
+        self._mark = TranscriptMark()
+        self._kept = self._own
         self._known: Mapping[str, Mapping[str, Any]] = {}
         self._announces = True
 
     async def take(self) -> None:
         """Take turns until the model answers without calls."""
-        runner, conversation = self._runner, self._conversation
+        runner = self._runner
+        conversation = self._conversation
         while self._count < runner.model_calls:
             if self._journal is not None and self._journal.is_parking:
                 raise Parked
@@ -207,7 +210,8 @@ class _Turns:
 
         The calls that it has begun, and that go on, are opened.
         """
-        conversation, known = self._conversation, self._known
+        conversation = self._conversation
+        known = self._known
         conversation.announces = self._announces
         texts = {
             call["id"]: conversation.repeat_result(call, known[call["id"]])
@@ -222,7 +226,8 @@ class _Turns:
 
     async def _add_to(self, journal: Journal, calls: Sequence[dict[str, Any]]) -> None:
         """Store the answer and the begin of its calls, or hand the run over before them."""
-        conversation, transcript = self._conversation, self._conversation.context.transcript
+        conversation = self._conversation
+        transcript = self._conversation.context.transcript
         new = [message for message in self.messages[self._kept :] if message["role"] != "tool"]
         kept = {**conversation.keep(), "context": self._fitter.keep()}
         if self._mark.messages:
@@ -235,14 +240,16 @@ class _Turns:
             "turns": self._count,
             "corrected": self._corrected,
         }
-        self._mark, self._kept = transcript.mark(), len(self.messages)
+        self._mark = transcript.mark()
+        self._kept = len(self.messages)
         is_parking = journal.is_parking
         await journal.add_answer(body, () if is_parking else conversation.list_effects(calls))
         if is_parking:
             raise Parked
 
     async def _call_model(self, tool_choice: str | None) -> ModelAnswer:
-        conversation, fitter = self._conversation, self._fitter
+        conversation = self._conversation
+        fitter = self._fitter
         await conversation.context.begin_model_call()
         calls = await fitter.begin_call(self._attempts.model)
 
@@ -265,11 +272,13 @@ class _Turns:
         waiting = self._conversation.restore(state["conversation"])
         self._fitter.restore(state["conversation"].get("context"))
         self._attempts.choose(state["model"])
-        self._count, self._corrected = state["turns"], state["corrected"]
+        self._count = state["turns"]
+        self._corrected = state["corrected"]
         for message in state["messages"]:
             self._call_ids |= {call["id"] for call in message.get("tool_calls", ())}
             self.messages.append(load_message(message, self._runner.models))
-        self._known, self._announces = state.get("known", {}), state.get("announces", True)
+        self._known = state.get("known", {})
+        self._announces = state.get("announces", True)
         self._mark = self._conversation.context.transcript.mark()
         self._kept = len(self.messages)
         return await self.perform_calls(state["calls"], state["results"], waiting)
@@ -301,7 +310,8 @@ class _Turns:
 
     async def _take_output(self) -> InvalidAnswer | None:
         """Validate a final answer if it has a schema. Return what the model can correct."""
-        conversation, output = self._conversation, self._output
+        conversation = self._conversation
+        output = self._output
         if output is None:
             return None
         try:

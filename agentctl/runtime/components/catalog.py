@@ -468,7 +468,8 @@ class Catalog:
         await self.mcp.close()
         self._runners.clear()
         await self.models.close()
-        hosted, self._hosted = self._hosted, {}
+        hosted = self._hosted
+        self._hosted = {}
         for opening in self._openings.values():
             opening.cancel()
         for agent, runner in hosted.items():

@@ -106,7 +106,8 @@ async def _store_facts(answer: str, memories: Memories, run_id: str) -> None:
 
 def _parse_changes(answer: str) -> dict[str, Any]:
     """Return the JSON object in an answer, which may be in a code block; empty if there is none."""
-    first, last = answer.find("{"), answer.rfind("}")
+    first = answer.find("{")
+    last = answer.rfind("}")
     try:
         changes = orjson.loads(answer[first : last + 1])
     except orjson.JSONDecodeError:
@@ -217,7 +218,8 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
     """
     steps = catalog.steps(workflow)
     output, first, run_id = _find_start(context, len(steps))
-    spans, journal = context.transcript.spans, context.journal
+    spans = context.transcript.spans
+    journal = context.journal
     for index, (name, worker) in enumerate(steps[first:], start=first):
         context.checkpoint()
         if journal is not None and journal.is_parking:
@@ -252,14 +254,18 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
 
 def _find_start(context: RunEnvironment, count: int) -> tuple[str, int, str | None]:
     """Return the input and the index of the first step of a leg, and the run of it that waits."""
-    output, first, run_id = context.spec.input, 0, None
+    output = context.spec.input
+    first = 0
+    run_id = None
     origin = context.spec.origin
     if origin is not None and origin.step_input is not None:
-        output, first = origin.step_input, origin.at
+        output = origin.step_input
+        first = origin.at
         context.transcript.replace_content(output)
     if context.leg is not None:
         state = context.leg.state
-        first, run_id = state["step"], state["run_id"]
+        first = state["step"]
+        run_id = state["run_id"]
         output = output if state["input"] is None else state["input"]
         if run_id is not None and first >= count:
             raise ExecutionError("VERSION_CHANGED")

@@ -140,7 +140,8 @@ def _build_prompt(
     """Return an input, and the index of the first message that it leaves to the next call."""
     parts = [f"Summary so far:\n{cut_turn(summary.text, maximum // 2)}"] if summary.text else []
     parts.append(f"User:\n{cut_turn(task, maximum // 4)}")
-    size, end = sum(map(len, parts)), summary.before
+    size = sum(map(len, parts))
+    end = summary.before
     for message in messages[summary.before :]:
         part = "\n\n".join(_list_texts(message, maximum // 4))
         size += len(part) + 2
@@ -249,7 +250,8 @@ class ContextFitter:
 
     def _take_over_summary(self, context: ContextMessages) -> None:
         """Go on with the summary of an earlier process, or of the run that this one repeats."""
-        transcript, compaction = self._conversation.context.transcript, self._compaction
+        transcript = self._conversation.context.transcript
+        compaction = self._compaction
         self._summary, last = find_summary(transcript.messages)
         self._recorded_summary = self._summary
         if not self._summary:
@@ -267,7 +269,8 @@ class ContextFitter:
             return
         calls.make_room()
         self._tried = end = calls.compaction.turns_before
-        before, task = StepSummary(self._summary, known), self.messages[current]["content"]
+        before = StepSummary(self._summary, known)
+        task = self.messages[current]["content"]
         model_id = self._runner.summary_model
         summary = await summarize_steps(model_id, before, task, self.messages[:end])
         if summary.before > known:
@@ -283,7 +286,8 @@ class ContextFitter:
         """Return the paragraph with the summary of the first steps; `""` for none."""
         if not self._summary:
             return ""
-        room, bound = calls.find_room(model), calls.compaction.maximum_bytes
+        room = calls.find_room(model)
+        bound = calls.compaction.maximum_bytes
         sizes = (int((room or 0) * BYTES_PER_TOKEN), bound, int(MAXIMUM_SUMMARY / SUMMARY_PART))
         maximum = int(min(size for size in sizes if size) * SUMMARY_PART)
         shown = self._summary.encode()[:maximum].decode(errors="ignore")
@@ -299,13 +303,15 @@ class ContextFitter:
             ExecutionError: CONTEXT_EXCEEDED: what cannot be left out is far too large.
         """
         self._fit(calls, model)
-        fitted, room = calls.fitted, calls.room
+        fitted = calls.fitted
+        room = calls.room
         if room is not None:
             transcript = self._conversation.context.transcript
             transcript.room = room
             transcript.is_full |= bool(fitted.omissions) or fitted.estimated_tokens > room * FULL
 
-        instructions, tools = self._conversation.instructions, self._runner.tools
+        instructions = self._conversation.instructions
+        tools = self._runner.tools
         if fitted.omissions:
             noted = self._describe(calls.context.current + 1, fitted, room)
             left_out = fitted.compaction.summarized_before or fitted.compaction.history_before
@@ -344,7 +350,8 @@ class ContextFitter:
 
     def restore(self, kept: Mapping[str, Any] | None) -> None:
         if kept is not None:  # A checkpoint of an earlier version has none.
-            self._compaction, self._recorded = Compaction(**kept["numbers"]), kept["recorded"]
+            self._compaction = Compaction(**kept["numbers"])
+            self._recorded = kept["recorded"]
             self._offer_reading()
 
     def _describe(self, start: int, fitted: FittedMessages, room: int | None) -> str:
@@ -353,7 +360,8 @@ class ContextFitter:
         Args:
             start: index of the first answer of the run.
         """
-        context, compaction = self._conversation.context, fitted.compaction
+        context = self._conversation.context
+        compaction = fitted.compaction
         parts = []
         if compaction.history_before:
             parts.append("The beginning of this conversation is left out.")
@@ -401,7 +409,8 @@ class _ReadResult(OwnAction):
     async def perform(
         self, arguments: Mapping[str, Any], conversation: Conversation
     ) -> CallOutcome:
-        number, offset = arguments.get("number"), arguments.get("offset", 0)
+        number = arguments.get("number")
+        offset = arguments.get("offset", 0)
         if type(number) is not int or type(offset) is not int or offset < 0:
             return CallOutcome("The arguments number and offset are numbers from 0", failed=True)
         page = self.fitter.read(number, offset)

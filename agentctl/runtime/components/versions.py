@@ -155,7 +155,8 @@ def describe_version(catalog: Catalog, component: Component) -> ComponentVersion
 
     None if its code is not usable.
     """
-    known, key = catalog.versions, component.key
+    known = catalog.versions
+    key = component.key
     if key not in known:
         try:
             configuration = dump_sorted(_Describer(catalog).describe(component))
@@ -202,7 +203,8 @@ class _Describer:
 
     def _describe_worker(self, component: Component) -> dict[str, Any]:
 
-        catalog, spec = self._catalog, component.worker
+        catalog = self._catalog
+        spec = component.worker
         if catalog.is_hosted(component):
             catalog.hosted_runner(component)  # its module is imported
             return {"code": read_code((component.agent.object, component.agent.deps))}
@@ -333,7 +335,8 @@ def build_session_data(catalog: Catalog, component: Component) -> dict[str, Any]
 
 def dump_session_data(catalog: Catalog, component: Component) -> str:
     """Return `build_session_data` as JSON text, built once in a process."""
-    known, place = catalog.session_data, (component.id, component.key)
+    known = catalog.session_data
+    place = (component.id, component.key)
     if place not in known:
         known[place] = orjson.dumps(build_session_data(catalog, component)).decode()
     return known[place]

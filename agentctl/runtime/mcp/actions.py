@@ -89,7 +89,8 @@ class McpAction:
     async def perform(
         self, arguments: Mapping[str, Any], conversation: Conversation
     ) -> CallOutcome:
-        name, context = self.tool.name, conversation.context
+        name = self.tool.name
+        context = conversation.context
         limit = min(self.server.spec.call_seconds, context.spec.tool_timeout)
         started = time.monotonic()
         end: CallEnd = "failed"
@@ -208,7 +209,8 @@ async def _list_parts(
     parts: list[str] = []
     files: list[FileReference] = []
     for part in result["content"]:
-        text, data = _describe_part(part), _find_data(part)
+        text = _describe_part(part)
+        data = _find_data(part)
         if data is not None and access is not None and len(files) < MAXIMUM_FILES:
             encoded, media_type, uri = data
             name = _name_file(tool, uri, media_type, len(files) + 1)
@@ -267,7 +269,8 @@ def _describe_part(part: Mapping[str, Any]) -> str:
         resource = part["resource"]
         if "text" in resource:
             return f"[resource {_show(resource['uri'])}]\n{resource['text']}"
-        size, media = _count_bytes(resource["blob"]), _show(resource.get("mimeType") or "data")
+        size = _count_bytes(resource["blob"])
+        media = _show(resource.get("mimeType") or "data")
         return f"[resource {_show(resource['uri'])}: {media}, {size} bytes, not shown]"
     return f"[{_show(kind)}, not shown]"
 

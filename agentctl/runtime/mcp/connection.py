@@ -84,7 +84,8 @@ class CallWatcher:
 
     def end(self) -> None:
         """End all calls: the connection is closed."""
-        calls, self._calls = self._calls, {}
+        calls = self._calls
+        self._calls = {}
         for call in calls.values():
             call.end()
 

@@ -210,7 +210,8 @@ class _AnsweredEvents(httpx2.AsyncByteStream):
         self._client = client
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        can_resume, end = False, b"\n"
+        can_resume = False
+        end = b"\n"
         try:
             async for chunk in self._stream:
                 can_resume = can_resume or _EVENT_ID.search(end + chunk) is not None

@@ -223,7 +223,8 @@ class _FirstClient(McpClient):
         if (traceparent := find_traceparent("mcp")) is not None:
             # Version 2 of the library does this itself.
             params.meta = types.RequestParams.Meta.model_validate({HEADER: traceparent})
-        request, limit = types.CallToolRequest(params=params), timedelta(seconds=seconds)
+        request = types.CallToolRequest(params=params)
+        limit = timedelta(seconds=seconds)
         try:
             return to_json(await self._send(request, types.CallToolResult, limit))
         except ProtocolError as error:

@@ -27,7 +27,8 @@ from agentctl.runtime.mcp.connection import Endpoint, HttpEndpoint, McpConnectio
 from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
 from agentctl.work.event_loop import retrieve_exception
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 60.0
 """Seconds before the first and before later attempts to connect again; each is twice as long."""
 
 STABLE_SECONDS = 10.0
@@ -124,7 +125,8 @@ class HostedServer(ABC):
         if reason != self.problem:
             suffix = f" ({detail})" if detail else ""
             _log.warning("mcp server %s is not available: %s%s", self.spec.id, reason, suffix)
-        self.problem, self.detail = reason, detail
+        self.problem = reason
+        self.detail = detail
 
     def note_tools(self, listed: ToolList) -> None:
         """Store a list of tools, and log its new problems."""
@@ -166,7 +168,8 @@ class SharedServer(HostedServer):
     async def close(self) -> None:
         self._closed = True
         self._attempted.set()
-        owner, self._owner = self._owner, None
+        owner = self._owner
+        self._owner = None
         if owner is not None:
             owner.cancel()
             await asyncio.wait({owner})
@@ -207,7 +210,8 @@ class SharedServer(HostedServer):
                 _log.exception("mcp server %s: unexpected failure", self.spec.id)
                 self.note_failure("an internal error")
             finally:
-                was_connected, self._connection = self._connection is not None, None
+                was_connected = self._connection is not None
+                self._connection = None
                 if was_connected and time.monotonic() - started >= STABLE_SECONDS:
                     pause = FIRST_PAUSE
                 if was_connected and pause == FIRST_PAUSE:

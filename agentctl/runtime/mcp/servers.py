@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 MESSAGE_FACTOR = 4
 """A message may be this many times as large as a result of a tool: JSON escapes characters."""
 
-_FIRST_VERSION, _SECOND_VERSION = (1, 24), (2, 3)
+_FIRST_VERSION = (1, 24)
+_SECOND_VERSION = (2, 3)
 """The oldest versions of the package `mcp`, of both of its major versions."""
 
 _log = logging.getLogger("agentctl.mcp")
@@ -85,7 +86,8 @@ class McpServers:
 
     async def close(self) -> None:
         """Close all connections and end all programs, in bounded time."""
-        hosted, self._hosted = self._hosted, {}
+        hosted = self._hosted
+        self._hosted = {}
         await asyncio.gather(*(server.close() for server in hosted.values()))
 
     async def build_actions(
@@ -225,7 +227,8 @@ async def probe_server(
         await connection.open()
         async with asyncio.timeout(CONNECT_SECONDS):
             listed = await build_tool_list(server, await connection.list_tools())
-        report["state"], report["server"] = "connected", connection.description
+        report["state"] = "connected"
+        report["server"] = connection.description
         report["tools"] = [tool.record() for tool in listed.tools]
         report["problems"] = list(listed.problems)
     except McpUnavailable as failure:

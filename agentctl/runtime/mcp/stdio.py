@@ -52,7 +52,8 @@ _EDGE_BYTES = 512
 """Bytes that are kept of both ends of a message that is too long, to find its id."""
 
 _STDERR_LINE_BYTES = 2_000
-_EXIT_POLL_SECONDS, _EXIT_POLLS = 0.01, 20
+_EXIT_POLL_SECONDS = 0.01
+_EXIT_POLLS = 20
 _WATCH_SECONDS = 1.0
 _MINIMUM_SECRET_LENGTH = 4
 
@@ -231,7 +232,8 @@ class _RunningProgram:
 
     async def _read_messages(self) -> None:
         assert self._process.stdout is not None
-        lines, noise = _OutputLines(self._program.message_bytes), _Noise()
+        lines = _OutputLines(self._program.message_bytes)
+        noise = _Noise()
         with self._incoming:
             while data := await self._process.stdout.read(_CHUNK_BYTES):
                 for line in lines.add(data):
@@ -329,7 +331,8 @@ class _RunningProgram:
     async def _read_log(self) -> None:
         """Read stderr, so that the program does not wait for it; write its lines to the log."""
         assert self._process.stderr is not None
-        lines, noise = _OutputLines(_STDERR_LINE_BYTES), _Noise()
+        lines = _OutputLines(_STDERR_LINE_BYTES)
+        noise = _Noise()
         while data := await self._process.stderr.read(_CHUNK_BYTES):
             for line in lines.add(data):
                 await noise.add()
@@ -362,7 +365,8 @@ class _Noise:
         """Count a line. Wait for the end of the second after `NOISE_LINES`."""
         now = time.monotonic()
         if now >= self._second_ends:
-            self.count, self._second_ends = 0, now + 1
+            self.count = 0
+            self._second_ends = now + 1
         self.count += 1
         if self.count > NOISE_LINES:
             await asyncio.sleep(self._second_ends - now)
@@ -445,5 +449,7 @@ class _OutputLines:
         else:
             limit = max(_EDGE_BYTES, min(self._limit, _STDERR_LINE_BYTES))
             line = _OutputLine(text[:limit], True, self._tail)
-        self._parts, self._size, self._tail = [], 0, b""
+        self._parts = []
+        self._size = 0
+        self._tail = b""
         return line

@@ -91,7 +91,8 @@ async def _tool(call: ModelCall) -> Answer:
         return
     tool = next((tool for tool in call.tools if tool["name"] in message), call.tools[0])
     schema: Mapping[str, Any] = tool["parameters"]
-    properties, number = schema.get("properties", {}), re.search(r"\d+", message)
+    properties = schema.get("properties", {})
+    number = re.search(r"\d+", message)
     values = {
         "string": message,
         **dict.fromkeys(("integer", "number"), int(number[0]) if number else 1),
@@ -216,7 +217,8 @@ class ModelConnections:
         return list(connected.values())
 
     async def close(self) -> None:
-        connections, self._open = self._open, {}
+        connections = self._open
+        self._open = {}
         for connection in connections.values():
             await connection.close()
 

@@ -275,7 +275,8 @@ class _ArrivingAnswer:
         while not self._deltas and not work.done():
             self._waiter = self._loop.create_future()
             await self._waiter
-        deltas, self._deltas = self._deltas, []
+        deltas = self._deltas
+        self._deltas = []
         return deltas
 
     def wake(self, work: object = None) -> None:
@@ -300,11 +301,13 @@ class _ArrivingAnswer:
         Args:
             work: the task of the call, which has ended.
         """
-        span, environment = self._span, self._environment
+        span = self._span
+        environment = self._environment
         if span is None or environment is None or environment.has_ended:
             return
         if (usage := self.usage) is not None:
-            span.input_tokens, span.output_tokens = usage["input_tokens"], usage["output_tokens"]
+            span.input_tokens = usage["input_tokens"]
+            span.output_tokens = usage["output_tokens"]
             span.answer = {"metrics": usage}
             environment.add_usage(usage, span.name)
         failed = not work.cancelled() and work.exception() is not None

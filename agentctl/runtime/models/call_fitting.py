@@ -185,11 +185,13 @@ class CallFitter:
             reading = "id"
         self._reading = reading
         self._bounds = bounds
-        self._refusals, self._refused = 0, ("", 0)
+        self._refusals = 0
+        self._refused = ("", 0)
 
     async def begin_call(self, models: Sequence[PreparedModel]) -> None:
         """Prepare the next call: measure new messages, and look up the windows that matter."""
-        self._refusals, self._refused = 0, ("", 0)
+        self._refusals = 0
+        self._refused = ("", 0)
         size = self.context.measure() + self._other_bytes
         for model in models:
             # No model has a smaller window, unless one is configured.
@@ -257,7 +259,8 @@ class CallFitter:
         The size of the window is not known then: half of the size may fit, in the end the message
         alone.
         """
-        self._refusals, self._refused = self._refusals + 1, (model.id, self.fitted.size)
+        self._refusals = self._refusals + 1
+        self._refused = (model.id, self.fitted.size)
         half = self.fitted.size // 2 if self._refusals < MAXIMUM_REFUSALS else 1
         for bound in (half, 1):
             compaction = self.compaction._replace(maximum_bytes=max(bound, 1))

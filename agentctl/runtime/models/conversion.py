@@ -80,7 +80,8 @@ def _join_results(results: list[ToolReturnPart]) -> list[ModelMessage]:
 
 
 def _convert(message: Mapping[str, Any]) -> ModelMessage:
-    created_at, content = message.get("created_at"), message["content"]
+    created_at = message.get("created_at")
+    content = message["content"]
     when = datetime.now(UTC) if created_at is None else datetime.fromtimestamp(created_at, tz=UTC)
     if message["role"] == "user":
         prompt = UserPromptPart(build_prompt(message), timestamp=when)

@@ -212,7 +212,8 @@ class LibraryConnection(ModelConnection):
             if isinstance(part, TextPart | ThinkingPart):
                 part.content = replace_unstorable(part.content)
         for part, call in zip(response.tool_calls, calls, strict=True):
-            part.tool_name, part.tool_call_id = call["name"], call["id"]
+            part.tool_name = call["name"]
+            part.tool_call_id = call["id"]
             part.args = call["arguments"]
         texts = [part.content for part in response.parts if isinstance(part, TextPart)]
         native = NativeMessage(self, response)
@@ -338,7 +339,8 @@ def connect_library(model: config.Model, key: str, run_bytes: int) -> LibraryCon
         built = build(model.model, key or _PLACEHOLDER_KEY, find_url(model), http)
         connection = _HttpConnection(built, http)
         connection.native_output = native_output
-    connection.secret, connection.takes = key, model.takes
+    connection.secret = key
+    connection.takes = model.takes
     connection.ignored_settings += PROVIDERS[model.provider].ignored_settings
     return connection
 
@@ -399,7 +401,8 @@ def _connect_bedrock(model: config.Model, key: str) -> LibraryConnection:
     from pydantic_ai.models.bedrock import BedrockConverseModel
     from pydantic_ai.providers.bedrock import BedrockProvider
 
-    base, options = Session(), dict[str, Any]()
+    base = Session()
+    options = dict[str, Any]()
     if not key and base.get_credentials() is None:
         _log.error("model %s: there are no AWS credentials, and api_key_env is not set", model.id)
         raise ExecutionError("MODEL_UNAVAILABLE", "The credentials of the model are not set")

@@ -99,7 +99,8 @@ class DetailPieces:
         key = len(self._fields) if index is None else f"{index} {detail.get('type')}"
         if len(self._fields) == MAXIMUM_DETAILS and key not in self._fields:
             raise UnreadableAnswer("it has too many details of thinking")
-        fields, texts = self._fields.setdefault(key, {}), self._texts.setdefault(key, {})
+        fields = self._fields.setdefault(key, {})
+        texts = self._texts.setdefault(key, {})
         for name, value in detail.items():
             if name in _DETAIL_TEXTS and isinstance(value, str):
                 texts.setdefault(name, []).append(value)
@@ -149,7 +150,8 @@ class OpenAIAnswer:
         try:
             for event in events:
                 if not self._has_begun:
-                    self._has_begun, event = True, event.removeprefix(_BYTE_ORDER_MARK)
+                    self._has_begun = True
+                    event = event.removeprefix(_BYTE_ORDER_MARK)
                 data = read_data(event)
                 if not data:
                     continue
@@ -177,7 +179,8 @@ class OpenAIAnswer:
         if chunk.get("error"):
             raise build_stream_failure(chunk["error"])
         if self.model is None:
-            self.model, self.id = read_name(chunk.get("model")), read_name(chunk.get("id"))
+            self.model = read_name(chunk.get("model"))
+            self.id = read_name(chunk.get("id"))
         usage = chunk.get("usage")
         if usage:
             self._sink.set_usage(read_usage(usage))
@@ -204,7 +207,8 @@ class OpenAIAnswer:
         if refusal := fields.get("refusal"):
             if not isinstance(refusal, str):
                 raise UnreadableAnswer("a refusal is not a text")
-            self._refused, self.finish_reason = True, "content_filter"
+            self._refused = True
+            self.finish_reason = "content_filter"
             return
         has_thinking = False
         for name in THINKING_FIELDS:
@@ -287,10 +291,12 @@ class OpenAIAnswer:
 
     def _add_call(self, piece: dict[str, Any]) -> None:
         function = piece.get("function") or {}
-        index, call_id = piece.get("index"), piece.get("id") or ""
+        index = piece.get("index")
+        call_id = piece.get("id") or ""
         if not isinstance(function, dict):
             raise UnreadableAnswer("a function is not an object")
-        name, arguments = function.get("name") or "", function.get("arguments")
+        name = function.get("name") or ""
+        arguments = function.get("arguments")
         if not (isinstance(name, str) and isinstance(call_id, str)):
             raise UnreadableAnswer("the name or the id of a tool call is not a text")
         if index is not None and type(index) is not int:

@@ -304,7 +304,8 @@ def _build_messages(
     if instructions:
         yield {"role": "system", "content": instructions}
     for message in messages:
-        role, content = message["role"], message["content"]
+        role = message["role"]
+        content = message["content"]
         if role == "tool":
             yield {"role": role, "tool_call_id": message["tool_call_id"], "content": content}
         elif role == "assistant":
@@ -322,7 +323,8 @@ def _build_messages(
 
 def _build_part(file: FileReference, mark: str) -> dict[str, Any]:
     """Build the part of a file, with `mark` in the place of its base64 form."""
-    kind, url = find_kind(file.media_type), f"data:{file.media_type};base64,{mark}"
+    kind = find_kind(file.media_type)
+    url = f"data:{file.media_type};base64,{mark}"
     if kind == "image":
         return {"type": "image_url", "image_url": {"url": url}}
     if kind == "pdf":
@@ -350,7 +352,8 @@ def _build_assistant_message(
         fields: the thinking by its field, `""` for tags in the text.
         extras: further data of the calls by their ids.
     """
-    content, calls = message["content"], message.get("tool_calls", ())
+    content = message["content"]
+    calls = message.get("tool_calls", ())
     if "" in fields:
         start, end = THINKING_TAGS
         content = f"{start}\n{fields['']}\n{end}\n\n{content}"

@@ -66,7 +66,8 @@ def limit_response(response: httpx2.Response, run_bytes: int) -> httpx2.Response
     """
     stream = cast(httpx2.AsyncByteStream, response.stream)
     encoding = response.headers.get("content-encoding", "").strip().lower()
-    refused, streamed = encoding not in {"", "identity"}, response.is_success
+    refused = encoding not in {"", "identity"}
+    streamed = response.is_success
     response.stream = _LimitedStream(stream, run_bytes, refused=refused, streamed=streamed)
     return response
 

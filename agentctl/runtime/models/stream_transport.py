@@ -90,7 +90,9 @@ class StreamTransport(httpx2.AsyncBaseTransport):
             httpx2.TransportError: the connection or the head of the response failed, or a
                 timeout of the request has passed.
         """
-        method, url, body = request.method, request.url, await request.aread()
+        method = request.method
+        url = request.url
+        body = await request.aread()
         head = encode_head(method, url, request.headers.raw)
         timeouts = request.extensions.get("timeout", {})
         return await self.send(find_origin(url), head + body, timeouts, has_body=method != "HEAD")
@@ -144,7 +146,8 @@ class StreamTransport(httpx2.AsyncBaseTransport):
 
         Agents call synchronous libraries in threads, which start further event loops.
         """
-        loop, idle = asyncio.get_running_loop(), self._idle.get(origin, [])
+        loop = asyncio.get_running_loop()
+        idle = self._idle.get(origin, [])
         # Loops in other threads may change the list meanwhile.
         for connection in reversed([*idle]):
             if connection.loop is loop:
@@ -307,7 +310,9 @@ class _Exchange:
             if self._error is not None:
                 raise self._error
             await self._wait()
-        body, self._body, self._body_bytes = self._body, [], 0
+        body = self._body
+        self._body = []
+        self._body_bytes = 0
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
@@ -449,7 +454,8 @@ class _Body(httpx2.AsyncByteStream):
             yield data
 
     async def aclose(self) -> None:
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             self._owner.release(connection)
 

@@ -72,7 +72,9 @@ class AdkRunner(LibraryRunner):
 
         A tool that ignores its cancellation keeps this call from returning; the engine limits that.
         """
-        root, leg, decided = self._app.root_agent, run.environment.leg, DecidedCalls(run)
+        root = self._app.root_agent
+        leg = run.environment.leg
+        decided = DecidedCalls(run)
         report = AdkReport(run, root.name, decided)
         plugins = [report, *self._app.plugins]
         runner = InMemoryRunner(app=self._app.model_copy(update={"plugins": plugins}))
@@ -118,7 +120,8 @@ class AdkRunner(LibraryRunner):
             calls = message.get("tool_calls", ())
             names |= {call["id"]: call["name"] for call in calls}
             if message["role"] == "tool":
-                call_id, result = message["tool_call_id"], {"result": message["content"]}
+                call_id = message["tool_call_id"]
+                result = {"result": message["content"]}
                 response = FunctionResponse(
                     id=call_id, name=names.get(call_id, "tool"), response=result
                 )
@@ -194,12 +197,14 @@ def _build_ask(call: FunctionCall) -> Ask:
     if call.name == CREDENTIAL:
         raise ExecutionError("INTERRUPTED")
     if call.name != CONFIRMATION:
-        question, schema = arguments.get("message"), arguments.get("response_schema")
+        question = arguments.get("message")
+        schema = arguments.get("response_schema")
         if isinstance(question, str) and call.name.startswith("adk_"):
             schema = schema if isinstance(schema, Mapping) else None
             return Ask("input", call.id, call.name, question=question, schema=schema)
         return Ask("external", call.id, call.name, arguments)
-    made, asked = arguments["originalFunctionCall"], arguments.get("toolConfirmation", {})
+    made = arguments["originalFunctionCall"]
+    asked = arguments.get("toolConfirmation", {})
     hint = asked.get("hint") or None
     question = None if hint is None or _OWN_HINT in hint else hint
     kind: ApprovalKind = "approval" if asked.get("payload") is None else "input"

@@ -35,7 +35,9 @@ class AgentPart:
     def __init__(
         self, run: HostedRun, key: str | None = None, shown: HostedRun | None = None
     ) -> None:
-        self.run, self.key, self.shown = run, key, shown
+        self.run = run
+        self.key = key
+        self.shown = shown
         self.is_branch = key is not None and bool(_split_key(key)[1])
         self.waiting: set[str] = set()
         self._span: Span | None = None
@@ -48,18 +50,21 @@ class AgentPart:
     def end_model_call(self, usage: Mapping[str, int]) -> None:
         if any(usage.values()):
             self.run.environment.add_usage(usage)
-        span, self._span = self._span, None
+        span = self._span
+        self._span = None
         if span is not None:
             span.end_call(usage)
 
     def fail_model_call(self) -> None:
-        span, self._span = self._span, None
+        span = self._span
+        self._span = None
         if span is not None:
             span.end("failed")
 
     def add_piece(self, content: Any) -> None:
         """Report the text and the thinking of a piece of an answer."""
-        text, thinking = read_text(content), read_text(content, is_thought=True)
+        text = read_text(content)
+        thinking = read_text(content, is_thought=True)
         if (text or thinking) and self._span is not None:
             self._span.mark_first_token()
         if thinking:
@@ -82,7 +87,8 @@ class AgentPart:
         self._is_answering = self._has_text = False
 
     def _begin_answer(self) -> None:
-        self._is_answering, self._has_text = True, False
+        self._is_answering = True
+        self._has_text = False
         for run in self._list_streamed():
             run.begin_answer()
 
@@ -149,16 +155,19 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         call = _current_call.get()
         if call is not None and above in (self._root, call[0]):
             above, call_id, arguments = call
-            shown, task = None, _read_task(arguments)
+            shown = None
+            task = _read_task(arguments)
         else:
-            call_id, task = None, read_text(callback_context.user_content)
+            call_id = None
+            task = read_text(callback_context.user_content)
             is_shown = above is self._root or above.shown is not None
             shown = self._root.run if is_shown else None
         started = self._members.start(key, agent.name, task, parent=above.key, call_id=call_id)
         self._parts[key] = AgentPart(started.run, key, shown)
 
     async def after_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
-        task, part = asyncio.current_task(), self._find(callback_context, agent.name)
+        task = asyncio.current_task()
+        part = self._find(callback_context, agent.name)
         # The library calls it for an agent that is cancelled or waits, too.
         if not self._is_waiting(part) and (task is None or not task.cancelling()):
             self._end_member(part)
@@ -263,7 +272,9 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
             # That of a member is that of the run, too.
             return known
         in_model = any(each in causes for each in self._model_errors)
-        failed, part, call_id = error, self._root, None
+        failed = error
+        part = self._root
+        call_id = None
         for each in self._tool_errors:
             if each[0] in causes and not in_model:
                 failed, part, call_id = each
@@ -278,7 +289,8 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         self._root.run.context.state.update(values)
         text = read_text(event.content)
         if text or event.output is not None:
-            self._answer, self._output = text, event.output
+            self._answer = text
+            self._output = event.output
         self._error_code = event.error_code
 
     async def _end_call(self, part: AgentPart, call_id: str, result: Any) -> None:

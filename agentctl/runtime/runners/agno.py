@@ -69,8 +69,11 @@ class AgnoRunner(AgnoBase):
 
         A tool that ignores its cancellation keeps this call from returning; the engine limits that.
         """
-        context, leg, target = run.context, run.environment.leg, await self._copy(run)
-        calls, given = DecidedCalls(run), build_options(target, run)
+        context = run.context
+        leg = run.environment.leg
+        target = await self._copy(run)
+        calls = DecidedCalls(run)
+        given = build_options(target, run)
         names = {
             "run_id": context.run_id,
             "session_id": context.session_id,
@@ -146,9 +149,11 @@ async def read_prompt(run: HostedRun, schema: InputSchema | None) -> tuple[Any, 
 
 def build_media(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loaded files of a message as arguments of a run and of a message of agno."""
-    names, media = {"image": "images", "audio": "audio"}, dict[str, list[Any]]()
+    names = {"image": "images", "audio": "audio"}
+    media = dict[str, list[Any]]()
     for file in message.get("files", ()):
-        reference, kind = file.reference, find_kind(file.reference.media_type)
+        reference = file.reference
+        kind = find_kind(file.reference.media_type)
         form = {"content": file.data, "mime_type": reference.media_type}
         if kind == "pdf":
             built: Any = File(**form, filename=reference.name)
@@ -200,9 +205,11 @@ def _pause(report: AgnoReport, output: Any, target: Any) -> None:
 
 def _to_agno_message(message: Mapping[str, Any]) -> Message:
     """Convert a neutral message of an earlier run."""
-    role, content = message["role"], message["content"]
+    role = message["role"]
+    content = message["content"]
     if role == "tool":
-        call_id, name = message["tool_call_id"], message["tool_name"]
+        call_id = message["tool_call_id"]
+        name = message["tool_name"]
         return Message(role=role, content=content, tool_call_id=call_id, tool_name=name)
     calls = [
         {

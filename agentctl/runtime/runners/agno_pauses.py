@@ -23,7 +23,8 @@ from agentctl.runtime.json_values import to_json_value
 from agentctl.runtime.pauses import Ask, Decided, Leg, to_text
 from agentctl.runtime.runners.library_runner import DecidedCalls
 
-_ASK_USER, _GET_INPUT = "ask_user", "get_user_input"
+_ASK_USER = "ask_user"
+_GET_INPUT = "get_user_input"
 
 _JSON_TYPES = {
     "str": "string",
@@ -37,7 +38,8 @@ _JSON_TYPES = {
 
 _MAXIMUM_BYTES = 2**31
 
-_OUTPUT, _CHOICES = "output", "choices"
+_OUTPUT = "output"
+_CHOICES = "choices"
 
 CallId = tuple[str, str]
 """The id of a run of agno, and that of its call."""
@@ -111,7 +113,8 @@ def is_waiting(tool: Any) -> bool:
 
 
 def _build_ask(call: AgnoCall, find_schema: Callable[[str, str], dict[str, Any] | None]) -> Ask:
-    tool, name = call.tool, call.tool.tool_name or ""
+    tool = call.tool
+    name = call.tool.tool_name or ""
     arguments = to_json_value(tool.tool_args or {}, _MAXIMUM_BYTES)
     policy: Any = "other" if tool.approval_type == "required" else "user"
     if tool.requires_confirmation:
@@ -204,7 +207,8 @@ def apply_decisions(output: Any, leg: Leg, calls: DecidedCalls) -> None:
         for run in walk_paused(output):
             for requirement in run.requirements or ():
                 # The library has other objects here, and reads those of members only.
-                tool, run_id = requirement.tool_execution, requirement.member_run_id or run.run_id
+                tool = requirement.tool_execution
+                run_id = requirement.member_run_id or run.run_id
                 is_same = (run_id, tool.tool_call_id) == call_id
                 if is_same and _apply(tool, decision) is not None:
                     requirement.external_execution_result = tool.result
@@ -213,7 +217,8 @@ def apply_decisions(output: Any, leg: Leg, calls: DecidedCalls) -> None:
 def _apply(tool: Any, decision: Decided) -> tuple[str, bool] | None:
     """Set a decision on a call; return its text and whether it failed if it is not to be made."""
     if decision.kind == "approval" and decision.is_approved and decision.execution is None:
-        tool.confirmed, tool.tool_args = True, dict(decision.arguments)
+        tool.confirmed = True
+        tool.tool_args = dict(decision.arguments)
         return None
     if decision.execution is not None:
         failed = decision.execution != "done"
@@ -241,7 +246,8 @@ def _apply(tool: Any, decision: Decided) -> tuple[str, bool] | None:
 def _set_result(tool: Any, text: str, *, failed: bool) -> tuple[str, bool]:
     tool.requires_confirmation = tool.requires_user_input = None
     tool.external_execution_required = tool.answered = True
-    tool.result, tool.tool_call_error = text, failed
+    tool.result = text
+    tool.tool_call_error = failed
     return text, failed
 
 
@@ -292,15 +298,18 @@ def _build_step_ask(requirement: Any, key: str) -> Ask | None:
     The result of a step is an argument that can be edited.
     """
     kind: ApprovalKind = "input"
-    arguments, question = {}, requirement.user_input_message
+    arguments = {}
+    question = requirement.user_input_message
     if requirement.requires_output_review:
         content = getattr(requirement.step_output, "content", None)
         arguments = to_json_value({_OUTPUT: content}, _MAXIMUM_BYTES)
         edited = {"type": "string"} if isinstance(content, str) else {}
-        kind, question = "approval", requirement.output_review_message
+        kind = "approval"
+        question = requirement.output_review_message
         schema = _build_object({_OUTPUT: edited}, [_OUTPUT])
     elif requirement.requires_confirmation:
-        kind, question = "approval", requirement.confirmation_message
+        kind = "approval"
+        question = requirement.confirmation_message
         schema = _build_object({}, [])
     elif requirement.requires_route_selection:
         items = {"enum": list(requirement.available_choices or ())}

@@ -133,7 +133,8 @@ class RunReport:
 
     def start_call(self, tool: Any) -> None:
         """Report the start of a call, unless the leg before this one has reported it."""
-        call_id, name = tool.tool_call_id or "", tool.tool_name or ""
+        call_id = tool.tool_call_id or ""
+        name = tool.tool_name or ""
         arguments = tool.tool_args or {}
         if name in _DELEGATIONS:
             self._delegated[call_id] = arguments
@@ -386,7 +387,8 @@ def _watch_models() -> None:
     """Let the calls of all models keep their exceptions; other contexts are not affected."""
     if hasattr(Model.aresponse_stream, "is_watched"):
         return
-    stream, response = Model.aresponse_stream, Model.aresponse
+    stream = Model.aresponse_stream
+    response = Model.aresponse
 
     @functools.wraps(stream)
     async def watched_stream(self: Model, *args: Any, **options: Any) -> AsyncIterator[Any]:
@@ -412,6 +414,7 @@ def _watch_models() -> None:
 
 
 def _keep(error: BaseException, options: dict[str, Any]) -> None:
-    kept, run = _failed.get(), options.get("run_response")
+    kept = _failed.get()
+    run = options.get("run_response")
     if kept is not None and run is not None:
         kept[run.run_id] = error

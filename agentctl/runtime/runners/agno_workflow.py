@@ -56,8 +56,10 @@ class AgnoWorkflowRunner(AgnoBase):
         workflow: Workflow = self._target.deep_copy(update={"db": InMemoryDb()})
         session = _build_session(workflow, run)
         _replace_storage(workflow, session)
-        given, calls = build_options(workflow, run), DecidedCalls(run)
-        stream, leg = {"stream": True, "stream_events": True}, run.environment.leg
+        given = build_options(workflow, run)
+        calls = DecidedCalls(run)
+        stream = {"stream": True, "stream_events": True}
+        leg = run.environment.leg
 
         with keep_failures() as failed:
             inputs = watch_inputs(walk_executors(workflow.steps))
@@ -225,7 +227,8 @@ class WorkflowReport:
                 # The library does not report the end of a step that failed and was left out.
                 span.end("failed")
                 del self._open[key]
-        environment, number = self.run.environment, self._number
+        environment = self.run.environment
+        number = self._number
         self._number += 1
         environment.emit(StepStarted(event.step_name or "", number))
         span = environment.transcript.spans.start_step(number, event.step_name or "")

@@ -113,7 +113,8 @@ def _is_marked(hint: Any) -> bool:
 def _renew_typed_dicts(annotation: Any) -> Any:
     """Replace the typed dictionaries of `typing` in a type by those of typing_extensions."""
     if is_typed_dict(annotation):
-        required, fields = annotation.__required_keys__, {}
+        required = annotation.__required_keys__
+        fields = {}
         for name, hint in get_type_hints(annotation, include_extras=True).items():
             fields[name] = _renew_typed_dicts(hint)
             if get_origin(hint) not in (Required, NotRequired):

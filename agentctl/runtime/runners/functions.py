@@ -156,7 +156,8 @@ class GeneratorRunner(_PythonRunner):
         A cancel is raised inside the generator. If the generator continues, the next report raises
         it again, and the generator is closed.
         """
-        replay, leg = Replay(run), run.environment.leg
+        replay = Replay(run)
+        leg = run.environment.leg
         events = () if leg is None else leg.state.get("output", ())
         output = ReplayedOutput(run.transcript.content, events)
         await replay.execute(self._iterate(run, replay, output), output.finish)

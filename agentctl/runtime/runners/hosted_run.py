@@ -196,7 +196,8 @@ class HostedRun:
             self.transcript.begin_answer()
         self.transcript.extend_answer(delta)
         if self._needs_separator:
-            self._needs_separator, delta = False, _SEPARATOR + delta
+            self._needs_separator = False
+            delta = _SEPARATOR + delta
         self.transcript.add_content(delta)
         self.environment.emit(Content(delta, origin or None))
 
@@ -262,7 +263,8 @@ class HostedRun:
             ExecutionError: also above `MAXIMUM_ARGUMENTS` or `MAXIMUM_CALLS`.
         """
         self.checkpoint()
-        call_id, name = replace_unstorable(str(call_id)), replace_unstorable(str(name))
+        call_id = replace_unstorable(str(call_id))
+        name = replace_unstorable(str(name))
         if len(arguments) > MAXIMUM_ARGUMENTS:
             raise ExecutionError("AGENT_FAILED", "A tool call has too many arguments")
         if len(self.transcript.tools) == MAXIMUM_CALLS:

@@ -102,7 +102,8 @@ class LangGraphRunner(LibraryRunner):
             problem = "store has no effect for a graph with its own store"
             raise UnusableObject(problem, "compile it without one, or remove the key store")
         self._store = "off" if graph.store is not None else options.store
-        build_context, schema = options.build_deps, graph.context_schema
+        build_context = options.build_deps
+        schema = graph.context_schema
         self._configurable = None
         if options.configurable:
             makes_context = build_context is None
@@ -128,7 +129,8 @@ class LangGraphRunner(LibraryRunner):
         On a cancel the graph is asked to take no further step, its model calls end at their next
         part, and the task is cancelled. Its tasks that ignore this are reported as unstopped work.
         """
-        control, model_calls = RunControl(), ModelCalls(run)
+        control = RunControl()
+        model_calls = ModelCalls(run)
         work = asyncio.create_task(self._drive(message, run, control, model_calls))
         try:
             await asyncio.wait({work})
@@ -163,8 +165,10 @@ class LangGraphRunner(LibraryRunner):
     async def _drive(  # noqa: C901
         self, message: str, run: HostedRun, control: RunControl, model_calls: ModelCalls
     ) -> None:
-        leg, decided = run.environment.leg, DecidedCalls(run)
-        approved, stored = decided.approved, None
+        leg = run.environment.leg
+        decided = DecidedCalls(run)
+        approved = decided.approved
+        stored = None
         saved = await self._open_thread(message, run)
         if leg is not None:
             # Before the calls are begun: nothing is called if the graph cannot take a decision.
@@ -243,7 +247,8 @@ class LangGraphRunner(LibraryRunner):
 
     async def _open_thread(self, message: str, run: HostedRun) -> _Thread:
         """Return the graph of the run with its thread: a new one, or the one of the pause."""
-        context, leg = run.context, run.environment.leg
+        context = run.context
+        leg = run.environment.leg
         given, new, configured = await self._read_input(message, run)
         configurable: dict[str, Any] = {**configured, "run_context": context}
         # Tracers of LangChain look for the session there.
@@ -316,7 +321,8 @@ class LangGraphRunner(LibraryRunner):
         A run without a message has the JSON text of its object as its message: that is no message
         of a person.
         """
-        schema, spec = self._schema, run.environment.spec
+        schema = self._schema
+        spec = run.environment.spec
         given = (await schema.read(spec)) or {}
         # A message that is the text of an object was checked only if an object is required.
         value = find_object(message) if schema.is_required else None
@@ -338,7 +344,8 @@ class LangGraphRunner(LibraryRunner):
         Args:
             unfinished: ids of the approved calls without an end: they may wait in the middle.
         """
-        leg, schemas = run.environment.leg, dict(read_tool_schemas(self._graph))
+        leg = run.environment.leg
+        schemas = dict(read_tool_schemas(self._graph))
         idempotent = {tool.name for tool in list_tools(self._graph) if is_idempotent(tool)}
         known = {decision.tool_call_id for decision in leg.decisions} if leg is not None else ()
         interrupts = [

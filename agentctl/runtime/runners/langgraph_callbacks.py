@@ -61,7 +61,8 @@ class _Call:
             span = run.start_model_call(self._model, self._started_at)
             for report in self._reports:
                 report(run, span)
-            self._run, self._span = run, span
+            self._run = run
+            self._span = span
 
     def mark_first_token(self) -> None:
         if not self._has_token:
@@ -273,7 +274,8 @@ class ApprovedCalls(BaseCallbackHandler):  # type: ignore[misc]
         self._approved = approved
 
     def on_tool_start(self, serialized: Any, input_str: str, **more: Any) -> None:
-        decision, inputs = self._approved.get(more.get("tool_call_id") or ""), more.get("inputs")
+        decision = self._approved.get(more.get("tool_call_id") or "")
+        inputs = more.get("inputs")
         if decision is None or not isinstance(inputs, Mapping):
             return
         # Arguments that the graph injects are not part of the inputs.
@@ -313,9 +315,11 @@ def publish_progress(run: HostedRun, data: Any, name: str = "") -> None:
     Args:
         name: precedes the text.
     """
-    text, fraction = data, None
+    text = data
+    fraction = None
     if isinstance(data, Mapping) and {"text", "fraction"} & data.keys():
-        text, fraction = data.get("text"), data.get("fraction")
+        text = data.get("text")
+        fraction = data.get("fraction")
     if (
         isinstance(fraction, bool)
         or not isinstance(fraction, int | float)

@@ -54,7 +54,8 @@ class Configurable:
         except Exception as error:
             problem = "configurable needs a graph whose context_schema has a JSON Schema"
             raise UnusableObject(problem, "a context_schema is a dataclass, for example") from error
-        fields, required = schema.get("properties") or {}, schema.get("required") or ()
+        fields = schema.get("properties") or {}
+        required = schema.get("required") or ()
         for name in names:
             if name not in fields or name.startswith(_RESERVED):
                 problem = f"configurable names {name}, which a request cannot set"

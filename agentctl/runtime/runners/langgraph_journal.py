@@ -115,7 +115,9 @@ class RunSaver(InMemorySaver):  # type: ignore[misc]
             del self.blobs[key]
 
     def _dump(self) -> dict[str, Any]:
-        checkpoints, writes, blobs = [], [], []
+        checkpoints = []
+        writes = []
+        blobs = []
         for space, stored in self.storage[THREAD].items():
             if not stored:
                 continue
@@ -218,7 +220,8 @@ class GraphJournal:
         if len(orjson.dumps(body)) > _STATE_FACTOR * self._run.environment.limits.run_bytes:
             raise ExecutionError("STATE_REJECTED", "The state of the graph is too large")
         await self._journal.replace_answer(body)
-        self._known, self._numbers = {**self._decided}, Counter()
+        self._known = {**self._decided}
+        self._numbers = Counter()
         if self._journal.is_parking:
             self._control.request_drain("the run is handed over")
 
@@ -319,7 +322,8 @@ class GraphJournal:
         if (returned := known.get("returned")) is not None:
             kind, data = returned
             return self._serializer.loads_typed((kind, base64.b64decode(data)))
-        text, failed = known["text"], known["failed"]
+        text = known["text"]
+        failed = known["failed"]
         if tool_call_id is not None:
             status = "error" if failed else "success"
             return ToolMessage(text, tool_call_id=tool_call_id, name=call.name, status=status)
@@ -354,7 +358,8 @@ def _list_approved_results(leg: Leg | None) -> dict[str, dict[str, Any]]:
     for call_id in () if leg is None else leg.state.get("approved", ()):
         decision = leg.find(call_id, "approval") if leg is not None else None
         if decision is not None and decision.execution in ENDED:
-            text, failed = to_text(decision.result), decision.execution == "failed"
+            text = to_text(decision.result)
+            failed = decision.execution == "failed"
             results[call_id] = {"text": text, "failed": failed}
     return results
 
@@ -375,7 +380,8 @@ class DurableSaver(RunSaver):
 @contextmanager
 def _inside(call: JournaledCall) -> Iterator[None]:
     """Make the calls of tools inside of one a part of it."""
-    journal, present = _current.set(None), current_call.set(CurrentCall(call.call_id, call.name))
+    journal = _current.set(None)
+    present = current_call.set(CurrentCall(call.call_id, call.name))
     try:
         yield
     finally:

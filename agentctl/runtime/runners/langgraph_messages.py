@@ -98,9 +98,12 @@ def read_usage(message: Any) -> dict[str, int] | None:
     raw = message.response_metadata.get("token_usage")
     if not isinstance(raw, Mapping) or not isinstance(raw.get("prompt_tokens"), int):
         return None
-    prompt, answer = raw["prompt_tokens"], raw.get("completion_tokens") or 0
-    before, after = raw.get("prompt_tokens_details"), raw.get("completion_tokens_details")
-    before, after = before or {}, after or {}
+    prompt = raw["prompt_tokens"]
+    answer = raw.get("completion_tokens") or 0
+    before = raw.get("prompt_tokens_details")
+    after = raw.get("completion_tokens_details")
+    before = before or {}
+    after = after or {}
     usage = {
         "input_tokens": prompt,
         "output_tokens": answer,
@@ -120,8 +123,10 @@ def read_usage(message: Any) -> dict[str, int] | None:
 
 def extract_usage(usage: Mapping[str, Any]) -> dict[str, int]:
     """Return the nine counters of the `usage_metadata` of a message."""
-    prompt, answer = usage.get("input_token_details", {}), usage.get("output_token_details", {})
-    audio_in, audio_out = prompt.get("audio") or 0, answer.get("audio") or 0
+    prompt = usage.get("input_token_details", {})
+    answer = usage.get("output_token_details", {})
+    audio_in = prompt.get("audio") or 0
+    audio_out = answer.get("audio") or 0
     return {
         "input_tokens": usage["input_tokens"],
         "output_tokens": usage["output_tokens"],

@@ -127,9 +127,11 @@ def read_interrupt(
             return OpenInterrupt(interrupt.id, asks, is_list=True)
         if ask := _read_call(value, interrupt.response_schema):
             return OpenInterrupt(interrupt.id, [ask])
-    key, number = interrupt.id, 1
+    key = interrupt.id
+    number = 1
     while key in known:
-        key, number = f"{interrupt.id}:{number + 1}", number + 1
+        key = f"{interrupt.id}:{number + 1}"
+        number = number + 1
     schema = interrupt.response_schema
     ask = GraphAsk(
         key,
@@ -145,14 +147,17 @@ def _read_batch(
     calls: Sequence[Mapping[str, Any]],
     schemas: Mapping[str, dict[str, Any]],
 ) -> list[GraphAsk] | None:
-    requests, reviews = value.get("action_requests"), value.get("review_configs")
+    requests = value.get("action_requests")
+    reviews = value.get("review_configs")
     if not (isinstance(requests, list) and isinstance(reviews, list) and requests):
         return None
     if len(requests) != len(reviews):
         return None
-    left, asks = list(calls), []
+    left = list(calls)
+    asks = []
     for request, review in zip(requests, reviews, strict=True):
-        name, arguments = request.get("name"), request.get("args")
+        name = request.get("name")
+        arguments = request.get("args")
         matching = (c for c in left if (c["name"], c["args"]) == (name, arguments))
         call = next(matching, None)
         if call is None:

@@ -88,7 +88,9 @@ class GraphReport:
 
     async def add(self, part: Mapping[str, Any]) -> None:
         """Report one part of the stream."""
-        kind, names, data = part["type"], tuple(part["ns"]), part["data"]
+        kind = part["type"]
+        names = tuple(part["ns"])
+        data = part["data"]
         if kind == "messages":
             self._add_message(names, *data)
         elif kind == "updates":
@@ -108,7 +110,8 @@ class GraphReport:
 
     def take_ended(self) -> list[tuple[str, str, bool]]:
         """Return the approved calls that have ended since the last time; see `GraphFacts`."""
-        ended, self._facts.ended = self._facts.ended, []
+        ended = self._facts.ended
+        self._facts.ended = []
         return ended
 
     def classify(self, error: Exception) -> Exception:

@@ -125,7 +125,8 @@ class GraphSpace:
 
     def add_state(self, state: Any) -> None:
         """Report the new messages of a state. The first state of a graph is its input."""
-        is_input, self._has_input = not self._has_input, True
+        is_input = not self._has_input
+        self._has_input = True
         self.state = state
         for index, message in enumerate(read_messages(state)):
             key = message.id or f"{self.key}#{index}"
@@ -155,7 +156,8 @@ class GraphSpace:
 
     def _keep(self, key: str, message: Any) -> None:
         """Keep a message, in the order in which the messages appear."""
-        kept, member = self._kept.get(key), self._facts.members.get(key)
+        kept = self._kept.get(key)
+        member = self._facts.members.get(key)
         entry = self._build_entry(message, kept["created_at"] if kept else now_in_seconds())
         if entry is None:
             return
@@ -190,7 +192,8 @@ class GraphSpace:
 
     def end_tool(self, message: ToolMessage) -> None:
         """Report the result of an open call."""
-        call_id, failed = message.tool_call_id, message.status == "error"
+        call_id = message.tool_call_id
+        failed = message.status == "error"
         if not self.run.transcript.is_open(call_id):
             return
         text = read_text(message)
@@ -211,7 +214,8 @@ class GraphSpace:
             self.run.end_call(call_id, NO_RESULT, failed=False)
         if find_messages(self.state) is not None:
             self.run.replace_answers(self._list_answers())
-        state, name = self.state, "structured_response"
+        state = self.state
+        name = "structured_response"
         result = state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
         if result is None and not self.key:
             result = await self._read_results()
@@ -226,14 +230,16 @@ class GraphSpace:
         Of a graph with messages, a value without a JSON form is left out, or one that is too large:
         the messages are its main result.
         """
-        state, names = self.state, self._facts.outputs
+        state = self.state
+        names = self._facts.outputs
         is_mapping = isinstance(state, Mapping)
         if names is None:
             names = [*state] if is_mapping else []
         if find_messages(state) is None:
             return {name: state[name] for name in names if name in state} if is_mapping else state
 
-        values, size = {}, 0
+        values = {}
+        size = 0
         for name in names:
             value = state.get(name) if is_mapping else getattr(state, name, None)
             if name == "messages" or value is None:
@@ -312,7 +318,8 @@ class _AnswerStream:
             self._end(self._live)
         if self._live is None:
             self._live = answer
-        text, thinking = read_text(piece), read_thinking(piece)
+        text = read_text(piece)
+        thinking = read_thinking(piece)
         if answer == self._live:
             self._publish(answer, text, thinking, origin)
         else:
@@ -339,7 +346,8 @@ class _AnswerStream:
                 continue
             if following not in self._ended:
                 self._live = following
-            texts, thinking = "".join(pieces.texts), "".join(pieces.thinking)
+            texts = "".join(pieces.texts)
+            thinking = "".join(pieces.thinking)
             self._publish(following, texts, thinking, pieces.origin)
 
     def _publish(self, answer: str, text: str, thinking: str, origin: Mapping[str, str]) -> None:

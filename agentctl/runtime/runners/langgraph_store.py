@@ -88,7 +88,8 @@ class RunStore(BaseStore):  # type: ignore[misc]
                 available.
             CancelledError: the run was cancelled, and an operation writes.
         """
-        results, puts = list[Result](), dict[tuple[Namespace, str], ItemPut]()
+        results = list[Result]()
+        puts = dict[tuple[Namespace, str], ItemPut]()
         for op in ops:
             if isinstance(op, PutOp):
                 put = _build_put(op)

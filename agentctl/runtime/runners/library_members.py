@@ -144,7 +144,9 @@ class LibraryMembers:
     async def restore(self, stored: Iterable[Mapping[str, Any]]) -> None:
         """Go on with the members of a pause. One that was ended meanwhile is left out."""
         for entry in stored:
-            name, kind, parent = entry["name"], entry["kind"], entry["parent"]
+            name = entry["name"]
+            kind = entry["kind"]
+            parent = entry["parent"]
             above = self._find_run(parent).environment
             environment = await above.continue_reported(kind, name, entry["run_id"])
             if environment is not None:

@@ -88,7 +88,8 @@ class OwnerTask:
 
     async def close(self) -> None:
         """Exit the context manager if it was entered, and wait at most `CLOSE_SECONDS`."""
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if task is None:
             return
         self._closing.set()
@@ -209,7 +210,8 @@ def to_public_failure(
         call_id: the open call whose tool has raised the exception; None for none.
         in_model: True if the exception ended a call of a model.
     """
-    run_id, name = run.context.run_id, run.transcript.open_calls.get(call_id or "")
+    run_id = run.context.run_id
+    name = run.transcript.open_calls.get(call_id or "")
     if call_id is not None and name is not None:
         _log.warning("run %s: the tool %s failed", run_id, name, exc_info=error)
         run.environment.keep_cause(error, name)

@@ -100,7 +100,8 @@ def _build_factory_runner(factory: Any, options: RunnerOptions) -> Runner:
     try:
         target = factory()
     except (Exception, SystemExit) as error:
-        problem, module = "the function failed", factory.__module__ or ""
+        problem = "the function failed"
+        module = factory.__module__ or ""
         raise build_failure(problem, module, error, options.folder) from error
     if inspect.isawaitable(target) or hasattr(target, "__aenter__"):
         try:
@@ -159,7 +160,8 @@ class _FactoryRunner(LibraryRunner):
     @asynccontextmanager
     async def _open(self, runner: Runner) -> AsyncIterator[None]:
         await runner.open()
-        self.made, self.input_schema = runner, runner.input_schema
+        self.made = runner
+        self.input_schema = runner.input_schema
         try:
             yield
         finally:
@@ -255,13 +257,15 @@ def load_runner(
     Raises:
         InvalidConfiguration: the object is not usable; one line with the owner and the reference.
     """
-    used, hint = f"deps {deps!r}", "deps is a function that is called with the RunContext"
+    used = f"deps {deps!r}"
+    hint = "deps is a function that is called with the RunContext"
     try:
         build_deps: Any = load_object(deps, folder) if deps else None
         if deps and not callable(build_deps):
             raise UnusableObject(f"it is {_describe(build_deps)}, not a function")
         kinds = "; or ".join(kind.description for kind in KINDS)
-        used, hint = f"object {reference!r}", f"an object is {kinds}; {_OTHER_LIBRARIES}"
+        used = f"object {reference!r}"
+        hint = f"an object is {kinds}; {_OTHER_LIBRARIES}"
         target = load_object(reference, folder)
         options = RunnerOptions(build_deps, approve or {}, durable, folder, store, configurable)
         return build_runner(target, options)

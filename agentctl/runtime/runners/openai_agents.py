@@ -73,7 +73,9 @@ class OpenAIAgentsRunner(LibraryRunner):
         A tool that ignores its cancellation keeps this call from returning; the engine limits that.
         """
         context = await run.build_deps(self._build_deps)
-        decided, parts, leg = DecidedCalls(run), RunParts(run), run.environment.leg
+        decided = DecidedCalls(run)
+        parts = RunParts(run)
+        leg = run.environment.leg
         prompt = [*_to_items([await run.load_prompt(message)])]
         start: list[Any] | RunState[Any]
         if leg is None:
@@ -151,7 +153,8 @@ def _parse_items(text: str) -> list[dict[str, Any]]:
 def _to_items(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the items of neutral messages."""
     for message in complete_history(messages):
-        content, calls = message["content"], message.get("tool_calls", ())
+        content = message["content"]
+        calls = message.get("tool_calls", ())
         if message["role"] == "tool":
             call_id = message["tool_call_id"]
             yield {"type": "function_call_output", "call_id": call_id, "output": content}

@@ -65,7 +65,8 @@ class Part:
             self._span.mark_first_token()
 
     def end_model_call(self, usage: Mapping[str, int]) -> None:
-        span, self._span = self._span, None
+        span = self._span
+        self._span = None
         self._end_known_call()
         if span is not None:
             span.end_call(usage)
@@ -102,7 +103,8 @@ class RunParts:
 
     async def restore(self, stored: Mapping[str, Any]) -> None:
         """Go on with the parts of a pause."""
-        self._handoffs, self._counted = stored["number"], Counter(stored["counted"])
+        self._handoffs = stored["number"]
+        self._counted = Counter(stored["counted"])
         await self._members.restore(stored["members"])
         for member in self._members.list_open():
             part = self._add(member)
@@ -133,7 +135,8 @@ class RunParts:
 
     def hand_off(self, name: str, call_id: str, result: str) -> None:
         """Start the member that goes on, then end the call and the member that has made it."""
-        before, task = self.current, self.root.run.environment.spec.input
+        before = self.current
+        task = self.root.run.environment.spec.input
         call = call_id if before is self.root else None
         self._handoffs += 1
         key = f"{_HANDOFF}{self._handoffs}"
@@ -187,7 +190,8 @@ class RunParts:
 
 def read_usage(usage: Usage) -> dict[str, int]:
     """Return the counters of a model call or of a run."""
-    given, made = usage.input_tokens_details, usage.output_tokens_details
+    given = usage.input_tokens_details
+    made = usage.output_tokens_details
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,

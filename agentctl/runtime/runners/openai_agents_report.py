@@ -187,7 +187,8 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
 
     def _add_call(self, item: Any) -> None:
         raw = item.raw_item
-        kind, part = _read(raw, "type"), self.parts.current
+        kind = _read(raw, "type")
+        part = self.parts.current
         call_id = _read(raw, "call_id") or _read(raw, "id") or ""
         name = item.tool_name if item.type == "tool_call_item" else _read(raw, "name")
         arguments = read_arguments(raw)
@@ -196,7 +197,8 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
             self._handoffs.append(call_id)
         elif kind in _HOSTED:
             part.start_call(call_id, name or kind, arguments)
-            output, error = _read(raw, "output"), _read(raw, "error")
+            output = _read(raw, "output")
+            error = _read(raw, "error")
             part.run.end_call(call_id, output or "", failed=bool(error))
         elif kind in _BY_HOOKS:
             self._requested[call_id] = name or kind, arguments
@@ -204,7 +206,8 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
             part.start_call(call_id, name or kind, arguments)
 
     def _add_result(self, raw: Any) -> None:
-        call_id, output = _read(raw, "call_id") or "", _read(raw, "output")
+        call_id = _read(raw, "call_id") or ""
+        output = _read(raw, "output")
         part = self.parts.find_owner(call_id)
         text, failed = self._decided.settled.get(call_id, (None, True))
         if call_id in self._requested and call_id not in part.started:
@@ -213,7 +216,8 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
             text = text or str(output)
         if part.run.transcript.is_open(call_id):
             if text is None:
-                text, failed = output, False
+                text = output
+                failed = False
             part.run.end_call(call_id, text, failed=failed)
 
     async def on_llm_start(
@@ -269,7 +273,8 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         """Report the result of a tool of the run or of a member."""
         if not isinstance(context, ToolContext):
             return
-        call_id, failed = context.tool_call_id, result == _DEFAULT_ERROR
+        call_id = context.tool_call_id
+        failed = result == _DEFAULT_ERROR
         if isinstance(tool, FunctionTool) and tool.timeout_seconds is not None:
             timeout = {"tool_name": tool.name, "timeout_seconds": tool.timeout_seconds}
             failed = failed or result == default_tool_timeout_error_message(**timeout)
@@ -380,7 +385,8 @@ class MemberHooks(AgentHooks[Any]):  # type: ignore[misc]
         await self._inner.on_llm_start(context, agent, system_prompt, input_items)
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-        report, part = current_report.get(), _find_part(context)
+        report = current_report.get()
+        part = _find_part(context)
         if report is not None and part is not None:
             report.parts.end_model_call(part, response)
             if has_calls(response) or not agent.output_guardrails:
@@ -388,13 +394,15 @@ class MemberHooks(AgentHooks[Any]):  # type: ignore[misc]
         await self._inner.on_llm_end(context, agent, response)
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
-        report, part = current_report.get(), _find_calling(context)
+        report = current_report.get()
+        part = _find_calling(context)
         if report is not None and part is not None:
             await report.begin_tool(part, context, tool)
         await self._inner.on_tool_start(context, agent, tool)
 
     async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
-        report, part = current_report.get(), _find_calling(context)
+        report = current_report.get()
+        part = _find_calling(context)
         if report is not None and part is not None:
             await report.end_tool(part, context, tool, result)
         await self._inner.on_tool_end(context, agent, tool, result)

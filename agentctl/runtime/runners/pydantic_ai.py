@@ -65,7 +65,8 @@ class PydanticAIRunner(library_runner.LibraryRunner):
 
     def __init__(self, agent: Agent[Any, Any], options: library_runner.RunnerOptions) -> None:
         super().__init__(library_runner.OwnerTask(lambda: agent))
-        build_deps, self._approve = options.build_deps, options.approve
+        build_deps = options.build_deps
+        self._approve = options.approve
         if build_deps is None and agent.deps_type not in (type(None), object, Any, RunContext):
             build_deps = find_default(agent.deps_type)
             if build_deps is None:
@@ -114,7 +115,8 @@ class _Execution:
         self._in_model = False
         self._deferred = pydantic_ai_calls.DeferredCalls(run, approve)
         self._streams_json = streams_json
-        self._texts, self._has_json = list[str](), False
+        self._texts = list[str]()
+        self._has_json = False
         self._nested: _NestedUsage
 
     async def drive(self, agent: Agent[Any, Any], message: str, deps: Any) -> None:
@@ -126,7 +128,8 @@ class _Execution:
             prompt: Any = build_prompt(await self._run.load_prompt(message))
             history = await self._run.read_history(parse, to_model_messages) or None
         else:
-            prompt, history = None, await deferred.load_messages()
+            prompt = None
+            history = await deferred.load_messages()
             self._run.counted |= extract_usage(deferred.usage)
 
         async with agent.iter(
@@ -163,8 +166,10 @@ class _Execution:
 
     async def _end(self, steps: Any) -> BaseException | None:
         """Report the result of the library; return the pause if it has deferred calls."""
-        deferred, messages = self._deferred, steps.all_messages()
-        output, first = steps.result.output, deferred.first_message(_count_earlier(steps))
+        deferred = self._deferred
+        messages = steps.all_messages()
+        output = steps.result.output
+        first = deferred.first_message(_count_earlier(steps))
         if isinstance(output, DeferredToolRequests):
             return deferred.build_pause(output, messages, first, steps)
         await self._report_output(output)
@@ -183,7 +188,8 @@ class _Execution:
 
     async def _stream_answer(self, node: Any, steps: Any) -> None:
         self._run.begin_answer()
-        self._texts, self._has_json = list[str](), False
+        self._texts = list[str]()
+        self._has_json = False
         output = _OutputStream()
         before = extract_usage(steps.usage)
         span = self._run.start_model_call(steps.ctx.deps.model.model_name)
@@ -202,7 +208,8 @@ class _Execution:
                     response = stream.response
                     if response.provider_name == PROVIDER:
                         span.name = response.model_name or span.name
-                    answer_id, reason = response.provider_response_id, response.finish_reason
+                    answer_id = response.provider_response_id
+                    reason = response.finish_reason
                     requests = self._run.transcript.requests
                     requests.report(span, response.model_name, answer_id, reason)
                     self._set_usage(stream.usage)
@@ -244,9 +251,11 @@ class _Execution:
         elif isinstance(event, FunctionToolResultEvent):
             result = event.part
             if isinstance(result, ToolReturnPart):
-                text, failed = result.model_response_str(), result.outcome != "success"
+                text = result.model_response_str()
+                failed = result.outcome != "success"
             else:
-                text, failed = result.model_response(), True
+                text = result.model_response()
+                failed = True
             self._run.end_call(result.tool_call_id, text, failed=failed)
 
     async def _report_output(self, output: object) -> None:

@@ -134,7 +134,8 @@ class DeferredCalls:
     """
 
     def __init__(self, run: HostedRun, approve: Mapping[str, ApprovalPolicy]) -> None:
-        leg, journal = run.environment.leg, run.environment.journal
+        leg = run.environment.leg
+        journal = run.environment.journal
         self.state: Mapping[str, Any] | None = None if leg is None else leg.state
         self.usage = RunUsage()
         self._run = run
@@ -363,9 +364,11 @@ class StepJournal:
         Args:
             first: number of the messages of earlier runs.
         """
-        tools, messages = steps.ctx.deps.tool_manager, steps.all_messages()
+        tools = steps.ctx.deps.tool_manager
+        messages = steps.all_messages()
         if self._has_answer:
-            self._has_answer, self._kept = False, [*messages]
+            self._has_answer = False
+            self._kept = [*messages]
             return
 
         known = [(call, tools.get_tool_def(call.tool_name)) for call in response.tool_calls]
@@ -394,7 +397,8 @@ class StepJournal:
             "usage": _usage_adapter.dump_python(steps.usage, mode="json"),
         }
         transcript = self._run.transcript
-        added, self._mark = transcript.since(self._mark, results=True), transcript.mark()
+        added = transcript.since(self._mark, results=True)
+        self._mark = transcript.mark()
         await self._journal.add_answer({"native": native, "transcript": added})
         self._kept = [*messages]
 

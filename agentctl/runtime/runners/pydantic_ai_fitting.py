@@ -72,7 +72,8 @@ class RequestFitter:
         if messages[: len(self._messages)] != self._messages:
             # A history processor of the agent has changed them.
             self._begin()
-        known, self._messages = len(self._neutral), [*messages]
+        known = len(self._neutral)
+        self._messages = [*messages]
         room = leave_answer(window, (request.model_settings or {}).get("max_tokens"))
         tools_bytes = _measure_tools(request)
 
@@ -84,7 +85,8 @@ class RequestFitter:
 
         for at, message in enumerate(messages[known:], known):
             if isinstance(message, ModelResponse):
-                before, tokens = fit_known(), message.usage.input_tokens
+                before = fit_known()
+                tokens = message.usage.input_tokens
                 # Another model counts other tokens. A token has at least one byte.
                 is_known = (message.model_name or "").startswith(request.model.model_name)
                 tokens = tokens if is_known and tokens <= before.size else 0
@@ -123,7 +125,8 @@ def _to_neutral(at: int, message: ModelMessage) -> Message:
 
 
 def _describe_file(item: BinaryContent) -> dict[str, Any]:
-    kind, size = item.media_type, len(item.data)
+    kind = item.media_type
+    size = len(item.data)
     return {"file_id": "", "name": "of the message", "media_type": kind, "size": size, "sha256": ""}
 
 
@@ -156,13 +159,15 @@ def _find_readable(request: ModelRequestContext) -> Collection[str]:
 def _select(request: ModelRequestContext, fitted: FittedMessages) -> list[ModelMessage]:
     """Return the messages of a request, with the system prompts of those that are left out."""
     selected: list[ModelMessage] = []
-    shown, readable = {message["at"] for message in fitted.messages}, _find_readable(request)
+    shown = {message["at"] for message in fitted.messages}
+    readable = _find_readable(request)
     prompts: list[Any] = []
     for at, message in enumerate(request.messages):
         if at in shown:
             kept = _shorten(message, at, fitted.compaction, readable)
             if prompts and isinstance(kept, ModelRequest):
-                kept, prompts = replace(kept, parts=[*prompts, *kept.parts]), []
+                kept = replace(kept, parts=[*prompts, *kept.parts])
+                prompts = []
             selected.append(kept)
         elif isinstance(message, ModelRequest):
             prompts += [part for part in message.parts if isinstance(part, SystemPromptPart)]

@@ -138,7 +138,8 @@ class Replay:
             Paused: the run waits, also if the function has caught the exception.
             ExecutionError: REPLAY_MISMATCH.
         """
-        main, self._lanes[0].is_claimed = asyncio.current_task(), True
+        main = asyncio.current_task()
+        self._lanes[0].is_claimed = True
         assert main is not None
         self._lane_of[main] = self._lanes[0]
         try:
@@ -233,7 +234,8 @@ class Replay:
         made: JournaledCall,
         function: Callable[[], Any],
     ) -> None:
-        name, journal = made.name, self._run.environment.journal
+        name = made.name
+        journal = self._run.environment.journal
         self._running += 1
         try:
             if approved is None and journal is None:
@@ -260,14 +262,16 @@ class Replay:
         except Exception as error:
             if isinstance(error, ContextMisuse):
                 raise
-            call.is_done, call.reason = True, type(error).__name__
+            call.is_done = True
+            call.reason = type(error).__name__
             if approved is not None:
                 await self._run.environment.end_call(approved.approval_id, call.reason, failed=True)
             raise agents.StepFailed(name, call.reason) from error
         except BaseException as error:
             if self._run.environment.journal is None or not self._run.environment.is_stopping:
                 # It may have had its effect: it is not executed again.
-                call.is_done, call.reason = True, type(error).__name__
+                call.is_done = True
+                call.reason = type(error).__name__
             raise
         else:
             call.is_done = True
@@ -411,7 +415,8 @@ class Replay:
 
 def _take_known_result(call: LoggedCall, made: Decided) -> None:
     """Take the result of a call that a lost leg has made, or that a person has reported."""
-    call.is_done, result = True, made.result
+    call.is_done = True
+    result = made.result
     if made.execution == "failed":
         call.reason = str(result)
         return

@@ -97,7 +97,8 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
 
 
 async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> None:  # noqa: C901
-    transcript, message = environment.transcript, environment.spec.input
+    transcript = environment.transcript
+    message = environment.spec.input
     access = current_access.get()
     if environment.leg is None:
         transcript.forget_usage()

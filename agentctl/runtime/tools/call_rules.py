@@ -103,8 +103,10 @@ class ToolAction:
         The wait is bounded here, not with `asyncio.timeout`: that would wait for ever for a tool
         that ignores its cancellation.
         """
-        name, unstopped = self.tool.name, context.transcript.unstopped
-        host, scope = RunHost(context), CodeScope(unstopped, name)
+        name = self.tool.name
+        unstopped = context.transcript.unstopped
+        host = RunHost(context)
+        scope = CodeScope(unstopped, name)
         call = self._call_guarded(arguments, context, host, checks_only)
         task = asyncio.create_task(_call_inside(scope, call), name=f"tool {name}")
         try:
@@ -133,7 +135,8 @@ class ToolAction:
         host: RunHost,
         checks_only: bool,
     ) -> str:
-        tool, limit = self.tool, context.limits.tool_result_bytes
+        tool = self.tool
+        limit = context.limits.tool_result_bytes
         filled = {name: build_run_context(context, host) for name in tool.contexts}
         try:
             if tool.is_async:
@@ -253,7 +256,8 @@ def build_component_rules(
         InvalidConfiguration: a pattern matches no tool and cannot match one of an MCP server, or
             the code of a tool asks for an approver, and there are none.
     """
-    owner, patterns = f"The {component.label}", component.worker.approve
+    owner = f"The {component.label}"
+    patterns = component.worker.approve
     names = [name for name, action in actions.items() if action.has_effects]
     for pattern in list_unmatched(patterns, names):
         if not _may_match_server(pattern, component.worker.tools):

@@ -185,7 +185,8 @@ def read_client_tools(spec: RunSpec) -> list[ToolRecord]:
 def _read_tool(at: str, tool: Mapping[str, Any]) -> ToolRecord:
     if unknown := sorted(tool.keys() - set(_KEYS)):
         raise ValidationFailed(f"{at} has the unknown member {unknown[0][:64]!r}")
-    name, description = tool.get("name"), tool.get("description")
+    name = tool.get("name")
+    description = tool.get("description")
     if not isinstance(name, str) or not _CLIENT_NAME.fullmatch(name) or name in _NOT_NAMES:
         raise ValidationFailed(
             f"{at}.name must have 1 to 64 ASCII letters, digits, underscores and hyphens, and not"

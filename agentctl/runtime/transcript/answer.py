@@ -94,7 +94,9 @@ class StopTexts:
         Raises:
             asyncio.CancelledError: the answer has reached a stop text.
         """
-        text, self._held, self._add = self._held + piece, "", add
+        text = self._held + piece
+        self._held = ""
+        self._add = add
         if (before := self.cut(text)) != text:
             _add_some(before, add)
             self._complete()
@@ -106,7 +108,8 @@ class StopTexts:
 
     def release(self) -> None:
         """Add the text that was held back: the answer ends."""
-        text, self._held = self._held, ""
+        text = self._held
+        self._held = ""
         if self._add is not None:
             _add_some(text, self._add)
 

@@ -39,7 +39,8 @@ Message = Mapping[str, Any]
 BYTES_PER_TOKEN = 3.0
 """Estimate before a model has reported the tokens of a large call: less than English text has."""
 
-FULL, EMPTIED = 0.8, 0.6
+FULL = 0.8
+EMPTIED = 0.6
 """Parts of the window: from the first one on, messages are left out until the second is reached, so
 that the next calls leave out nothing more."""
 
@@ -224,7 +225,8 @@ class ContextMessages:
 
     def measure_shown(self, index: int, compaction: Compaction) -> int:
         """Return the size of a message as a call shows it; 0 if it is left out."""
-        size, bound = self.sizes[index], compaction.result_bytes
+        size = self.sizes[index]
+        bound = compaction.result_bytes
         if index < compaction.history_before or self.current < index < compaction.turns_before:
             return 0
         if index < compaction.files_before and (files := self.messages[index].get("files")):
@@ -323,7 +325,8 @@ def fit_messages(
     is_full = bool(compaction.maximum_bytes) and shown > compaction.maximum_bytes
     target = compaction.maximum_bytes
     if window is not None and compaction.estimate_tokens(shown) > window * FULL:
-        is_full, emptied = True, compaction.find_bytes(window * EMPTIED)
+        is_full = True
+        emptied = compaction.find_bytes(window * EMPTIED)
         target = min(target, emptied) if target else emptied
     if is_full:
         compaction = _reduce(context, compaction, shown - target)
@@ -352,7 +355,8 @@ def find_report(messages: Sequence[Message], model: str) -> tuple[int, int]:
     """
     answers = (each for each in reversed(messages) if each["role"] == "assistant")
     last = next(answers, {})
-    metrics, sent = last.get("metrics"), last.get("sent_bytes")
+    metrics = last.get("metrics")
+    sent = last.get("sent_bytes")
     tokens = metrics.get("input_tokens") if isinstance(metrics, dict) else None
     if last.get("model") == model and isinstance(sent, int) and isinstance(tokens, int):
         # A token has at least one byte.
@@ -382,7 +386,8 @@ def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Co
             if excess <= 0:
                 return compaction
             excess -= sum(context.measure_shown(at, compaction) for at in range(first, end))
-            compaction, first = compaction._replace(**{name: end}), end
+            compaction = compaction._replace(**{name: end})
+            first = end
 
     results = [at for at in range(last_turn, len(context.messages)) if context.is_result(at)]
     if excess > 0 and results:

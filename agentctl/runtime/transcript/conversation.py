@@ -327,13 +327,15 @@ class Conversation:
 
     def repeat_result(self, call: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
         """Return the result that an earlier process has stored for a call."""
-        call_id, name = call["id"], call["name"]
+        call_id = call["id"]
+        name = call["name"]
         if not self._transcript.is_open(call_id):
             given = known.get("arguments") or call["arguments"]
             self._open_call(call_id, name, given, known["started_at"])
         outcome = load_outcome(known)
         if run_id := known.get("run_id"):
-            spans, at = self._transcript.spans, known["started_at"]
+            spans = self._transcript.spans
+            at = known["started_at"]
             span = spans.start_member(run_id, known["member"], at, call_id)
             span.end("failed" if outcome.failed else "completed", known["ended_at"])
         return self._close_call(call_id, name, outcome, at=known["ended_at"])

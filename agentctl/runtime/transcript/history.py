@@ -124,7 +124,8 @@ def _is_message(value: Any) -> bool:
     if type(value) is not dict:
         return False
     read = value.get
-    role, calls = read("role"), read("tool_calls")
+    role = read("role")
+    calls = read("tool_calls")
     if type(role) is not str or type(read("content")) is not str:
         return False
     # Messages of an import may have no time, and their results no name.
@@ -166,7 +167,8 @@ def complete_history(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[
                 yield message
             continue
         yield from _cancelled_results(open_calls, created_at)
-        open_calls, created_at = {}, message.get("created_at", 0)
+        open_calls = {}
+        created_at = message.get("created_at", 0)
         if role == "user" or (role == "assistant" and not _is_empty(message)):
             yield message
             open_calls = {call["id"]: call["name"] for call in message.get("tool_calls", ())}
@@ -198,7 +200,8 @@ def _is_empty(message: Mapping[str, Any]) -> bool:
 def _clean_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message with acceptable calls: itself if there is nothing to change."""
     if message["role"] == "tool":
-        call_id, name = message["tool_call_id"] or _NO_ID, clean_name(message.get("tool_name", ""))
+        call_id = message["tool_call_id"] or _NO_ID
+        name = clean_name(message.get("tool_name", ""))
         if (call_id, name) == (message["tool_call_id"], message.get("tool_name")):
             return message
         return {**message, "tool_call_id": call_id, "tool_name": name}

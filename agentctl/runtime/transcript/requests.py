@@ -102,7 +102,8 @@ class Requests:
         if self._has_begun and completed is None:
             return
         numbers = [run.seq for run in runs if run.seq is not None]
-        self._runs, self._has_begun = numbers, True
+        self._runs = numbers
+        self._has_begun = True
         if completed is not None and len(numbers) == len(runs):
             # The usual case: they are found all at once, without an index.
             self._history = [*completed]
@@ -131,7 +132,8 @@ class Requests:
         """
         transcript = attempts.transcript
         assert transcript is not None
-        own, answer = transcript.messages, transcript.open_answer
+        own = transcript.messages
+        answer = transcript.open_answer
         is_own = answer is not None and span is not None and answer.span is span
         span = span or transcript.spans.find_open_call(model.id)
         if span is None:
@@ -157,13 +159,15 @@ class Requests:
         values = {"end": answer.finish_reason, **names}
         record |= {name: value for name, value in values.items() if value is not None}
         if span is not None:
-            span.response_model, span.response_id = answer.response_model, answer.response_id
+            span.response_model = answer.response_model
+            span.response_id = answer.response_id
 
     def report(self, span: Span, model: object, answer_id: object, reason: object) -> None:
         """Add what a library reports about an answer of a model that was not called here."""
         if span.id.removeprefix(CALL_PREFIX) in self._calls:
             return
-        span.response_model, span.response_id = read_name(model), read_name(answer_id)
+        span.response_model = read_name(model)
+        span.response_id = read_name(answer_id)
         names = {"model": span.response_model, "id": span.response_id, "end": read_name(reason)}
         self._keep_call(span, {name: value for name, value in names.items() if value is not None})
 

@@ -211,7 +211,8 @@ class Transcript:
         self.tools += added.get("tools", ())
         self._content += [added["content"]] if added["content"] else []
         self._reasoning += [added["reasoning"]] if added["reasoning"] else []
-        self._usage, self._knows_usage = dict(added["usage"]), added["knows_usage"]
+        self._usage = dict(added["usage"])
+        self._knows_usage = added["knows_usage"]
         self._usage_of_models = dict(added.get("usage_of_models", {}))
         self.progress_events = added["progress_events"]
         self.spans.extend(added["spans"])
@@ -377,7 +378,8 @@ class Transcript:
         """
         if self.stop is not None:
             self.stop.release()
-        answer, self.open_answer = self.open_answer, None
+        answer = self.open_answer
+        self.open_answer = None
         if answer is None:
             return
         message = answer.end(tool_calls, finish_reason)

@@ -106,7 +106,8 @@ class _LineFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  (the name is that of logging)
         """Return a traceback, without the rest of one that is too long."""
-        left, pieces = MAXIMUM_TEXT_LENGTH, []
+        left = MAXIMUM_TEXT_LENGTH
+        pieces = []
         for piece in traceback.TracebackException(*ei, compact=True).format():
             pieces.append(cut_text(piece, left))
             left -= len(pieces[-1])

@@ -103,7 +103,8 @@ class LoopLag:
         if now < self._quiet_until:
             return
         self._quiet_until = now + WARNING_INTERVAL_SECONDS
-        longest, self._longest = self._longest, 0.0
+        longest = self._longest
+        self._longest = 0.0
         _log.warning(
             "the event loop was blocked for %.1f s, for example by a tool that does not await:"
             " all requests and runs of this process waited",

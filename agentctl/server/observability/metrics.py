@@ -80,7 +80,8 @@ class ServerMetrics:
         yield from self._backup_metrics()
         text = "Time of the jobs of this process; some run in the process that sweeps only."
         yield _build_histogram("job_seconds", text, ("job", "end"), self.jobs.times.items())
-        text, lag = "Sampled delay of the event loop.", self.lag.samples
+        text = "Sampled delay of the event loop."
+        lag = self.lag.samples
         yield _build_histogram("loop_lag_seconds", text, (), [((), lag)])
         yield from ProcessCollector(namespace=PREFIX, registry=None).collect()
 

@@ -187,7 +187,8 @@ def _fastapi_annotation(annotation: Any) -> Any:
     kind = {Path: fastapi.Path, Query: fastapi.Query, Header: fastapi.Header}[type(declared)]
     options = {name: value for name, value in asdict(declared).items() if value is not None}
     if "max_items" in options:
-        plain, options["max_length"] = list[str], options.pop("max_items")
+        plain = list[str]
+        options["max_length"] = options.pop("max_items")
     elif plain == tuple[str, ...]:
         plain = str | None
     elif ComponentKind in (plain, *get_args(plain)):

@@ -368,7 +368,8 @@ def add_own_routes(
         for route in routes:
             if not is_public(getattr(route, "endpoint", None)):
                 _add_security(own["paths"].get(getattr(route, "path_format", None), {}), route)
-    parts, known = document["components"], document["components"]["schemas"]
+    parts = document["components"]
+    known = document["components"]["schemas"]
     names: dict[str, str] = {}
     for name, schema in own.get("components", {}).get("schemas", {}).items():
         names[name] = name

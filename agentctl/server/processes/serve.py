@@ -170,14 +170,16 @@ async def _observe_server(
     app: ServedApplication, controller: ServerController
 ) -> AsyncIterator[None]:
     """Sample the event loop lag and, if configured, publish metrics while the block lasts."""
-    state, lag = get_app_state(app), LoopLag()
+    state = get_app_state(app)
+    lag = LoopLag()
     with lag.sample_in_background():
         if not state.settings.metrics.listen:
             yield
             return
         from agentctl.server.observability.metrics import ServerMetrics
 
-        hosting, requests = state.running_service.hosting, RequestCounters()
+        hosting = state.running_service.hosting
+        requests = RequestCounters()
         metrics = ServerMetrics(
             requests,
             lag,

@@ -112,7 +112,8 @@ class ServiceManager:
         if self.address is None or self.watchdog_seconds is None:
             yield
             return
-        loop, pause = asyncio.get_running_loop(), self.watchdog_seconds / _BEATS_PER_INTERVAL
+        loop = asyncio.get_running_loop()
+        pause = self.watchdog_seconds / _BEATS_PER_INTERVAL
         timer: asyncio.Handle
 
         def beat() -> None:

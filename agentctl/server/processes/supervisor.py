@@ -196,7 +196,8 @@ class Supervisor:
         return worker
 
     async def _wait_unless_stopped(self, awaitable: Awaitable[object]) -> bool:
-        task, stopped = asyncio.ensure_future(awaitable), asyncio.create_task(self._stopping.wait())
+        task = asyncio.ensure_future(awaitable)
+        stopped = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
             return task.done() and not self._signals
@@ -350,7 +351,8 @@ class WorkerHandle:
         by_name = getattr(sys.modules["__main__"], "__spec__", None) is not None
         path = [] if by_name and not sys.flags.safe_path else ["-P"]
         command = [sys.executable, *path, "-m", "agentctl.server.processes.worker_main"]
-        (ours, theirs), (our_metrics, their_metrics) = socket.socketpair(), socket.socketpair()
+        (ours, theirs) = socket.socketpair()
+        (our_metrics, their_metrics) = socket.socketpair()
         with theirs, their_metrics:
             inherited = (listener.fileno(), theirs.fileno(), their_metrics.fileno())
             try:

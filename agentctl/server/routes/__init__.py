@@ -293,7 +293,8 @@ async def get_session_by_id(
 
 async def upload_file(call: Call, upload: FileUpload) -> Response:
     """Store the bytes of the body while they arrive."""
-    media_type, length = read_content_type(call), call.headers.get("content-length", "")
+    media_type = read_content_type(call)
+    length = call.headers.get("content-length", "")
     document = await call.operations.upload_file(
         upload,
         call.stream(),
@@ -400,10 +401,12 @@ def build_all_operations() -> tuple[Operation, ...]:
 
 
 def _build_operation(declared: Declaration) -> Operation:
-    method, kind = declared.function.__name__, declared.kind
+    method = declared.function.__name__
+    kind = declared.kind
     bound = () if kind is None else (kind,)
     status = 204 if declared.record is None and method not in _ENDPOINTS else declared.status
-    record, body = declared.record, BODIES.get(method)
+    record = declared.record
+    body = BODIES.get(method)
     has_id = kind is not None and KINDS[kind].id_field in declared.route.template
     return Operation(
         partial(_ENDPOINTS[method], *bound)

@@ -249,7 +249,8 @@ async def restore_console_token(call: Call) -> Response:
         Unauthenticated: the provider, or this server, does not accept the sign-in any more.
         TooManyRequests, Unavailable: the provider cannot be asked now.
     """
-    key, client = _read_key(call), call.caller.app_state.oidc_client
+    key = _read_key(call)
+    client = call.caller.app_state.oidc_client
     kept = _read_kept(call, key)
     if client is None or not kept.refresh_token or time.time() < float(kept.renew_at):
         return _build_response(kept)
@@ -264,7 +265,8 @@ async def restore_console_token(call: Call) -> Response:
 
 async def forget_console_token(call: Call) -> Response:
     """Forget the token that is kept for a tab, and revoke its refresh token at the provider."""
-    key, client = _read_key(call), call.caller.app_state.oidc_client
+    key = _read_key(call)
+    client = call.caller.app_state.oidc_client
     response = BytesResponse(b"", 204, None)
     _set_cookie(call, response, f"{_cookie_name(key)}=; Max-Age=0")
     with suppress(AgentctlError):  # The page has signed out, also without the provider.
@@ -325,7 +327,8 @@ def _build_response(kept: _Kept) -> BytesResponse:
 
 def _keep(call: Call, response: Response, key: bytes, kept: _Kept) -> None:
     """Add the cookie of a tab to a response, unless it is too large."""
-    content, name = _compress(kept), _cookie_name(key)
+    content = _compress(kept)
+    name = _cookie_name(key)
     if len(content) > MAXIMUM_TOKEN_BYTES:
         return
     others = [other for other in _read_cookies(call) if other != name]
@@ -405,7 +408,8 @@ async def finish_console_sign_in(
     Raises:
         BadRequest: the provider, or this server, does not accept the sign-in.
     """
-    client, key = _require_client(call), _read_key(call)
+    client = _require_client(call)
+    key = _read_key(call)
     _check_fields(redirect_uri, code, code_verifier, nonce, issuer)
     end = SignInEnd(code, code_verifier, nonce, redirect_uri, issuer)
     tokens = await client.finish(end)

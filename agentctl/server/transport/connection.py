@@ -33,10 +33,12 @@ _JOINED_BYTES = 16_384
 _CONTROLS = bytes({*range(32), 127} - {9})
 """Characters that no header field can contain (RFC 9110 5.5)."""
 
-HEADER_SECONDS, BODY_SECONDS = 10.0, 30.0
+HEADER_SECONDS = 10.0
+BODY_SECONDS = 30.0
 """Times to receive the headers and the body of a request; then the connection is closed."""
 
-SLOWEST_BODY, LONGEST_BODY_SECONDS = 131_072, 570.0
+SLOWEST_BODY = 131_072
+LONGEST_BODY_SECONDS = 570.0
 """Bytes a second of an announced body, for which its time is longer, and the longest such time."""
 
 LINGER_SECONDS = 2.0
@@ -76,7 +78,8 @@ class ResponseTransport:
 
     def write(self, data: bytes) -> None:
         """Write `data`, after the head if one is kept."""
-        head, self._head = self._head, b""
+        head = self._head
+        self._head = b""
         if not head:
             self._transport.write(data)
         elif len(data) < _JOINED_BYTES:

@@ -222,7 +222,8 @@ class HttpProtocol(TimedConnection):
             self._latest.keep_alive = False
 
     def on_headers_complete(self) -> None:
-        method, version = self.parser.get_method(), self.parser.get_http_version()
+        method = self.parser.get_method()
+        version = self.parser.get_http_version()
         try:
             body = self._check_head(method, version)
         except AgentctlError as rejection:
@@ -256,11 +257,13 @@ class HttpProtocol(TimedConnection):
     # Parsing
 
     def _parse(self, piece: bytes) -> bytes:
-        messages, rest = self._messages, b""
+        messages = self._messages
+        rest = b""
         if self._head_bytes:
             self._head_bytes += piece
         else:
-            self._head_bytes, self._head_is_first = piece, self._phase == IDLE
+            self._head_bytes = piece
+            self._head_is_first = self._phase == IDLE
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
@@ -270,7 +273,8 @@ class HttpProtocol(TimedConnection):
             self._reject(self._rejection or BadRequest(NOT_HTTP))
             return b""
         if self._phase == IDLE and self._messages != messages:
-            self._head_bytes, self._overhead = b"", 0
+            self._head_bytes = b""
+            self._overhead = 0
         else:
             self._check_overhead(len(piece), started=self._messages != messages)
         return rest
@@ -291,7 +295,8 @@ class HttpProtocol(TimedConnection):
 
     def _check_head(self, method: bytes, version: str) -> BodyFraming:
         """Check the parsed head and return the framing of the body after it."""
-        fields, head = self.headers, self._head_bytes
+        fields = self.headers
+        head = self._head_bytes
         if len(fields) > MAXIMUM_FIELDS:
             raise HeaderTooLarge("The request has too many header fields")
         if len(head) > MAXIMUM_HEAD_BYTES and head_size(self.url, fields) > MAXIMUM_HEAD_BYTES:
@@ -346,7 +351,8 @@ class HttpProtocol(TimedConnection):
         requests by default.
         """
         if self._unparsed_body and self._latest is not None:
-            chunked, length = self._unparsed_body == CHUNKED, self._unparsed_body
+            chunked = self._unparsed_body == CHUNKED
+            length = self._unparsed_body
             framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % length
             self._unparsed_body = 0
             self._latest.keep_alive = False
@@ -367,7 +373,8 @@ class HttpProtocol(TimedConnection):
         else:
             self._start_keep_alive()
         if self._held and not self.pipeline:
-            held, self._held = self._held, b""
+            held = self._held
+            self._held = b""
             self._flow.is_held = False
             self.flow.resume_reading()
             self.data_received(held)

@@ -137,7 +137,8 @@ async def serve_small_app(
     """
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
     config.load()
-    protocol_class, state = build_protocol_class(header_seconds=header_seconds), ServerState()
+    protocol_class = build_protocol_class(header_seconds=header_seconds)
+    state = ServerState()
 
     def accept() -> asyncio.Protocol:
         if len(state.connections) >= maximum_connections:

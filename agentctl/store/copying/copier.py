@@ -110,7 +110,8 @@ class Copier:
                 await self.source.write(state.begin(copy_id, "source", place, at, self.tables))
                 await self.source.record_changes(self.tables)
         async with self.target.transaction():
-            place, indexed = self.source.place, self._indexes_texts
+            place = self.source.place
+            indexed = self._indexes_texts
             work = state.begin(copy_id, "target", place, at, self.tables, indexed=indexed)
             await self.target.write(work)
             await self.target.alter_guards("DISABLE")

@@ -96,14 +96,16 @@ class PostgresTarget:
     async def scan(self, table: Table) -> Batches:
         """Return all rows of a table in any order, in bounded batches. Call it in `snapshot`."""
         sql = f"SELECT {', '.join(table.columns)} FROM {table.name}"
-        batch, size = list[Row](), 0
+        batch = list[Row]()
+        size = 0
         async for record in self._connection.cursor(sql, prefetch=PREFETCH):
             row = tuple(record)
             batch.append(row)
             size += count_bytes(row)
             if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
                 yield batch
-                batch, size = [], 0
+                batch = []
+                size = 0
         yield batch
 
     async def read_rows(self, table: Table, keys: Sequence[Key]) -> list[Row]:

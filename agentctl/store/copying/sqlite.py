@@ -122,7 +122,8 @@ class SqliteSource:
         found = self._reading.execute(
             f"SELECT {', '.join(table.columns)} FROM {table.name}{rest}", values
         )
-        batch, size = list[Row](), 0
+        batch = list[Row]()
+        size = 0
         try:
             for row in cast("Iterator[Row]", found):
                 batch.append(row)
@@ -130,7 +131,8 @@ class SqliteSource:
                 if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
                     await asyncio.sleep(0)
                     yield batch
-                    batch, size = [], 0
+                    batch = []
+                    size = 0
             yield batch
         finally:
             found.close()  # an open cursor keeps the snapshot

@@ -117,7 +117,8 @@ async def check_schema(entry: Entry) -> None:
         Unavailable: it does not exist or cannot be used.
         SchemaMismatch: it has another schema.
     """
-    version, place = await read_version(entry), display_url(entry.url)
+    version = await read_version(entry)
+    place = display_url(entry.url)
     if version is None:
         raise errors.Unavailable("There is no database yet", cause=f"{place} has none")
     if version.number != SCHEMA_VERSION:

@@ -352,7 +352,8 @@ def _build_tls(entry: Entry) -> ssl.SSLContext | str:
         ) from None
     context.check_hostname = entry.tls == "verify-full"
     # The client certificate, as asyncpg loads it without verification.
-    certificate, key = os.environ.get("PGSSLCERT"), os.environ.get("PGSSLKEY")
+    certificate = os.environ.get("PGSSLCERT")
+    key = os.environ.get("PGSSLKEY")
     if not certificate:
         return context
     try:

@@ -194,7 +194,8 @@ class PostgresDatabase:
         self, run_once: Callable[[Work[T]], Awaitable[T]], work: Work[T]
     ) -> T:
         self._refuse_when_closed()
-        conflicts, losses = CONFLICT_RETRIES, LOST_RETRIES
+        conflicts = CONFLICT_RETRIES
+        losses = LOST_RETRIES
         while True:
             try:
                 return await run_once(work)

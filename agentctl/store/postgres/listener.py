@@ -178,7 +178,9 @@ class Listener:
             return connection.is_shared
 
         try:
-            self._is_lost, self._pinged_at, self._next_ping = False, None, 0.0
+            self._is_lost = False
+            self._pinged_at = None
+            self._next_ping = 0.0
             if await shared.use(listen):
                 self._report_pooler()
             # Messages may have been lost before.
@@ -201,7 +203,8 @@ class Listener:
                 self._entry.id,
             )
         # A ping could return, because a pooler may use the same session again.
-        self.is_heard, self._next_ping = False, math.inf
+        self.is_heard = False
+        self._next_ping = math.inf
 
     def _on_loss(self, _: object) -> None:
         self._is_lost = True
@@ -246,7 +249,8 @@ class Listener:
         if self._received_at >= self._pinged_at:
             if self.is_heard is False:
                 _log.warning("database %s: notifications arrive again", self._entry.id)
-            self.is_heard, self._pinged_at = True, None
+            self.is_heard = True
+            self._pinged_at = None
         elif now >= self._pinged_at + PING_WAIT_SECONDS:
             if self.is_heard is not False:
                 _log.warning(
@@ -254,7 +258,8 @@ class Listener:
                     " transaction mode; this process polls instead",
                     self._entry.id,
                 )
-            self.is_heard, self._pinged_at = False, None
+            self.is_heard = False
+            self._pinged_at = None
 
     def _on_message(self, *notification: Any) -> None:
         now = asyncio.get_running_loop().time()
@@ -265,7 +270,8 @@ class Listener:
         else:
             self._changed.set()
         # The channel is shared by all schemas of the database, whose names may have spaces.
-        message, schema = str(notification[-1]), str(self._schema)
+        message = str(notification[-1])
+        schema = str(self._schema)
         if message != schema and not message.startswith(f"{schema} "):
             return
         topic = message.removeprefix(schema).removeprefix(" ")

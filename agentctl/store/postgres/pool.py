@@ -104,7 +104,8 @@ class Pool:
     async def close(self) -> None:
         """Close the idle connections now, and the others when they are returned."""
         self.discard_open_connections()
-        idle, self._idle = self._idle, []
+        idle = self._idle
+        self._idle = []
         await asyncio.gather(*(_close(connection) for connection in idle))
 
     async def acquire(self, custom_plans: bool) -> PooledConnection:
@@ -170,7 +171,8 @@ class Pool:
     def _watch(self) -> None:
         """Terminate the connections whose response is late, and look again when one may be."""
         loop = asyncio.get_running_loop()
-        self._watching, present = None, loop.time()
+        self._watching = None
+        present = loop.time()
         for connection in self._busy:
             if connection.deadline <= present:
                 connection.timed_out = True

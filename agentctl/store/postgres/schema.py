@@ -180,7 +180,8 @@ async def _build_indexes(
     while is_alone and not await connection.fetchval(_TRY_INDEX_LOCK):
         await asyncio.sleep(LOCK_PAUSE_SECONDS)
     for index in await find_missing_indexes(connection):
-        name, how = index.name.rpartition(" ")[2], "CONCURRENTLY " if is_alone else ""
+        name = index.name.rpartition(" ")[2]
+        how = "CONCURRENTLY " if is_alone else ""
         texts = [f"DROP INDEX {how}IF EXISTS {name}"]
         if index.text:
             texts.append(index.text.replace("CREATE INDEX ", f"CREATE INDEX {how}", 1))

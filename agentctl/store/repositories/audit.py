@@ -167,7 +167,8 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
             if row.at >= since and all(getattr(row, name) == present[name] for name in present)
         ]
         left -= len(found)
-        before, size = window["floor"], 2 * size
+        before = window["floor"]
+        size = 2 * size
         if len(rows) > filter.limit:
             break
         if is_compared and not left:

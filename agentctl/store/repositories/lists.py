@@ -177,7 +177,8 @@ def _match_metadata(metadata: Sequence[str], tags: Sequence[str]) -> Conditions:
     values = dict[str, Value]()
     for number, pair in enumerate(metadata):
         values[f"key_{number}"], _, text = pair.partition("=")
-        values[f"text_{number}"], values[f"json_{number}"] = orjson.dumps(text).decode(), text
+        values[f"text_{number}"] = orjson.dumps(text).decode()
+        values[f"json_{number}"] = text
         member = f"json_member(metadata, :key_{number})"
         texts.append(f"{member} IN (:text_{number}, :json_{number})")
     for number, tag in enumerate(tags):
@@ -261,7 +262,8 @@ def list_sessions(
 
 
 def _build_row(*values: Any) -> ListedSession:
-    own, last = values[: len(_SESSION_COLUMNS)], values[len(_SESSION_COLUMNS) :]
+    own = values[: len(_SESSION_COLUMNS)]
+    last = values[len(_SESSION_COLUMNS) :]
     last_run = None if last[0] is None else LastRunState(*last)
     return ListedSession(*[*own, last_run])
 
@@ -301,10 +303,12 @@ def _match_times(filter: SessionFilter, page: Slice) -> tuple[Times, Conditions]
     updated = filter.updated_after, filter.updated_before
     if page.sort == "created_at":
         times = created[0], _pick(min, created[1], updated[1])
-        other, (after, before) = "updated_at", updated
+        other = "updated_at"
+        (after, before) = updated
     else:
         times = _pick(max, updated[0], created[0]), updated[1]
-        other, (after, before) = "created_at", created
+        other = "created_at"
+        (after, before) = created
     # The sum keeps the index of the other time, which is not in the order of the list, out of use.
     conditions = Conditions().with_present(f"{other} + 0 >= :other_since", other_since=after)
     return times, conditions.with_present(f"{other} + 0 < :other_before", other_before=before)

@@ -188,12 +188,14 @@ def list_page(
     ]
     for number, word in enumerate(split_words(filter.search_content or "")[:SEARCH_WORDS]):
         terms.append(Conditions().with_prefix("term", word, f"word{number}"))
-    compared, ranges = Conditions(), list[FilterRange]()
+    compared = Conditions()
+    ranges = list[FilterRange]()
     for term in terms:
         if owner is None:
             compared = compared.with_all(_has_term(term, None))
         else:
-            found, each = _has_term(term, owner), _has_term(term, None)
+            found = _has_term(term, owner)
+            each = _has_term(term, None)
             ranges.append(FilterRange(found, each, MAXIMUM_SORTED))
     equal: dict[str, Value] = {
         "user_id": filter.user_id,

@@ -95,7 +95,8 @@ def check_added(
     maximum: int = getattr(quotas, f"{added}_per_user") if added is not None else 0
     if not maximum and not quotas.bytes_per_user:
         return
-    owned, values = _UNOWNED if owner is None else _OWNED, {"owner": owner or ""}
+    owned = _UNOWNED if owner is None else _OWNED
+    values = {"owner": owner or ""}
     yield Statement(LOCK_OWNER, values)
     if added is not None and maximum:
         counted = yield Statement(_COUNTS[added, owned], {**values, "limit": maximum + 1})

@@ -205,7 +205,8 @@ def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
     Returns:
         Its number in the session, from 1; None if the session does not exist.
     """
-    spec, at = run.spec, run.created_at
+    spec = run.spec
+    at = run.created_at
     if seq is None:
         status = get_first_status(spec, is_queued=run.queue_turn is not None)
         last_status = status if spec.parent_run_id is None else None
@@ -223,7 +224,9 @@ def get_first_status(spec: RunSpec, *, is_queued: bool) -> str:
 
 def build_new_values(run: NewRun) -> dict[str, Value]:
     """Return the values of `CREATED_COLUMNS`, without `seq`."""
-    spec, at, origin = run.spec, run.created_at, run.spec.origin
+    spec = run.spec
+    at = run.created_at
+    origin = run.spec.origin
     status = get_first_status(spec, is_queued=run.queue_turn is not None)
     values = dict(zip(_NEW, _get_new(spec), strict=True)) | {
         "background": int(spec.background),

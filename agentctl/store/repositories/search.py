@@ -16,7 +16,8 @@ from agentctl.store.search import MAXIMUM_TEXT, Tokenizer, build_owner_key
 FARTHEST = (1 << 63) - 1
 """The last place."""
 
-NEWEST, OLDEST = (FARTHEST, ""), (-FARTHEST, "")
+NEWEST = (FARTHEST, "")
+OLDEST = (-FARTHEST, "")
 """The places before the first session of `find_missing`, newest or oldest first."""
 
 SHARE = 1 << 20
@@ -126,17 +127,20 @@ def add_session(session_id: str, tokenizer: Tokenizer, run_ids: Iterable[str] = 
 @unit
 def _add(facts: _Facts, run_ids: Iterable[str], tokenizer: Tokenizer) -> Steps[int]:
     place = facts.base if facts.last is None else facts.last + 1
-    end, added = facts.base + SHARE, 0
+    end = facts.base + SHARE
+    added = 0
     common: dict[str, Value] = {"owner": build_owner_key(facts.user_id), "tokenizer": tokenizer}
     if facts.session_name and not facts.has_name and place < end:
         text: dict[str, Value] = {"session_id": facts.session_id, "text": facts.session_name}
         yield Statement(_ADD_NAME, {**common, **text, "place": place})
-        place, added = place + 1, 1
+        place = place + 1
+        added = 1
     for run_id in run_ids:
         if place < end and (
             yield Statement(_ADD_RUN, {**common, "run_id": run_id, "place": place})
         ):
-            place, added = place + 1, added + 1
+            place = place + 1
+            added = added + 1
     return added
 
 

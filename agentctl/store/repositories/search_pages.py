@@ -133,7 +133,8 @@ class _Reader:
         self.newest_first = page.order == "desc"
         self._from, self._until = ("<=", ">") if self.newest_first else (">=", "<")
         self._order = "DESC" if self.newest_first else "ASC"
-        self.page, self.last = page, page.offset + page.limit
+        self.page = page
+        self.last = page.offset + page.limit
         words, self._is_sqlite = search
         # The words of a beginning are looked up by each statement: it should be the only one.
         looked_up = (word.is_prefix and word not in wide for word in words.words)
@@ -141,7 +142,9 @@ class _Reader:
         self.limit = self.last + 2 if is_alone else max(CHUNK, 2 * self.last)
         self.maximum = self.last + (1 if is_alone else MAXIMUM_READ)
         self.owner = None if visibility.everyone else build_owner_key(visibility.user_id)
-        self.listed, table, self._id = listed, listed.listing.table, listed.listing.id
+        self.listed = listed
+        table = listed.listing.table
+        self._id = listed.listing.id
         where = " AND ".join((f"{table}.{self._id} = t.{self._id}", *conditions.texts))
         self._key = f"(SELECT {listed.key} FROM {table} WHERE {where})"
         self._columns = f"t.place, t.{self._id}, {self._key}"
@@ -152,7 +155,8 @@ class _Reader:
         beginnings = " ".join(word.text for word in wide)
         self._words: dict[str, Value] = {"search_query": query, "search_beginnings": beginnings}
         self._has_wide = "has_beginnings(t.text, :search_beginnings)" if wide else "1"
-        self._place, self._texts = "t.place", "search_texts AS t WHERE t.tokenizer = 'words'"
+        self._place = "t.place"
+        self._texts = "search_texts AS t WHERE t.tokenizer = 'words'"
         if query:
             # CROSS JOIN keeps the order of the index of words, so nothing is sorted.
             self._place = "w.rowid"
@@ -349,11 +353,13 @@ def list_page(
         part = yield from _read_in_order(reader, everything, None)
     selected = _select_rows(part.found, page)
     shown = selected[page.offset : page.offset + page.limit]
-    until, following = None, None
+    until = None
+    following = None
     if len(selected) > page.offset + page.limit:
         following = cast(Cursor, (shown[-1].key, shown[-1].row_id))
     elif part.end is not None:
-        until, following = part.end // SHARE * 1_000, reader.build_cursor(part.end)
+        until = part.end // SHARE * 1_000
+        following = reader.build_cursor(part.end)
     total = page.total or (len(selected), part.end is not None or page.after is not None)
     rows, matches = yield from _read_rows(listed, shown, conditions)
     return RowPage(rows, *total, following, True, until, matches)
@@ -362,7 +368,8 @@ def list_page(
 @unit
 def _find_wide(search: SearchWords) -> Steps[list[Word]]:
     """Return the beginnings whose words have too many pages of the index of SQLite."""
-    leaves, wide = 0, list[Word]()
+    leaves = 0
+    wide = list[Word]()
     for word, first in search.list_beginnings():
         found = (yield Statement(Sql(_LEAVES), {"first": first, "last": prefix_end(first)}))[0][0]
         if leaves + found <= MAXIMUM_LEAVES:
@@ -401,7 +408,8 @@ def _compare(reader: _Reader, part: _Part, size: int, *, extends: bool = False) 
     Args:
         extends: True to compare more texts if all of them are of one group.
     """
-    start, end = part.end, None
+    start = part.end
+    end = None
     assert start is not None
     last = yield reader.last_compared(start, size)
     if last:
@@ -421,7 +429,9 @@ def _read_in_order(reader: _Reader, part: _Part, end: int | None) -> Steps[_Part
     Args:
         end: the first place that is not read; None: there is none.
     """
-    found, start, limit = [*part.found], part.end, reader.limit
+    found = [*part.found]
+    start = part.end
+    limit = reader.limit
     while start is not None:
         rows = [Found(*row) for row in (yield reader.compared(start, end, limit))]
         if len(rows) < limit:
@@ -456,7 +466,8 @@ def _select_rows(found: Iterable[Found], page: Slice) -> list[Found]:
 def _read_rows(
     listed: FoundList[R], shown: Sequence[Found], conditions: Conditions
 ) -> Steps[tuple[list[R], list[Match]]]:
-    listing, ids = listed.listing, [found.row_id for found in shown]
+    listing = listed.listing
+    ids = [found.row_id for found in shown]
     texts = yield from read_by_ids(_TEXTS, [found.place for found in shown], Match)
     matches = {(text.place, getattr(text, listing.id)): text for text in texts}
     read = yield from listing.read_some(ids, conditions, listed.make)

@@ -38,9 +38,12 @@ class TermTable:
     """
 
     def __init__(self, name: str, id: str, scope: str = "") -> None:
-        column, value, within = "", "", ""
+        column = ""
+        value = ""
+        within = ""
         if scope:
-            column, value = f", {scope}", f", cast(:{scope} as text)"
+            column = f", {scope}"
+            value = f", cast(:{scope} as text)"
             within = f" AND {scope} >= :{scope}_from AND {scope} < :{scope}_to"
         self.statements = {
             "create": Sql(
@@ -88,7 +91,8 @@ class TermTable:
         Returns:
             The scores by the ids.
         """
-        scores, times = defaultdict[str, float](float), dict[str, int]()
+        scores = defaultdict[str, float](float)
+        times = dict[str, int]()
         for word in split_words(text)[:SEARCH_WORDS]:
             matches = yield Statement(self.statements["find"], {**within, "term": word})
             for row_id, updated_at in matches:

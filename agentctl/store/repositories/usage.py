@@ -108,7 +108,8 @@ class Sums:
         for name in COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in COUNTS:
-            counts, added = getattr(self, name), getattr(other, name)
+            counts = getattr(self, name)
+            added = getattr(other, name)
             for key, count in added.items():
                 counts[key] = counts.get(key, 0) + count
 
@@ -390,5 +391,6 @@ def _store(step: Step, sums: Sequence[tuple[SumKey, Sums]]) -> Steps[None]:
 def build_stored(row: Row) -> tuple[SumKey, Sums]:
     """Build the sums of a row with the columns `STORED`."""
     size = len(SumKey._fields)
-    numbers, counts = row[size : size + len(COUNTERS)], row[size + len(COUNTERS) :]
+    numbers = row[size : size + len(COUNTERS)]
+    counts = row[size + len(COUNTERS) :]
     return SumKey(*row[:size]), Sums(*numbers, *map(orjson.loads, counts))

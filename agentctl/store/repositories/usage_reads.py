@@ -204,8 +204,10 @@ def read_largest_users(
         " (SELECT user_id FROM users ORDER BY tokens DESC, user_id LIMIT :number)"
     )
     rows = yield Statement(sql, {**conditions.values, "number": number})
-    stored, count = [build_stored(row[:-1]) for row in rows], rows[0][-1] if rows else 0
-    users, waiting = {key.user_id for key, _ in stored}, (yield from _read_waiting(scope, cost_of))
+    stored = [build_stored(row[:-1]) for row in rows]
+    count = rows[0][-1] if rows else 0
+    users = {key.user_id for key, _ in stored}
+    waiting = yield from _read_waiting(scope, cost_of)
     if count <= number:
         count = len(users | {key.user_id for key, _ in waiting})
     else:

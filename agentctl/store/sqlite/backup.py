@@ -182,7 +182,8 @@ def _copy(
     finally:
         copy.close(True)
         source.execute("COMMIT")
-    seconds, size = time.monotonic() - began, part.stat().st_size
+    seconds = time.monotonic() - began
+    size = part.stat().st_size
     return FinishedBackup(part, taken_at, created_at, size, schema, seconds, tables, digest)
 
 
@@ -215,7 +216,9 @@ def is_damaged(connection: apsw.Connection) -> bool:
 
 def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> CopiedRows:
     """Return the number of rows of each table, and a SHA-256 of all rows."""
-    digest, tables, done = hashlib.sha256(), dict[str, int](), 0
+    digest = hashlib.sha256()
+    tables = dict[str, int]()
+    done = 0
     for name, order in _tables(connection).items():
         rows = 0
         digest.update(name.encode())

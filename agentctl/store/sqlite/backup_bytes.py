@@ -59,7 +59,12 @@ async def copy_bytes(
     """
 
     def copy(connection: apsw.Connection, stop: ShouldStop) -> CopiedFiles:
-        found, size, copied, missing, example, folder = 0, 0, 0, 0, None, None
+        found = 0
+        size = 0
+        copied = 0
+        missing = 0
+        example = None
+        folder = None
         for each in iterate_bytes(connection):
             if stop():
                 raise apsw.InterruptError("the copy was cancelled")
@@ -69,10 +74,13 @@ async def copy_bytes(
                 folder = None
             if get_size(place) != each.size:
                 if _put(source / each.blob, place, each.size, links):
-                    copied, folder = copied + 1, place.parent
+                    copied = copied + 1
+                    folder = place.parent
                 else:
-                    missing, example = missing + 1, example or each.file_id
-            found, size = found + 1, size + each.size
+                    missing = missing + 1
+                    example = example or each.file_id
+            found = found + 1
+            size = size + each.size
             report("files copied", found, 0)
         if folder is not None:
             flush(folder)

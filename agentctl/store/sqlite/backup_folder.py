@@ -96,7 +96,8 @@ class BackupFolder:
 
     def _read(self, path: Path, stamp: str) -> StoredBackup:
         at = datetime.strptime(stamp, _TIME).replace(tzinfo=UTC)
-        size, facts = path.stat().st_size, read_facts(path)
+        size = path.stat().st_size
+        facts = read_facts(path)
         if facts is not None and facts["bytes"] != size:
             facts = None
         return StoredBackup(path, int(at.timestamp()), size, facts)
@@ -140,7 +141,8 @@ class BackupFolder:
         """Remove the unfinished files of a killed server. The caller has the lock."""
         names = {path.name for path in self.path.iterdir()}
         for name in names:
-            facts, path = self._facts_name.fullmatch(name), self.path / name
+            facts = self._facts_name.fullmatch(name)
+            path = self.path / name
             is_alone = facts is not None and f"{facts[1]}.db" not in names
             if self._unfinished.fullmatch(name) or (is_alone and read_facts(path) is not None):
                 path.unlink(missing_ok=True)

@@ -101,7 +101,8 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
     ),
 }
 
-MOVED_TEXT, MOVING_TEXT = "agentctl: the database has moved", "agentctl: the database moves"
+MOVED_TEXT = "agentctl: the database has moved"
+MOVING_TEXT = "agentctl: the database moves"
 """The texts of the triggers of a copy that refuse writes (`store.copying`)."""
 
 _REFUSALS = {
@@ -160,7 +161,8 @@ def keep_wal_short(connection: apsw.Connection, busy_handler: BusyHandler) -> No
                 connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_PASSIVE)
             else:
                 attempted_pages = pages
-                usual, busy_handler.seconds = busy_handler.seconds, RESTART_SECONDS
+                usual = busy_handler.seconds
+                busy_handler.seconds = RESTART_SECONDS
                 try:
                     connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_RESTART)
                 finally:

@@ -163,7 +163,8 @@ class Writer:
         return [unit for unit in group if unit not in self._late]
 
     def _take(self) -> tuple[list[_QueuedUnit], bool]:
-        group, self._late = self._late, []
+        group = self._late
+        self._late = []
         try:
             unit = self._queue.get_nowait() if group else self._queue.get()
             while unit is not None:
@@ -261,7 +262,8 @@ def _resolve_each(units: list[_QueuedUnit]) -> None:
         unit.answer()
 
 
-READERS, RUN_READERS = 4, 2
+READERS = 4
+RUN_READERS = 2
 """Threads for large reads, and for the reads that live runs wait for."""
 
 READ_SECONDS = 30.0
@@ -270,7 +272,8 @@ READ_SECONDS = 30.0
 STEPS = 100_000
 """SQLite instructions between two checks of that limit: some milliseconds."""
 
-LOOP_STEPS, LOOP_CHECKS = 5_000, 10
+LOOP_STEPS = 5_000
+LOOP_CHECKS = 10
 """SQLite instructions between two checks of a read of unknown size on the event loop, and the
 number of checks after which it moves to a thread: half a millisecond. To start every such read on a
 thread would cost as much as a short page."""

@@ -95,7 +95,8 @@ async def rewrite_file(path: Path, maximum: int | None) -> Rewrite:
         vacuumed = maximum is None or get_file_size(path) <= maximum
         if vacuumed:
             connection.execute("VACUUM")
-        log_emptied, end = False, time.monotonic() + LOG_SECONDS
+        log_emptied = False
+        end = time.monotonic() + LOG_SECONDS
         while not log_emptied and time.monotonic() < end and not should_stop():
             with contextlib.suppress(apsw.BusyError):
                 connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)

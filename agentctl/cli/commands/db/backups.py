@@ -146,7 +146,8 @@ async def list_backups(
     async with showing_progress(counter):
         for entry in entries:
             if is_sqlite_url(entry.url):
-                folder, report = settings.backup.folder, counter.set
+                folder = settings.backup.folder
+                report = counter.set
                 records += await restores.list_backups(folder, entry, check=check, report=report)
     out.show_list(records, _BACKUPS, "file")
     for entry in entries:
@@ -287,14 +288,16 @@ async def copy(
     from agentctl.config.databases import build_url
 
     settings, entries = OneDatabase(config, source).load()
-    entry, counter = entries[0], Counter("rows copied")
+    entry = entries[0]
+    counter = Counter("rows copied")
     if abandon:
         place = await database_copy.abandon_copy(entry)
         note(f"the copy to {place} has ended; what it has is not served and can be deleted")
         return
     if target is None:
         raise UsageError("give the target with --to, an id or a URL")
-    other, searched = _find_target(settings, target), settings.search.enabled
+    other = _find_target(settings, target)
+    searched = settings.search.enabled
     if status:
         async with showing_progress("counting rows"):
             found = await database_copy.read_copy_status(entry, other)

@@ -155,7 +155,8 @@ def _describe_plan(plan: Mapping[str, Any], part: str) -> Iterator[str]:
     if calls:
         yield "tool calls that may be made again:"
     for call in calls:
-        name, arguments = clean_line(call["tool_name"]), clean_line(call["arguments"])
+        name = clean_line(call["tool_name"])
+        arguments = clean_line(call["arguments"])
         yield f"  {name} {arguments} ({_STATES.get(call['state'], 'outcome not known')})"
     if (more := plan["calls_total"] - len(calls)) > 0:
         yield f"  and {more} more"

@@ -81,7 +81,8 @@ async def import_sessions(
 
     assert target.local is not None
     entry = options.find_databases(target.local.settings, db)[0]
-    name, counter = "stdin" if str(file) == "-" else str(file), Counter("sessions checked")
+    name = "stdin" if str(file) == "-" else str(file)
+    counter = Counter("sessions checked")
     with _opening(file) as stream:
         sessions = SessionFile(stream, name, target.local.settings)
         async with showing_progress(counter):
@@ -258,7 +259,8 @@ async def prune_sessions(
 
 
 async def _count(target: Target, filter: IdleFilter) -> PruneTotals:
-    totals, counter = PruneTotals(), Counter("idle sessions counted")
+    totals = PruneTotals()
+    counter = Counter("idle sessions counted")
     units = read_pages(target.operations.get_idle_sessions, filter)
     async with showing_progress(counter), aclosing(units):
         async for rows in units:

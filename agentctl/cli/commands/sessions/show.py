@@ -128,7 +128,8 @@ async def list_sessions(
                 if session.get("problem"):
                     note(f"session {session['session_id']} cannot be read: {session['problem']}")
 
-    listed, shown = filter, columns.SESSIONS
+    listed = filter
+    shown = columns.SESSIONS
     if filter.search is not None:
         listed = replace(filter, page=replace(filter.page, sort_by="created_at"))
         shown = columns.FOUND_SESSIONS
@@ -167,7 +168,8 @@ async def get_session(
     if form is None:
         out.show_record(document, columns.SESSION, "session_id")
         return
-    look, number = out.create_look(form), None if all else last or DEFAULT_LAST_RUNS
+    look = out.create_look(form)
+    number = None if all else last or DEFAULT_LAST_RUNS
     if follow:
         page = create_page(form, look, write_at_once)
         follower = _SessionFollower(target, document.value, where, page, look.run_view)
@@ -191,7 +193,10 @@ class _SessionFollower:
         page: TranscriptPage,
         form: RunView,
     ) -> None:
-        self._target, self._session, self._where, self._page = target, session, where, page
+        self._target = target
+        self._session = session
+        self._where = where
+        self._page = page
         self._form = form
         self._session_id = str(session["session_id"])
         self._runs = SessionRuns(target.operations, self._session_id, where, form)
@@ -201,13 +206,16 @@ class _SessionFollower:
         """Print the session with its newest `last` runs, None: all, and go on. The runs go on."""
         part = await self._runs.find_last(last, self._session)
         self._page.print_session(self._session, part.describe())
-        after, number, retries = part.after, part.first, Retries(self._target)
+        after = part.after
+        number = part.first
+        retries = Retries(self._target)
         try:
             while True:
                 try:
                     async for run in self._runs.read(after):
                         await self._show_run(run, number)
-                        after, number = str(run["run_id"]), number + 1
+                        after = str(run["run_id"])
+                        number = number + 1
                     retries.reset()
                     async with showing_progress("waiting for the next run, Ctrl-C ends this"):
                         await asyncio.sleep(POLL_SECONDS)
@@ -252,7 +260,8 @@ class _SessionFollower:
             lines.flush()
 
     async def _wait_for_end(self, run: Record) -> Record:
-        read, run_id = self._target.operations.get_session_run, str(run["run_id"])
+        read = self._target.operations.get_session_run
+        run_id = str(run["run_id"])
         while True:
             document = await read(self._session_id, run_id, self._where, form=self._form)
             if document.value["status"] in FINAL_STATUSES:
@@ -379,7 +388,8 @@ async def _read_sessions(
     """
     is_array = file_format == "json"
     one: ExportFormat = "jsonl" if is_array else file_format
-    before, done = b"[" if is_array else b"", 0
+    before = b"[" if is_array else b""
+    done = 0
     async for session_id, where in sessions:
         parts = target.operations.export_session(
             session_id, where, format=one, model_calls=model_calls
@@ -392,7 +402,8 @@ async def _read_sessions(
             found.append(files)
             if file_format == "markdown":
                 yield await _link_files(target, files), 0
-        before, done = b",\n" if is_array else b"", done + 1
+        before = b",\n" if is_array else b""
+        done = done + 1
         yield b"", 1
     if is_array:
         yield b"]\n" if done else b"[]\n", 0

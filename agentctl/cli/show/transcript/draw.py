@@ -47,7 +47,8 @@ from agentctl.transcripts.texts import (
 )
 from agentctl.transcripts.timeline import draw_timeline
 
-MINIMUM_WIDTH, MAXIMUM_WIDTH = 40, 100
+MINIMUM_WIDTH = 40
+MAXIMUM_WIDTH = 100
 """Columns of a transcript; a wider terminal leaves the rest empty."""
 
 INDENT = 4
@@ -173,10 +174,12 @@ class Printer:
     def print_input(self, run: DrawnRun, number: int | None = None) -> None:
         """Print the first lines of a run: its user, time, id and input."""
         record = run.record
-        run_id, moment = str(record.get("run_id")), parse_time(record.get("created_at"))
+        run_id = str(record.get("run_id"))
+        moment = parse_time(record.get("created_at"))
         facts = [f"run {clean_line(run_id[:SHORT_ID] if self.look.short_ids else run_id)}"]
         if moment is not None:
-            day, last = format_day(moment, self.look), self._day
+            day = format_day(moment, self.look)
+            last = self._day
             if last and day != last:
                 self.print(Text(day, style="dim", justify="center"))
             self._day = day
@@ -258,7 +261,8 @@ class Printer:
 
     def print_member(self, member: DrawnMember, indent: int) -> None:
         """Print a member in one line, and its items if it is open."""
-        run, is_open = member.run, self.look.opens(member.run)
+        run = member.run
+        is_open = self.look.opens(member.run)
         left = Text("▾ " if is_open else "▸ ", style="dim")
         left.append(f"{member.label} · " if member.label else "").append(run.component, "bold")
         left.append(f": {member.task}" if member.task else "")

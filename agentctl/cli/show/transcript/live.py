@@ -51,7 +51,8 @@ class LiveAnswer:
         if "\n" not in text or self._length < self._next_parse:
             return
         complete, rest = split_blocks("".join(self._rest))
-        self._rest, self._length = [rest], len(rest)
+        self._rest = [rest]
+        self._length = len(rest)
         if complete:
             self._next_parse = 0
             self._draw(complete)
@@ -61,7 +62,9 @@ class LiveAnswer:
     def end(self) -> None:
         """Draw the text so far although its last block is not complete."""
         text = "".join(self._rest)
-        self._rest, self._length, self._next_parse = [], 0, 0
+        self._rest = []
+        self._length = 0
+        self._next_parse = 0
         self._draw(text)
 
     def end_part(self) -> None:
@@ -173,7 +176,8 @@ class ScreenAnswer(LiveAnswer):
 
     def _update(self) -> None:
         """Write the new lines and the draft at once: a person never sees one without the other."""
-        lines, draft = "".join(self._lines), self._format_draft()
+        lines = "".join(self._lines)
+        draft = self._format_draft()
         self._lines.clear()
         if lines or draft != self._io.draft:
             self._io.write_above(lines, draft)

@@ -79,7 +79,8 @@ async def print_transcript(
     runs = SessionRuns(operations, str(session["session_id"]), where, form)
     part = await runs.find_last(last, session)
     page.print_session(session, part.describe())
-    causes, links = CausesReader(operations, where.db_id), TraceLinks(operations)
+    causes = CausesReader(operations, where.db_id)
+    links = TraceLinks(operations)
     async for number, run in runs.draw(part):
         await causes.add_to(run)
         run.record = await links.add_to(run.record)
@@ -234,7 +235,8 @@ class Pager:
             self._command = []
             self._flush_held()
             return
-        held, self._held = "".join(self._held), []
+        held = "".join(self._held)
+        self._held = []
         self.write(held)
 
     def _flush_held(self) -> None:

@@ -73,7 +73,8 @@ class AgentOSDatabase(backend.AgentOSBackend):
         self.refuse_search(filter)
         check_text_filters(filter.metadata, filter.tag, filter.error)
         if filter.session_name or any(getattr(filter, name) for name in backend.SESSION_FILTERS):
-            matching, offset = list[Record](), 0
+            matching = list[Record]()
+            offset = 0
             while sessions := await self.reader.list_sessions(_NAMED_PAGE, offset, filter):
                 for session in sessions:
                     runs = await self.reader.list_runs(session)

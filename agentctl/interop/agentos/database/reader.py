@@ -127,7 +127,8 @@ class AgentOSReader:
 
     def _parse_session(self, row: Row) -> StoredSession:
         keys = {name: _decode_text(value) for name, value in zip(_KEYS, row, strict=False)}
-        created, updated = row[-2], row[-1]
+        created = row[-2]
+        updated = row[-1]
         kind = mapping.find_session_kind({name: value for name, value in keys.items() if value})
         session = StoredSession(
             kind, keys, created_at=parse_moment(created), updated_at=parse_moment(updated)

@@ -289,7 +289,8 @@ class ForeignFile:
             shutil.rmtree(self._copy.parent, ignore_errors=True)
 
     def _open(self) -> apsw.Connection:
-        log, index = self._side_file("-wal"), self._side_file("-shm")
+        log = self._side_file("-wal")
+        index = self._side_file("-shm")
         self._stamp = None
         with self._real.open("rb") as file:
             header = file.read(20)

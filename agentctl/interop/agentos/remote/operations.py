@@ -193,7 +193,8 @@ def read_approval(record: Record) -> values.Built:
     arguments = first["arguments"]
     if len(calls) > 1:
         arguments = {call["tool_call_id"]: call["arguments"] for call in calls}
-    run_id, name = values.read_required(record.get("run_id")), ", ".join(dict.fromkeys(names))
+    run_id = values.read_required(record.get("run_id"))
+    name = ", ".join(dict.fromkeys(names))
     return first | {
         "approval_id": values.read_required(record.get("id")),
         "kind": _KINDS.get(str(record.get("pause_type")), first["kind"]),

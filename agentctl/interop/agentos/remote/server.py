@@ -54,6 +54,7 @@ def recognize(connection: Connection, info: Mapping[str, Any]) -> AgentOS | None
     # A server of agentctl names its own version, too.
     if "interface_version" in info or not isinstance(version, str) or not _VERSION.match(version):
         return None
-    address, mode = connection.address, info.get("auth_mode")
+    address = connection.address
+    mode = info.get("auth_mode")
     known_mode = mode if isinstance(mode, str) else "unknown"
     return AgentOS(address.base, address.prefix, version[:40], known_mode)

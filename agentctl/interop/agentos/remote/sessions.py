@@ -91,7 +91,8 @@ class AgentOSSessions(backend.AgentOSBackend):
         number = max(1, backend.read_page_number(page))
         paging = (("limit", str(page.limit)), ("page", str(number)))
         found = await self.read_object(Request("GET", path, (*query, *paging)))
-        rows, meta = found.get("data"), found.get("meta")
+        rows = found.get("data")
+        meta = found.get("meta")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise self.server.add_name(
                 errors.InvalidResponse(

@@ -28,8 +28,10 @@ _SAME_ENDPOINT = ("create_session", "update_session", "rename_session", "update_
 def adapt_operations(operations: Iterable[Operation], settings: Settings) -> list[Operation]:
     """Return the operations in the interface of AgentOS, and those that only it has."""
     by_name = {operation.operation: operation for operation in operations}
-    directory, bodies = Directory(settings), BuiltBodies()
-    runs, sessions = RunEndpoints(directory, bodies), SessionEndpoints(directory, bodies)
+    directory = Directory(settings)
+    bodies = BuiltBodies()
+    runs = RunEndpoints(directory, bodies)
+    sessions = SessionEndpoints(directory, bodies)
     approvals = ApprovalEndpoints(directory, bodies)
 
     endpoints: dict[str, Endpoint | None] = dict.fromkeys(_SAME_ENDPOINT)
@@ -55,7 +57,8 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
         for name, endpoint in endpoints.items()
     }
     for name, build in system_endpoints.list_shapes(settings, directory).items():
-        endpoint, signature = _build_endpoint(name, build, bodies), OPERATIONS[name].signature
+        endpoint = _build_endpoint(name, build, bodies)
+        signature = OPERATIONS[name].signature
         adapted[name] = AdaptedOperation(by_name[name], endpoint, signature=signature)
 
     added = [
@@ -68,7 +71,8 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
 
 
 def _build_endpoint(name: str, build: Callable[[Any], Any], bodies: BuiltBodies) -> Endpoint:
-    method, kind = OPERATIONS[name].function.__name__, OPERATIONS[name].kind
+    method = OPERATIONS[name].function.__name__
+    kind = OPERATIONS[name].kind
     bound = () if kind is None else (kind,)
 
     async def endpoint(call: Call, **arguments: Any) -> Response:

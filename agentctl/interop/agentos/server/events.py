@@ -116,7 +116,8 @@ class EventTranslator:
         return translated
 
     def _expand(self, name: str, body: Event) -> list[tuple[str, Event]]:
-        kind, run_id = find_event_kind(name), body["run_id"]
+        kind = find_event_kind(name)
+        run_id = body["run_id"]
         if kind is EventKind.QUEUED:
             # AgentOS has no such event; it shows a client that its run is accepted.
             return [(name, body | {"event": "CustomEvent", "nested_depth": 0})]
@@ -129,7 +130,8 @@ class EventTranslator:
         run.version = body.pop("version", run.version)
         if run.version and kind in _WITH_METADATA:
             body["metadata"] = runs.build_version(run.version)
-        before, after = list[str](), list[str]()
+        before = list[str]()
+        after = list[str]()
         if run.kind == "workflow":
             self._translate_workflow_event(kind, body)
         else:
@@ -161,7 +163,8 @@ class EventTranslator:
         parent_id = body.get("parent_run_id")
         parent = self._runs.get(parent_id or "")
         if self._root is None and parent_id is None:
-            self._root, self._root_id = run, run_id
+            self._root = run
+            self._root_id = run_id
         elif parent is not None and parent is self._root and self._kind == "workflow":
             run.place = {
                 "workflow_id": self._step.get("workflow_id"),
@@ -187,7 +190,8 @@ class EventTranslator:
 
     def _translate_pause(self, run: _Run, body: Event) -> None:
         """Write what a run waits for; that of the root includes the pauses of its members."""
-        run_id, id_field = body["run_id"], KINDS[run.kind].id_field
+        run_id = body["run_id"]
+        id_field = KINDS[run.kind].id_field
         place = {
             "run_id": run_id,
             "component_type": run.kind,
@@ -224,10 +228,12 @@ class EventTranslator:
                 body["content_type"] = "str"
                 duration = runs.measure_duration(run.started_at, body["at"])
                 body["metrics"] = write_counters(body.get("metrics")) | duration
-                run.metrics, run.content = body["metrics"], body["content"]
+                run.metrics = body["metrics"]
+                run.content = body["content"]
             case EventKind.FAILED:
                 error = body.pop("error")
-                body["error_type"], body["content"] = error["code"], error["detail"]
+                body["error_type"] = error["code"]
+                body["content"] = error["detail"]
             case EventKind.PROGRESS | EventKind.COMPACTED | EventKind.FILE_SAVED:
                 body["event"] = "CustomEvent"
 
@@ -241,7 +247,8 @@ class EventTranslator:
                 body["step_id"] = f"{body['run_id']}-{body['step_index']}"
                 body["content_type"] = "str"
                 if self._step_run is not None:
-                    step, (run_id, run) = body["step_name"], self._step_run
+                    step = body["step_name"]
+                    (run_id, run) = self._step_run
                     result = runs.build_step_result(
                         step, run.kind, run.name, run_id, body["content"]
                     )

@@ -204,7 +204,8 @@ class Endpoints:
     """The base of endpoints."""
 
     def __init__(self, directory: Directory, bodies: BuiltBodies) -> None:
-        self._directory, self._bodies = directory, bodies
+        self._directory = directory
+        self._bodies = bodies
 
 
 def _count_bytes(key: Any, body: bytes) -> int:

@@ -62,7 +62,8 @@ def write_requirement(asked: Asked, root_run_id: str, directory: Directory) -> B
         built["user_input_schema"] = tool["user_input_schema"]
     if asked["run_id"] == root_run_id:
         return built
-    kind, component_id = asked["component_type"], asked["component_id"]
+    kind = asked["component_type"]
+    component_id = asked["component_id"]
     return built | {
         "member_agent_id": component_id,
         "member_agent_name": directory.get_name(kind, component_id),
@@ -227,7 +228,8 @@ def _read_entry(field: str, given: Built) -> list[Entry]:
     }
     entry = given if tool is None else outer | {k: v for k, v in tool.items() if v is not None}
     call_id = entry.get("tool_call_id", entry.get("step_id"))
-    arguments, confirmed = entry.get("tool_args"), entry.get("confirmed")
+    arguments = entry.get("tool_args")
+    confirmed = entry.get("confirmed")
     note = entry.get("confirmation_note", entry.get("rejection_feedback"))
     if (
         not isinstance(call_id, str)
@@ -247,7 +249,8 @@ def _read_entry(field: str, given: Built) -> list[Entry]:
         if each.get("value") is not None
     }
     approval_id = read_text(entry.get("approval_id"))
-    tool_name, result = read_text(entry.get("tool_name")), entry.get("result")
+    tool_name = read_text(entry.get("tool_name"))
+    result = entry.get("result")
     return [Entry(call_id, approval_id, tool_name, arguments, confirmed, note, values, result)]
 
 
@@ -324,7 +327,8 @@ def read_ruling(
     Raises:
         Conflict: the outcome of a call whose server died, about which AgentOS has no question.
     """
-    kind, note = asked["kind"], note or None
+    kind = asked["kind"]
+    note = note or None
     if kind == "outcome" and (confirmed is not None or result is not None):
         raise Conflict(
             f"The server that made the call {asked['tool_call_id']} died: report what happened with"

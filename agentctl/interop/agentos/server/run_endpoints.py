@@ -167,7 +167,8 @@ class RunFormBody(FormBody):
         Raises:
             AgentctlError: as those of `read`, or a file is refused.
         """
-        operations, settings = call.operations, call.caller.app_state.settings
+        operations = call.operations
+        settings = call.caller.app_state.settings
         content_type = read_content_type(call).partition(";")[0].strip().lower()
         if content_type == MULTIPART:
             limit = settings.limits.body_bytes + settings.files.run_bytes
@@ -188,7 +189,8 @@ class RunFormBody(FormBody):
 
     def _split(self, pairs: list[tuple[str, str]]) -> tuple[dict[str, Any], list[GivenFile]]:
         """Return the fields of a form, and the files of the JSON arrays in it."""
-        given, rest = list[GivenFile](), list[tuple[str, str]]()
+        given = list[GivenFile]()
+        rest = list[tuple[str, str]]()
         for name, text in pairs:
             if name in _MEDIA and text.lstrip().startswith("[") and text not in _EMPTY:
                 given += _read_media(name, text)
@@ -213,7 +215,8 @@ def _read_media(name: str, text: str) -> Iterator[GivenFile]:
         }
         named = values["filename"] or values["name"]
         if values["content"]:
-            data, media_type = values["content"], values["mime_type"]
+            data = values["content"]
+            media_type = values["mime_type"]
             yield GivenFile(at, data=data, name=named, media_type=media_type)
         elif values["url"]:
             yield read_data_url(at, values["url"], named)
@@ -374,7 +377,8 @@ class RunEndpoints(Endpoints):
         The decision of an approver lets the run go on, here without its client. A client that
         continues the run then receives what follows its first pause.
         """
-        operations, field = call.operations, FIELDS[kind]
+        operations = call.operations
+        field = FIELDS[kind]
         try:
             body = await _CONTINUE.read(call)
             entries = read_entries(field, body.get(field))
@@ -385,7 +389,8 @@ class RunEndpoints(Endpoints):
         for name, same in _VARIANTS.items():
             if body.get(name) not in same:
                 raise ValidationFailed(f"{name} is not supported: a run goes on where it paused")
-        session_id, streams = body.get("session_id") or None, body.get("stream", True)
+        session_id = body.get("session_id") or None
+        streams = body.get("stream", True)
 
         found = await operations.list_run_approvals(kind, component_id, run_id, session_id)
         status, approvals = found

@@ -145,7 +145,8 @@ class RunBuilder:
     def _build_workflow_pause(self, run: Run, results: list[Built]) -> Built:
         children = self._children.get(run["run_id"], ())
         paused = [n for n, child in enumerate(children) if child["status"] == "PAUSED"]
-        executor, step = None, (self._pending[0]["tool_name"], len(children))
+        executor = None
+        step = (self._pending[0]["tool_name"], len(children))
         if paused:
             child = children[paused[0]]
             kind = get_kind(child)

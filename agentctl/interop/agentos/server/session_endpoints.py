@@ -99,7 +99,9 @@ class ApprovalEndpoints(operation.Endpoints):
         first = Page(limit, page)
 
         if schedule_id or approval_type == "audit" or (pause_type and pause_type not in kinds):
-            rows, total = list[ApprovalRecord](), 0  # there are none of these
+            # there are none of these
+            rows = list[ApprovalRecord]()
+            total = 0
         else:
             selected = ApprovalFilter(
                 status=status,
@@ -165,7 +167,8 @@ class ApprovalEndpoints(operation.Endpoints):
 
     def _write(self, record: ApprovalRecord) -> Built:
         """Return an approval with the members of AgentOS, and the hash of the shown call."""
-        kind, component_id = record["component_type"], record["component_id"]
+        kind = record["component_type"]
+        component_id = record["component_id"]
         decided = record["decided_at"] and to_seconds(record["decided_at"])
         data = {
             name: value
@@ -276,7 +279,8 @@ class SessionEndpoints(operation.Endpoints):
 
     async def delete_sessions(self, call: Call, db_id: DatabaseId = None) -> Response:
         body = await _DELETE.read(call)
-        ids, types = body["session_ids"], body.get("session_types")
+        ids = body["session_ids"]
+        types = body.get("session_types")
         if types is not None and len(types) != len(ids):
             raise ValidationFailed("session_types must have as many entries as session_ids")
         where = SessionLocator(db_id=db_id)
@@ -305,7 +309,8 @@ class SessionEndpoints(operation.Endpoints):
         agent-ui reads it when the run begins, and a late response without the answer would replace
         the answer.
         """
-        parts, query = list[bytes](), SessionRunsQuery(where)
+        parts = list[bytes]()
+        query = SessionRunsQuery(where)
         while len(parts) * query.limit < MAXIMUM_RUNS:
             part = await call.operations.get_session_runs(session_id, query)
             parts.append(part.raw)
