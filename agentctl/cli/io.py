@@ -26,8 +26,11 @@ _ERASE = "\r\x1b[K"
 """Moves the cursor to the beginning of its line, and erases the line."""
 
 _NO_WRAP = "\x1b[?7l"
+"""Makes a terminal cut long lines: one that draws characters wider than expected must not wrap a
+draft, which is erased by its number of lines."""
+
 _WRAP = "\x1b[?7h"
-"""A terminal that draws characters wider than expected cuts a draft instead of wrapping it."""
+"""Makes a terminal wrap long lines again."""
 
 _current: ContextVar[IO] = ContextVar("agentctl_io")
 

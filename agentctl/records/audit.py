@@ -17,8 +17,10 @@ EXPIRE = "expire_audit"
 """The operation of an entry that counts deleted entries, older than the setting allows."""
 
 EXPIRE_SESSIONS = "expire_sessions"
+"""The operation of an entry that counts sessions which were deleted for their age."""
+
 EXPIRE_APPROVALS = "expire_approvals"
-"""The operations of an entry that counts sessions or approvals which were deleted for their age."""
+"""The operation of an entry that counts approvals which were deleted for their age."""
 
 
 class AuditRecord(TypedDict):

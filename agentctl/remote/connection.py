@@ -43,8 +43,10 @@ HEAD_SECONDS = 1.0
 nothing has failed before."""
 
 FIRST_PAUSE = 0.1
+"""Seconds before the first retry of a request; the pause doubles with each retry."""
+
 LONGEST_PAUSE = 2.0
-"""Seconds before the first repeat of a request, and before each later one at most; it doubles."""
+"""Seconds before a retry at most."""
 
 LONGEST_WAIT = 60.0
 """Seconds that a server can ask to wait before a request is repeated."""

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 EXAMPLE = "agentctl top --url http://127.0.0.1:7777"
 
 LOCAL_SECONDS = 1.0
+"""Default of --every for the local databases."""
+
 REMOTE_SECONDS = 2.0
-"""Defaults of --every."""
+"""Default of --every for a server."""
 
 
 @with_target()

@@ -19,8 +19,10 @@ PHASES = ("running", "stopping", "queued")
 ENDS = (("completed", "✓"), ("failed", "✗"), ("stopped", "■"))
 
 FIRST_PAUSE = 1.0
+"""Seconds before the first retry; the pause doubles with each failure."""
+
 LONGEST_PAUSE = 15.0
-"""Seconds before the next try; they double with each failure."""
+"""Seconds before a retry at most."""
 
 SLOW_SECONDS = 3.0
 """Seconds of a request without an answer after which the screen reports it."""

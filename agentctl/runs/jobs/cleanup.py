@@ -360,8 +360,10 @@ EVENT_RETENTION = DAY
 """Time that the events of a run are kept after its end, in microseconds."""
 
 DELIVERED_DAYS = 7
+"""Days that a delivered webhook is kept."""
+
 UNDELIVERED_DAYS = 30
-"""Ages of webhooks that were delivered, and of those that wait or are dead."""
+"""Days that a webhook is kept which waits or is dead."""
 
 MAXIMUM_DELIVERIES = 100_000
 """Maximum number of webhook deliveries in one database; the oldest delivered ones are deleted

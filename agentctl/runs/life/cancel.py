@@ -31,9 +31,11 @@ OWNER_CHECK_SECONDS = 0.5
 """Interval of the checks of a run's worker while a cancel waits for the final status."""
 
 READ_SECONDS = 0.1
+"""Interval of the reads of that status, in case its notification was lost."""
+
 EARLY_SECONDS = 1.0
-"""Interval of the reads of that status, in case its notification was lost, and the time after which
-they are as rare as the checks: a worker that answers finds the request before."""
+"""Time after which the reads are as rare as the checks: a worker that answers finds the request
+before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,11 @@ QUERY_SECONDS = 0.75
 """Maximum time between two queries to a database without a heartbeat."""
 
 LEGS_SECONDS = 0.5
+"""Maximum time between two checks for runs that any server may claim. SQLite files need it: they
+notify of nothing."""
+
 LEGS_PAUSE_SECONDS = 0.1
-"""Maximum time between two checks for runs that any server may claim, for files, which notify of
-nothing; and the time after a notification in which others cause no check."""
+"""Time after a notification in which further notifications cause no check."""
 
 RETRY_SECONDS = 1.0
 """Pause after a database did not answer."""

@@ -44,9 +44,10 @@ PARALLEL_CLAIMS = 16
 """Maximum number of legs that a process claims at the same time."""
 
 LEGS_PER_READ = 100
+"""Legs that one query offers at most."""
+
 SPARE_LEGS = 4
-"""Maximum number of legs of one read of what may be claimed; and the legs that the first read has
-more than there are free slots, as other processes claim them too."""
+"""Legs offered beyond the free slots: other processes take some of them first."""
 
 ADVANCE_SECONDS = 10.0
 """Interval of the searches for sessions whose next run has not got its turn, and for runs whose

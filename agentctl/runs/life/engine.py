@@ -57,9 +57,11 @@ CLOSE_SECONDS = 5.0
 """Maximum time that an engine waits for the final status of its runs, once it has ended them."""
 
 SEARCHES = 600
+"""Number of searches for a row after a commit with an unknown outcome. PostgreSQL ends the
+transaction of a lost connection after twice the statement timeout, so the searches last longer."""
+
 SEARCH_SECONDS = 1.0
-"""Number of searches for a row after a commit with an unknown outcome, and the pause between them.
-PostgreSQL ends the transaction of a lost connection after twice the statement timeout."""
+"""Pause between two of these searches."""
 
 _NOT_REPORTED = Ending.cancelled(
     "system:database", "The database failed before the client received the run id"

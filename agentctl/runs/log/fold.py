@@ -42,8 +42,10 @@ from agentctl.store.repositories.approvals import Checkpoint
 from agentctl.store.repositories.steps import StepRow
 
 START = "start"
+"""The kind of a checkpoint that an admission stores."""
+
 PAUSE = "pause"
-"""The kinds of checkpoints: those of an admission, and those of a pause."""
+"""The kind of a checkpoint that a pause stores."""
 
 
 def write_start_checkpoint(spec: RunSpec, component_name: str, *, is_first: bool) -> Work[None]:

@@ -28,8 +28,10 @@ from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
 from agentctl.work.event_loop import retrieve_exception
 
 FIRST_PAUSE = 0.5
+"""Seconds before the first attempt to connect again; the pause doubles with each attempt."""
+
 LONGEST_PAUSE = 60.0
-"""Seconds before the first and before later attempts to connect again; each is twice as long."""
+"""Seconds before an attempt to connect again at most."""
 
 STABLE_SECONDS = 10.0
 """A connection that lasts shorter does not reset the pause."""

@@ -32,8 +32,10 @@ MESSAGE_FACTOR = 4
 """A message may be this many times as large as a result of a tool: JSON escapes characters."""
 
 _FIRST_VERSION = (1, 24)
+"""The oldest supported release of version 1 of the package `mcp`."""
+
 _SECOND_VERSION = (2, 3)
-"""The oldest versions of the package `mcp`, of both of its major versions."""
+"""The oldest supported release of version 2."""
 
 _log = logging.getLogger("agentctl.mcp")
 

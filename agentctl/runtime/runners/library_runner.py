@@ -258,7 +258,10 @@ def is_unreadable(error: BaseException) -> bool:
     """
     if not isinstance(error, _UNREADABLE) or isinstance(error, UnicodeEncodeError):
         return False
-    *_, path = ("", *(frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)))
+
+    path = ""
+    for frame, _ in walk_tb(error.__traceback__):
+        path = frame.f_code.co_filename  # the last frame raised it
     return is_library(path)
 
 

@@ -40,9 +40,11 @@ BYTES_PER_TOKEN = 3.0
 """Estimate before a model has reported the tokens of a large call: less than English text has."""
 
 FULL = 0.8
+"""Share of the window from which on messages are left out."""
+
 EMPTIED = 0.6
-"""Parts of the window: from the first one on, messages are left out until the second is reached, so
-that the next calls leave out nothing more."""
+"""Share of the window that remains used: messages are left out until it is reached, so that the
+next calls leave out nothing more."""
 
 CERTAIN = 2
 """Factor by which an estimate must exceed the window before a call is refused without a request."""

@@ -34,12 +34,16 @@ _CONTROLS = bytes({*range(32), 127} - {9})
 """Characters that no header field can contain (RFC 9110 5.5)."""
 
 HEADER_SECONDS = 10.0
+"""Time to receive the headers of a request; then the connection is closed."""
+
 BODY_SECONDS = 30.0
-"""Times to receive the headers and the body of a request; then the connection is closed."""
+"""Time to receive the body of a request; then the connection is closed."""
 
 SLOWEST_BODY = 131_072
+"""Bytes a second at which an announced body must arrive: a large one has more time."""
+
 LONGEST_BODY_SECONDS = 570.0
-"""Bytes a second of an announced body, for which its time is longer, and the longest such time."""
+"""Time to receive an announced body at most."""
 
 LINGER_SECONDS = 2.0
 """Time to discard what a rejected client still sends, so that it can read the response."""

@@ -17,13 +17,17 @@ FARTHEST = (1 << 63) - 1
 """The last place."""
 
 NEWEST = (FARTHEST, "")
+"""The place before the first session of `find_missing`, newest first."""
+
 OLDEST = (-FARTHEST, "")
-"""The places before the first session of `find_missing`, newest or oldest first."""
+"""The place before the first session of `find_missing`, oldest first."""
 
 SHARE = 1 << 20
+"""Places for the texts of sessions of one millisecond."""
+
 LATEST = 8_000_000_000_000_000
-"""Places for the texts of sessions of one millisecond; the latest time with a place, in the year
-2223, in microseconds UTC. Times before 1970 and after it have the first and the last places."""
+"""The latest time with a place, in the year 2223, in microseconds UTC. Times before 1970 have the
+first places, times after the latest one have the last places."""
 
 _BASE = (
     f"(CASE WHEN created_at < 0 THEN 0 WHEN created_at > {LATEST} THEN {LATEST}"

@@ -102,8 +102,10 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
 }
 
 MOVED_TEXT = "agentctl: the database has moved"
+"""The text of the trigger that refuses writes after a copy (`store.copying`)."""
+
 MOVING_TEXT = "agentctl: the database moves"
-"""The texts of the triggers of a copy that refuse writes (`store.copying`)."""
+"""The text of the trigger that refuses writes during a copy."""
 
 _REFUSALS = {
     MOVED_TEXT: (

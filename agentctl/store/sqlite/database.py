@@ -263,8 +263,10 @@ def _resolve_each(units: list[_QueuedUnit]) -> None:
 
 
 READERS = 4
+"""Threads for large reads."""
+
 RUN_READERS = 2
-"""Threads for large reads, and for the reads that live runs wait for."""
+"""Threads for the reads that live runs wait for."""
 
 READ_SECONDS = 30.0
 """Maximum duration of a large read. While it lasts, the write-ahead log cannot restart."""
@@ -273,10 +275,11 @@ STEPS = 100_000
 """SQLite instructions between two checks of that limit: some milliseconds."""
 
 LOOP_STEPS = 5_000
+"""SQLite instructions between two checks of a read of unknown size on the event loop."""
+
 LOOP_CHECKS = 10
-"""SQLite instructions between two checks of a read of unknown size on the event loop, and the
-number of checks after which it moves to a thread: half a millisecond. To start every such read on a
-thread would cost as much as a short page."""
+"""Checks after which such a read moves to a thread: half a millisecond. To start every such read on
+a thread would cost as much as a short page."""
 
 
 class SqliteDatabase:

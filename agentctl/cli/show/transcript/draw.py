@@ -48,8 +48,10 @@ from agentctl.transcripts.texts import (
 from agentctl.transcripts.timeline import draw_timeline
 
 MINIMUM_WIDTH = 40
+"""Columns of a transcript at least; a narrower terminal wraps its lines."""
+
 MAXIMUM_WIDTH = 100
-"""Columns of a transcript; a wider terminal leaves the rest empty."""
+"""Columns of a transcript at most; a wider terminal leaves the rest empty."""
 
 INDENT = 4
 MEMBER_INDENT = 2
