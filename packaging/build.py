@@ -137,7 +137,8 @@ def _write_client_wheel(wheel: Path, epoch: int) -> None:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for entry, data in files.items():
             place = zipfile.ZipInfo(entry, time.gmtime(epoch)[:6])
-            place.external_attr, place.compress_type = 0o100644 << 16, zipfile.ZIP_DEFLATED
+            place.external_attr = 0o100644 << 16
+            place.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(place, data)
 
 
@@ -174,7 +175,8 @@ def _write_archive(target: Path, files: dict[str, Path], epoch: int) -> None:
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, file in sorted(files.items()):
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mtime = file.stat().st_size, epoch
+            entry.size = file.stat().st_size
+            entry.mtime = epoch
             entry.mode = 0o755 if os.access(file, os.X_OK) else 0o644
             with file.open("rb") as data:
                 archive.addfile(entry, data)

@@ -40,7 +40,8 @@ def create_certificate(
         .add_extension(names, critical=False)
         .sign(key, hashes.SHA256())
     )
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
     path = folder / "certificate.pem"
     path.write_bytes(private + certificate.public_bytes(pem))

@@ -64,14 +64,16 @@ def run_command(
         typed: bytes on stdin.
         screen: stdout is a terminal, with the COLUMNS and LINES of the environment.
     """
-    stdin, stderr = io.BytesIO(typed), io.BytesIO()
+    stdin = io.BytesIO(typed)
+    stderr = io.BytesIO()
     stdout = _Screen() if screen else io.BytesIO()
     streams = IO(*(io.TextIOWrapper(each, "utf-8") for each in (stdin, stdout, stderr)))
     with patch.dict(os.environ, environment, clear=True), contextlib.chdir(folder), _forget_tools():
         code = main(arguments, streams)
     streams.out.flush()
     streams.err.flush()
-    raw, error = stdout.getvalue(), stderr.getvalue().decode()
+    raw = stdout.getvalue()
+    error = stderr.getvalue().decode()
     assert "Traceback" not in error, error
     return Result(code, raw.decode(), error, raw)
 
@@ -98,7 +100,8 @@ def stay_in_hour() -> Iterator[None]:
 @contextlib.contextmanager
 def _forget_tools() -> Iterator[None]:
     """Forget the modules of tools, which a command imports from the folder of a configuration."""
-    path, loaded = sys.path.copy(), set(sys.modules)
+    path = sys.path.copy()
+    loaded = set(sys.modules)
     try:
         yield
     finally:

@@ -12,7 +12,8 @@ import orjson
 
 __all__ = ["DeclaredAnswers"]
 
-JSON, EVENTS = "application/json", "text/event-stream"
+JSON = "application/json"
+EVENTS = "text/event-stream"
 
 
 class DeclaredAnswers:

@@ -205,7 +205,8 @@ class _Handler(BaseHTTPRequestHandler):
             number = counts[wanted.string]
         if number > int(wanted[1]):
             return _build_message("done")
-        mark, length = str(number), int(wanted[3] or 0)
+        mark = str(number)
+        length = int(wanted[3] or 0)
         text = f"step {number} {'t' * length}" if length else None
         arguments = {"size": int(wanted[2]), "mark": f"{mark} {'m' * length}" if length else mark}
         call = "fetch", json.dumps(arguments)

@@ -141,7 +141,8 @@ class ForkedProcess(subprocess.Popen[Any]):
         cwd: Path | str | None, env: dict[str, str], _start: Any, _flags: Any, _shell: Any,
         *rest: Any,
     ) -> None:  # fmt: skip
-        pipes, start_new_session = rest[:6], rest[11]
+        pipes = rest[:6]
+        start_new_session = rest[11]
         stdin, _, _, stdout, _, stderr = pipes
         request = {
             "words": args[1:],
@@ -232,7 +233,8 @@ def _start_template(
                     listener.listen(100)
                     if parents:
                         parent = max(parents, key=lambda each: len(each[2]))
-                        request, stream = {"libraries": libraries}, listener.fileno()
+                        request = {"libraries": libraries}
+                        stream = listener.fileno()
                         os.close(_send_request(_paths[parent], request, [stream] * 3)[1])
                     else:
                         _processes.append(_execute_template(python, dict(given), listener))
@@ -342,7 +344,8 @@ def _answer(connection: socket.socket) -> None:
 
 
 def _become_command(request: dict[str, Any], streams: list[int]) -> None:
-    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    encoding = sys.stdout.encoding
+    errors = sys.stdout.errors
     if request.get("session"):
         os.setsid()
     if request.get("terminal"):

@@ -6,7 +6,8 @@ import time
 
 __all__ = ["DAY", "HOUR", "wait_for_rest"]
 
-HOUR, DAY = 3_600, 86_400
+HOUR = 3_600
+DAY = 86_400
 
 
 def wait_for_rest(period: int, seconds: float = 180.0) -> None:

@@ -53,8 +53,10 @@ def _describe(pid: int) -> Iterator[str]:
         yield f"  files: {files}"
     with contextlib.suppress(OSError):
         for thread in sorted((place / "task").iterdir()):
-            name, state = _read(thread / "comm").strip(), _read(thread / "stat")
-            call, channel = _read(thread / "syscall").strip(), _read(thread / "wchan")
+            name = _read(thread / "comm").strip()
+            state = _read(thread / "stat")
+            call = _read(thread / "syscall").strip()
+            channel = _read(thread / "wchan")
             yield f"  {thread.name} {name}: {state.rpartition(')')[2][:2]}, {channel}, call {call}"
             yield from (f"    {line}" for line in _read(thread / "stack").splitlines())
 

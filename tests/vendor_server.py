@@ -335,7 +335,8 @@ class _VendorHandler(_Handler):
         text, results = self.vendor.last_turn(body)
         if results:
             return _Answer(" | ".join(results))
-        thoughts, cut = THOUGHTS if name == "thinks" else (), name == "cut"
+        thoughts = THOUGHTS if name == "thinks" else ()
+        cut = name == "cut"
         if argument and name in ("tool", "cut", "thinks"):
             found = re.search(r"\{.*\}", text, re.DOTALL)
             return _Answer("Wait. ", thoughts, (argument, found.group() if found else "{}"), cut)

@@ -238,7 +238,8 @@ def _comments() -> dict[str, str]:
     from agentctl.config.load import SAMPLE_CONFIG
 
     found: dict[str, str] = {}
-    table, last = "", ""
+    table = ""
+    last = ""
     for line in SAMPLE_CONFIG.splitlines():
         if match := _TABLE.fullmatch(line):
             table = last = match["name"]

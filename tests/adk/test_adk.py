@@ -305,7 +305,8 @@ def test_agent_of_a_new_project_answers_offline(tmp_path: Path) -> None:
     python, _ = find_adk()
     environment = {**base_environment(), "HOME": str(tmp_path)}
     for line in (["init", "--agent", "adk"], ["runs", "start", "--agent", "assistant", "-m", "hi"]):
-        command, options = [python, *AGENTCTL[1:], *line], {"cwd": tmp_path, "env": environment}
+        command = [python, *AGENTCTL[1:], *line]
+        options = {"cwd": tmp_path, "env": environment}
         ended = subprocess.run(command, capture_output=True, check=False, text=True, **options)
         assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "hi\n"

@@ -111,7 +111,8 @@ def serve_agents(
     deploy: Deploy, config: str = CONFIG, origin: str = ORIGIN
 ) -> Iterator[ThreadedServer]:
     """Serve the agents of `CODE` for pages of another origin."""
-    files, origins = {"agui_agents.py": CODE}, f'cors_origins = ["{origin}"]'
+    files = {"agui_agents.py": CODE}
+    origins = f'cors_origins = ["{origin}"]'
     deployment = deploy(config.format(url=deploy.url), files=files, server=origins)
     with serve_in_thread(deployment) as host:
         yield host

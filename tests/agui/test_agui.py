@@ -325,7 +325,8 @@ def test_state_of_the_page_reaches_the_model(talk: Talk) -> None:
 
 
 def test_refused_run_is_an_event_for_clients_that_take_events_only(talk: Talk) -> None:
-    page, only = talk("agents/payer"), {"Accept": "text/event-stream"}
+    page = talk("agents/payer")
+    only = {"Accept": "text/event-stream"}
     page.send(plan(ADD))
     refused = page.post(page.build("something else"), **only)
     assert (refused.status_code, refused.headers["content-type"]) == (

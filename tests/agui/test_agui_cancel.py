@@ -38,7 +38,9 @@ class Leaver:
     def __init__(
         self, deployment: Deployment, url: str, endpoint: ModelEndpoint, face: str = "agui"
     ) -> None:
-        self._deployment, self._url, self._endpoint = deployment, url, endpoint
+        self._deployment = deployment
+        self._url = url
+        self._endpoint = endpoint
         self.face = face
 
     def of(self, face: str) -> Leaver:

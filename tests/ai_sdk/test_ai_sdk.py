@@ -224,7 +224,8 @@ def test_regenerated_answer_takes_the_place_of_the_newest(
 
 def test_requests_are_checked_before_work(talk: Talk, served: ThreadedServer) -> None:
     chat = talk("agents/echo")
-    text, file = {"type": "text", "text": "x"}, {"type": "file", "mediaType": "image/png"}
+    text = {"type": "text", "text": "x"}
+    file = {"type": "file", "mediaType": "image/png"}
     answered = {"type": "dynamic-tool", "toolCallId": "c", "state": "approval-responded"}
 
     def user(*parts: object) -> dict[str, object]:
@@ -367,7 +368,8 @@ def test_client_of_the_sdk_reads_every_stream(talk: Talk) -> None:
     talk("agents/echo").say("hello")  # if this test runs alone
     given = [{"before": before, "text": text} for before, text, _ in STREAMS]
     for (_, text, expected), read in zip(STREAMS, read_with_client(given), strict=True):
-        message, errors = read["message"], read["errors"]
+        message = read["message"]
+        errors = read["errors"]
         assert message["id"] == expected["id"]
         assert simplify(message) == simplify(expected)
         assert len(errors) == text.count('"type":"error"'), errors

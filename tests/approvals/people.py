@@ -94,5 +94,6 @@ class People:
 
 
 def path_of(approval: dict[str, Any]) -> str:
-    kind, component = approval["component_type"], approval["component_id"]
+    kind = approval["component_type"]
+    component = approval["component_id"]
     return f"/{kind}s/{component}/approvals/{approval['approval_id']}"

@@ -78,7 +78,8 @@ def test_second_decision_is_a_conflict_whatever_it_contains(people: People) -> N
     (approval,) = people.approvals(run)
     assert people.decide(approval, "reject").status_code == 200
     for decision in ("approve", "reject", "answer"):
-        path, body = f"{path_of(approval)}/decide", {"decision": decision}
+        path = f"{path_of(approval)}/decide"
+        body = {"decision": decision}
         response = people.send("eve", "POST", path, json=body)
         assert response.status_code == 409, response.text
         assert response.json()["detail"] == "The approval is rejected by eve already"

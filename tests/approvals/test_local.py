@@ -83,7 +83,8 @@ async def test_decision_of_a_command_is_continued_by_a_server(alone: Deployment)
 async def test_continuation_follows_the_leg_of_another_server(alone: Deployment) -> None:
     async with open_service(alone) as first, open_service(alone) as second:
         caller = first.operations_for(local_principal("ann"))
-        plain, streamed = await start(caller, "user"), await start(caller, "user")
+        plain = await start(caller, "user")
+        streamed = await start(caller, "user")
         first.hosting.engine.draining = True  # it claims no leg
         await second.prepare()
         ended = await caller.continue_run("agent", "payer", plain["run_id"], build(plain))

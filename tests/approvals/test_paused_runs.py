@@ -27,7 +27,8 @@ def test_lists_filter_paused_runs(people: People) -> None:
 
 def test_every_read_of_a_run_has_its_approvals(people: People) -> None:
     run = people.start("user ask")
-    run_id, session_id = run["run_id"], run["session_id"]
+    run_id = run["run_id"]
+    session_id = run["session_id"]
     for path in (
         f"/runs/{run_id}", f"/agents/payer/runs/{run_id}", f"/sessions/{session_id}/runs/{run_id}",
     ):  # fmt: skip

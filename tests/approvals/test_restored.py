@@ -36,7 +36,8 @@ async def decide(service: Service, approval: Any, verb: Any, **fields: Any) -> N
 
 async def restore_now(deployment: Deployment) -> dict[str, object]:
     """Back the database up, and restore it from the backup."""
-    entry, copy = deployment.settings.databases[0], deployment.folder / "copy.db"
+    entry = deployment.settings.databases[0]
+    copy = deployment.folder / "copy.db"
     files = deployment.settings.files
     await back_up(entry, copy, lambda *_: None, files)
     restored, _ = await restore(

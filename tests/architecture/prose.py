@@ -227,7 +227,8 @@ def _strings(nodes: Sequence[ast.AST], seen: set[int]) -> Iterator[Text]:
 
 def _joined(comments: Iterable[tuple[int, str]]) -> Iterator[Text]:
     """Join comments on consecutive lines, so that a phrase may be broken between them."""
-    first, block = 0, list[str]()
+    first = 0
+    block = list[str]()
     for number, comment in comments:
         if block and number != first + len(block):
             yield Text(first, "\n".join(block))

@@ -166,7 +166,8 @@ def cycles(found: list[Module], *, typing: bool = False) -> list[list[str]]:
 
 
 def _reachable(name: str, graph: Mapping[str, set[str]]) -> set[str]:
-    seen, waiting = set[str](), list(graph[name])
+    seen = set[str]()
+    waiting = list(graph[name])
     while waiting:
         current = waiting.pop()
         if current not in seen:

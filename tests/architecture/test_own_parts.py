@@ -185,7 +185,8 @@ def test_lines_of_a_part_are_current(part: Part) -> None:
 
 @pytest.mark.parametrize("part", read_parts(), ids=lambda part: part.name)
 def test_part_has_a_decision_a_figure_and_a_differential_test(part: Part) -> None:
-    docs, project = PAGE.parent, PACKAGE.parent
+    docs = PAGE.parent
+    project = PACKAGE.parent
     (page,) = find_links(part.decision, "")
     assert page.startswith("decisions/")
     (command,) = re.findall(r"`([^`]+)`", part.figure)

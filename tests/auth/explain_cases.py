@@ -42,7 +42,10 @@ __all__ = [
     "write_configuration",
 ]
 
-FIRST, SECOND, STRANGER, LARGE = rsa_pair(1), rsa_pair(2), rsa_pair(3), rsa_pair(4, 3072)
+FIRST = rsa_pair(1)
+SECOND = rsa_pair(2)
+STRANGER = rsa_pair(3)
+LARGE = rsa_pair(4, 3072)
 ALL = [
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
     "sessions:read", "sessions:write", "sessions:delete", "config:read",

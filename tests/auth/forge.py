@@ -78,7 +78,8 @@ def rsa_pair(number: int = 1, bits: int = 2048, exponent: int = 65537) -> Pair:
     """Return an RSA key of rsa_primes.json."""
     p, q = (int(prime, 16) for prime in _RSA_PRIMES[f"{number}, {bits} bits, e = {exponent}"])
     d = pow(exponent, -1, (p - 1) * (q - 1))
-    first, second = rsa.rsa_crt_dmp1(d, p), rsa.rsa_crt_dmq1(d, q)
+    first = rsa.rsa_crt_dmp1(d, p)
+    second = rsa.rsa_crt_dmq1(d, q)
     public = rsa.RSAPublicNumbers(exponent, p * q)
     numbers = rsa.RSAPrivateNumbers(p, q, d, first, second, rsa.rsa_crt_iqmp(p, q), public)
     return Pair(numbers.private_key(unsafe_skip_rsa_key_validation=True))

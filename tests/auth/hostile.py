@@ -20,8 +20,10 @@ from tests.auth.forge import Signer, b64, compact, fixed, hs, ps, rs, rsa_pair, 
 
 __all__ = ["CASES", "CLAIMS", "GOOD", "OURS", "RS", "SERVERS", "THEIRS", "Case", "padded", "signed"]
 
-PEM, DER = serialization.Encoding.PEM, serialization.Encoding.DER
-OURS, THEIRS = rsa_pair(1), rsa_pair(2)
+PEM = serialization.Encoding.PEM
+DER = serialization.Encoding.DER
+OURS = rsa_pair(1)
+THEIRS = rsa_pair(2)
 CLAIMS = {"sub": "me", "scopes": ["agents:read"]}
 RS = {"alg": "RS256"}
 GOOD = rs(OURS)
@@ -92,7 +94,8 @@ def algorithms() -> Texts:
 
 def confusions() -> Iterator[tuple[str, bytes]]:
     """A05: the public key in every encoding, for use as the secret of an HMAC."""
-    pem, der = OURS.spki(PEM), OURS.spki(DER)
+    pem = OURS.spki(PEM)
+    der = OURS.spki(DER)
     jwk = public_jwk(OURS.public)
     pkcs1 = serialization.PublicFormat.PKCS1
     modulus = OURS.public.public_numbers().n.to_bytes(256, "big")
@@ -202,7 +205,8 @@ def _segment_edits(good: str, index: int, name: str) -> Texts:
 
 def signed_over() -> Texts:
     """J08 to J10 again, with a signature that is right for the strange text."""
-    first, second = b64(compact(RS)), b64(compact(CLAIMS))
+    first = b64(compact(RS))
+    second = b64(compact(CLAIMS))
     for one, two in ((1, 0), (0, 1), (1, 1)):
         texts = (
             text + "=" * (-len(text) % 4 or 4) * wanted

@@ -126,7 +126,8 @@ _DIGEST_INFO = {
 
 def _raw_rsa(block: bytes) -> bytes:
     """Apply the private key to an unchanged block."""
-    numbers, value = RSA.private.private_numbers(), int.from_bytes(block, "big")
+    numbers = RSA.private.private_numbers()
+    value = int.from_bytes(block, "big")
     # By the Chinese remainder theorem (RFC 8017 5.1.2), which takes a third of the time.
     first = pow(value, numbers.dmp1, numbers.p)
     second = pow(value, numbers.dmq1, numbers.q)
@@ -151,8 +152,10 @@ def paddings() -> Iterator[tuple[str, Signature]]:
     """C03: PKCS #1 v1.5 paddings with one mistake."""
     for alg in ("RS256", "RS384", "RS512"):
         bits = _bits(alg)
-        info, digest = _DIGEST_INFO[bits], hashlib.new(f"sha{bits}", _input(alg)).digest()
-        bare, short = info.replace(b"\x05\0", b""), b"\0\1" + b"\xff" * 8 + b"\0" + info + digest
+        info = _DIGEST_INFO[bits]
+        digest = hashlib.new(f"sha{bits}", _input(alg)).digest()
+        bare = info.replace(b"\x05\0", b"")
+        short = b"\0\1" + b"\xff" * 8 + b"\0" + info + digest
         # Without NULL parameters both lengths around them shrink by two.
         no_null = bytes([info[0], info[1] - 2, info[2], info[3] - 2]) + bare[4:]
         blocks = {
@@ -183,7 +186,8 @@ def paddings() -> Iterator[tuple[str, Signature]]:
 def salts() -> Iterator[tuple[str, Signature]]:
     """C04: PSS with other salts, hashes and masks than RFC 7518 3.5 has."""
     for alg in ("PS256", "PS384", "PS512"):
-        bits, data = _bits(alg), _input(alg)
+        bits = _bits(alg)
+        data = _input(alg)
         size = bits // 8
         lengths = [0, 1, 8, 20, size - 1, size + 1, 2 * size, 256 - size - 2]
         made = {f"salt {salt}": ps(RSA, bits, salt)(data) for salt in lengths}
@@ -199,7 +203,8 @@ def salts() -> Iterator[tuple[str, Signature]]:
             Prehashed(_hash(bits)),
         )
         right = SIGNERS[alg](data)
-        number, modulus = int.from_bytes(right, "big"), RSA.public.public_numbers().n
+        number = int.from_bytes(right, "big")
+        modulus = RSA.public.public_numbers().n
         made |= {
             "plus n": (number + modulus).to_bytes(257, "big"),
             "leading zero": b"\0" + right,
@@ -231,8 +236,11 @@ _ORDERS = {
 def curves() -> Iterator[tuple[str, Signature]]:
     """C02: r and s at and beyond the ends of their range, other lengths, DER forms."""
     for curve, order in _ORDERS.items():
-        alg, size = CURVES[curve].algorithm, CURVES[curve].size
-        bits, pair, data = _bits(alg), _pair(alg), _input(alg)
+        alg = CURVES[curve].algorithm
+        size = CURVES[curve].size
+        bits = _bits(alg)
+        pair = _pair(alg)
+        data = _input(alg)
         ends = {"0": 0, "1": 1, "n - 1": order - 1, "n": order, "n + 1": order + 1,
                 "all ones": 2 ** (8 * size) - 1}  # fmt: skip
         made = {
@@ -241,7 +249,8 @@ def curves() -> Iterator[tuple[str, Signature]]:
             for two, s in ends.items()
         }
         right = es(pair, bits)(data)
-        r, s = int.from_bytes(right[:size], "big"), int.from_bytes(right[size:], "big")
+        r = int.from_bytes(right[:size], "big")
+        s = int.from_bytes(right[size:], "big")
         der = es_der(pair, bits)(data)
         made |= {
             "DER": der,
@@ -279,8 +288,10 @@ ED_ORDER = 2**252 + 27742317777372353535851937790883648493
 def edwards() -> Iterator[tuple[str, Signature]]:
     """C01, C05: S beyond the order, R of small order or not canonical (RFC 8032 5.1.7)."""
     right = SIGNERS["EdDSA"](_input("EdDSA"))
-    r, s = right[:32], int.from_bytes(right[32:], "little")
-    neutral, minus_one = (1).to_bytes(32, "little"), (2**255 - 20).to_bytes(32, "little")
+    r = right[:32]
+    s = int.from_bytes(right[32:], "little")
+    neutral = (1).to_bytes(32, "little")
+    minus_one = (2**255 - 20).to_bytes(32, "little")
     made = {
         f"S + {times} L": r + (s + times * ED_ORDER).to_bytes(32, "little")
         for times in (1, 2, 8, 14)
@@ -312,7 +323,8 @@ def edwards() -> Iterator[tuple[str, Signature]]:
 def macs() -> Iterator[tuple[str, Signature]]:
     """C01: HMAC values that are cut, padded, of other keys or other hashes."""
     for alg in ("HS256", "HS384", "HS512"):
-        bits, data = _bits(alg), _input(alg)
+        bits = _bits(alg)
+        data = _input(alg)
         right = hs(SECRET, bits)(data)
         made = {
             "empty": b"",
@@ -360,7 +372,8 @@ SIGNATURES: dict[str, Signature] = {
 def high_s(text: str, curve: str) -> str:
     """The other text of an ECDSA token: s and n - s are both right (RFC 7515 does not choose)."""
     signing_input, _, signature = text.rpartition(".")
-    size, order = CURVES[curve].size, _ORDERS[curve]
+    size = CURVES[curve].size
+    order = _ORDERS[curve]
     raw = base64.urlsafe_b64decode(signature + "=" * (-len(signature) % 4))
     s = order - int.from_bytes(raw[size:], "big")
     return f"{signing_input}.{b64(raw[:size] + s.to_bytes(size, 'big'))}"

@@ -254,7 +254,8 @@ def test_found_account_is_cached_for_one_second(
 def test_revocation_is_immediate_in_the_same_process(
     tokens: AccountTokens, stored: MemoryStore
 ) -> None:
-    token, other = stored.add(), stored.add()
+    token = stored.add()
+    other = stored.add()
     ask(tokens, token), ask(tokens, other)
     stored.change(token, revoked_at=1)
     tokens.forget("a0")
@@ -293,7 +294,9 @@ def test_cached_account_expires_by_the_wall_clock(
 def test_only_accepted_tokens_count_as_use(
     tokens: AccountTokens, stored: MemoryStore, clock: Clock
 ) -> None:
-    good, gone, old = stored.add(), stored.add(revoked_at=1), stored.add(expires_at=1)
+    good = stored.add()
+    gone = stored.add(revoked_at=1)
+    old = stored.add(expires_at=1)
     ask(tokens, good), ask(tokens, good)
     assert (failed_check(tokens, gone), failed_check(tokens, old)) == (
         "account.revoked",

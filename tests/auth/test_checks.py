@@ -117,7 +117,8 @@ def test_malformed_scopes_are_never_rejected() -> None:
 def each_check(header: str, server: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the checks in order, as an explanation runs them."""
     given_settings = Settings(authorization=SERVERS[server])
-    rules, keys = (ClaimRules.from_settings(given_settings), load_texts([OURS.pem], "RS256"))
+    rules = ClaimRules.from_settings(given_settings)
+    keys = load_texts([OURS.pem], "RS256")
     found: dict[str, Any] = {}
 
     def keep(name: str, act: Callable[[], Any]) -> tuple[str, Callable[[], Any]]:

@@ -90,7 +90,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
 
 def fill(host: ThreadedServer) -> Place:
     """Create sessions of three owners with runs, and service accounts."""
-    ids, accounts = {}, {}
+    ids = {}
+    accounts = {}
     owners = {"mine": ("me", "my_run"), "theirs": ("other", "their_run"), "ownerless": (None, "")}
     for session_id, (owner, run) in owners.items():
         body = {"message": "hello", "session_id": session_id, "stream": False}

@@ -124,7 +124,8 @@ def is_valid(header: str, principal: Principal) -> bool:
     if [b64(part) for part in raw] != [first, second, third] or scheme.lower() != "bearer":
         return False
     good = hmac.digest(SECRET, f"{first}.{second}".encode(), "sha256")
-    said, claims = json.loads(raw[0]), json.loads(raw[1])
+    said = json.loads(raw[0])
+    claims = json.loads(raw[1])
     scopes = claims.get("scopes")
     times = [claims.get("exp", NOW + 1) > NOW, claims.get("iat", 0) <= NOW + 10]
     return (

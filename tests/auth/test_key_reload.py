@@ -34,7 +34,8 @@ def file(tmp_path: Path) -> Path:
 
 def test_changed_jwks_is_used(clock: Clock, file: Path) -> None:
     one = verifier(clock, Authorization(jwks_file=(file,)))
-    old, new = bearer({"sub": "o"}, OLD, kid="old"), bearer({"sub": "n"}, NEW, kid="new")
+    old = bearer({"sub": "o"}, OLD, kid="old")
+    new = bearer({"sub": "n"}, NEW, kid="new")
     assert one.identify_jwt(old)
     with pytest.raises(InvalidToken):
         one.identify_jwt(new)
@@ -58,7 +59,8 @@ def test_keys_of_two_jwks_files_count(clock: Clock, file: Path, tmp_path: Path) 
     second = tmp_path / "second.json"
     second.write_text(jwks(("new", NEW)))
     one = verifier(clock, Authorization(jwks_file=(file, second)))
-    old, new = bearer({"sub": "o"}, OLD, kid="old"), bearer({"sub": "n"}, NEW, kid="new")
+    old = bearer({"sub": "o"}, OLD, kid="old")
+    new = bearer({"sub": "n"}, NEW, kid="new")
     assert one.identify_jwt(old)
     assert one.identify_jwt(new)
 
@@ -149,7 +151,8 @@ def test_pem_files_are_watched(clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "public.pem"
     path.write_text(OLD.pem)
     one = verifier(clock, Authorization(verification_key_files=(path,)))
-    old, new = bearer({"sub": "o"}, OLD), bearer({"sub": "n"}, NEW)
+    old = bearer({"sub": "o"}, OLD)
+    new = bearer({"sub": "n"}, NEW)
     assert one.identify_jwt(old)
     replace_file(path, NEW.pem)
     clock.move(1)
@@ -159,7 +162,8 @@ def test_pem_files_are_watched(clock: Clock, tmp_path: Path) -> None:
 
 
 def test_keys_of_all_sources_are_combined(clock: Clock, file: Path, tmp_path: Path) -> None:
-    third, path = rsa_pair(3), tmp_path / "public.pem"
+    third = rsa_pair(3)
+    path = tmp_path / "public.pem"
     path.write_text(third.pem)
     given = Authorization(
         verification_keys=(NEW.pem,), verification_key_files=(path,), jwks_file=(file,)

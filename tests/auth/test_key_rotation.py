@@ -37,7 +37,8 @@ Layout = Callable[[Path], Settings]
 
 
 def write_keys(folder: Path, algorithm: str = "ES256") -> tuple[Path, bytes]:
-    file, private = folder / "signing.pem", signing.generate_key(algorithm)
+    file = folder / "signing.pem"
+    private = signing.generate_key(algorithm)
     replacing.write_private_key(file, private)
     return file, private
 
@@ -110,7 +111,8 @@ def files(folder: Path) -> set[str]:
 def test_rotation_replaces_the_signing_key(layout: Layout, tmp_path: Path) -> None:
     settings = layout(tmp_path)
     key_file = settings.signing.key_file
-    private, before = key_file.read_bytes(), files(tmp_path)
+    private = key_file.read_bytes()
+    before = files(tmp_path)
     old = mint.mint_token(settings, "me")
     with open_rotation(settings) as rotation:
         rotation.check()
@@ -298,7 +300,8 @@ def test_incomplete_new_key_is_generated_again(tmp_path: Path) -> None:
 def test_links_stay_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     settings = pem_layout(tmp_path / "real")
-    private, public = tmp_path / "link.pem", tmp_path / "link.pub.pem"
+    private = tmp_path / "link.pem"
+    public = tmp_path / "link.pub.pem"
     private.symlink_to("real/signing.pem")
     public.symlink_to("real/signing.pub.pem")
     linked = replace(
@@ -369,7 +372,8 @@ def test_unsuitable_configurations_are_rejected(
     layout: Layout, told: str, hint: str, tmp_path: Path
 ) -> None:
     settings = layout(tmp_path)
-    before, there = published(settings), files(tmp_path)
+    before = published(settings)
+    there = files(tmp_path)
     with pytest.raises(InvalidKey, match=told) as refusal:
         Rotation(settings).check()
     assert hint in str(refusal.value.hint)
@@ -410,7 +414,8 @@ def test_write_error_leaves_files_unchanged(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = pem_layout(tmp_path)
-    before, private = published(settings), settings.signing.key_file.read_bytes()
+    before = published(settings)
+    private = settings.signing.key_file.read_bytes()
     (tmp_path / ".signing.pub.pem.new").mkdir() if step == "replace_file" else None
     rotation = Rotation(settings)
 
@@ -449,7 +454,8 @@ def test_missing_folder_is_an_error(tmp_path: Path) -> None:
 
 def test_published_files_list_their_keys() -> None:
     key = load_signing_key(signing.generate_key("ES256"), get_algorithm("ES256"))
-    name, text = signing.key_thumbprint(key), signing.encode_public_pem(key)
+    name = signing.key_thumbprint(key)
+    text = signing.encode_public_pem(key)
     assert PemFile(text, key.spec).removal_times() == {name: None}
     marked = PemFile(text, key.spec).with_new_key(name, key, LATER)
     assert PemFile(marked, key.spec).removal_times() == {name: LATER}

@@ -46,7 +46,8 @@ def test_key_file_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_writing_does_not_follow_a_link(tmp_path: Path) -> None:
-    path, target = tmp_path / "signing.pem", tmp_path / "elsewhere"
+    path = tmp_path / "signing.pem"
+    target = tmp_path / "elsewhere"
     path.symlink_to(target)
     with pytest.raises(InvalidKey):
         write_private_key(path, b"secret")
@@ -179,7 +180,8 @@ def test_devices_are_rejected(path: str) -> None:
 
 
 def test_reading_follows_a_link(tmp_path: Path) -> None:
-    target, link = tmp_path / "target", tmp_path / "link"
+    target = tmp_path / "target"
+    link = tmp_path / "link"
     write_private_key(target, b"secret")
     link.symlink_to(target)
     assert read_private_key(link) == b"secret"

@@ -23,10 +23,17 @@ from tests.auth.forge import SECRET, b64, compact, ec_pair, ed_pair, hs, rs, rsa
 from tests.auth.hostile import confusions
 from tests.auth.verifiers import load_texts
 
-PEM, DER = serialization.Encoding.PEM, serialization.Encoding.DER
-RSA, OTHER, EC, P384, ED = rsa_pair(1), rsa_pair(2), ec_pair(), ec_pair("P-384"), ed_pair()
-RSA_JWK, OTHER_JWK = public_jwk(RSA.public), public_jwk(OTHER.public)
-EC_JWK, ED_JWK = public_jwk(EC.public), public_jwk(ED.public)
+PEM = serialization.Encoding.PEM
+DER = serialization.Encoding.DER
+RSA = rsa_pair(1)
+OTHER = rsa_pair(2)
+EC = ec_pair()
+P384 = ec_pair("P-384")
+ED = ed_pair()
+RSA_JWK = public_jwk(RSA.public)
+OTHER_JWK = public_jwk(OTHER.public)
+EC_JWK = public_jwk(EC.public)
+ED_JWK = public_jwk(ED.public)
 OCT_JWK = {"kty": "oct", "k": b64(SECRET)}
 
 

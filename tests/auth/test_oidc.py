@@ -40,7 +40,8 @@ def test_no_proxy_gets_requests_to_this_machine(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_claims_of_tokens_are_bounded() -> None:
-    key, client_id = "a key of the provider alone, 32 bytes", "cli"
+    key = "a key of the provider alone, 32 bytes"
+    client_id = "cli"
     with serve_provider() as provider:
         identity = {"iss": provider.url, "aud": client_id, "exp": 2**40, "name": "Ada" * 100_000}
         token = jwt.encode({"exp": 2**39}, key)

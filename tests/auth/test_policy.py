@@ -241,7 +241,8 @@ def test_missing_path_parameter_needs_a_general_scope() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lists_are_filtered_by_id(kind: ComponentKind) -> None:
-    operation, path = operation_ids(kind).list, KINDS[kind].path
+    operation = operation_ids(kind).list
+    path = KINDS[kind].path
     assert allowed_ids(anonymous_principal(), operation) is None
     assert allowed_ids(caller(f"{path}:read"), operation) is None
     assert allowed_ids(caller(f"{path}:*:read"), operation) is None

@@ -94,7 +94,8 @@ SETTINGS: dict[str, str] = {
 }
 """Lines of `[authorization]`; the role "boss" is only in those with `roles_may_grant_admin`."""
 
-OPERATORS, READ = {"agents:read", "agents:run"}, {"agents:read"}
+OPERATORS = {"agents:read", "agents:run"}
+READ = {"agents:read"}
 GROUP = "2f5fd1a8-5a3f-4a3e-9a5e-3c1f0b7f8a11"
 
 EXPECTED: dict[str, list[tuple[dict[str, Any], set[str]]]] = {

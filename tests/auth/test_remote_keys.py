@@ -158,7 +158,9 @@ def test_file_with_the_kid_of_a_fetched_key_replaces_both(
 def test_rotated_key_is_fetched_at_a_bounded_rate(
     server: KeyServer, build: Build, clock: Clock
 ) -> None:
-    old, new, unknown = Signer("old"), Signer("new"), Signer("unknown")
+    old = Signer("old")
+    new = Signer("new")
+    unknown = Signer("unknown")
     server.keys = [old.jwk]
     verifier = build()
     assert identify(verifier, old.sign()) == "ada"
@@ -254,7 +256,8 @@ def test_faulty_response_gives_no_keys(
 
 def test_redirect_within_the_origin_is_followed(server: KeyServer, build: Build) -> None:
     signer = Signer("one")
-    server.keys, server.location = [signer.jwk], f"{server.url}/moved"
+    server.keys = [signer.jwk]
+    server.location = f"{server.url}/moved"
     assert identify(build(), signer.sign()) == "ada"
     assert server.requests == ["/jwks", "/moved"]
 

@@ -108,7 +108,8 @@ def test_base64_key_of_any_length_is_rejected(extra: int, mark: str) -> None:
 
 @pytest.mark.parametrize("curve", ["P-256", "P-384", "P-521"])
 def test_point_of_every_curve_is_rejected(curve: str) -> None:
-    x962, form = serialization.Encoding.X962, serialization.PublicFormat
+    x962 = serialization.Encoding.X962
+    form = serialization.PublicFormat
     point = ec_pair(curve).public.public_bytes(x962, form.UncompressedPoint)
     for data in (point, ec_pair(curve).public.public_bytes(x962, form.CompressedPoint)):
         assert refusal(b64(data)) == KEY

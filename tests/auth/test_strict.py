@@ -83,7 +83,8 @@ def test_lax_json_is_rejected_with_a_reason(text: str, reason: str) -> None:
 
 
 def test_only_tokens_have_a_bound_of_levels_and_digits() -> None:
-    deep, long = '{"a":' * 9 + "1" + "}" * 9, '{"a":' + "1" * 65 + "}"
+    deep = '{"a":' * 9 + "1" + "}" * 9
+    long = '{"a":' + "1" * 65 + "}"
     assert parse_json(long) == {"a": int("1" * 65)}
     assert parse_json(deep)["a"]
     for text in (deep, long):

@@ -121,7 +121,8 @@ def test_cached_token_expires_at_exp(clock: Clock) -> None:
 
 
 def test_token_is_verified_again_after_30_seconds(clock: Clock) -> None:
-    one, header = verifier(clock, pem_only()), bearer({"sub": "me"})
+    one = verifier(clock, pem_only())
+    header = bearer({"sub": "me"})
     first = one.identify_jwt(header)
     clock.move(29.9)
     assert one.identify_jwt(header) is first
@@ -130,7 +131,8 @@ def test_token_is_verified_again_after_30_seconds(clock: Clock) -> None:
 
 
 def test_clock_jump_does_not_extend_the_cache(clock: Clock) -> None:
-    one, header = verifier(clock, pem_only()), bearer({"sub": "me", "exp": NOW + 5})
+    one = verifier(clock, pem_only())
+    header = bearer({"sub": "me", "exp": NOW + 5})
     first = one.identify_jwt(header)
     clock.steady += 31
     assert one.identify_jwt(header) is not first

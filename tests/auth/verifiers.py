@@ -16,7 +16,8 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Limits, Settings
 from tests.auth.forge import NOW, Pair, rs, rsa_pair, token
 
-OLD, NEW = rsa_pair(1), rsa_pair(2)
+OLD = rsa_pair(1)
+NEW = rsa_pair(2)
 
 
 class Clock:

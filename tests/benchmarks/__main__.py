@@ -97,7 +97,8 @@ def compare_with_agentos_2(bench: Setup) -> Iterator[Row]:
 
 def compare_with_agentos_3(bench: Setup) -> Iterator[Row]:
     """Compare agentctl, on both engines, with AgentOS 3 on the same work, and with the floors."""
-    sessions, name = _list_sessions(), AGENTOS_3.title
+    sessions = _list_sessions()
+    name = AGENTOS_3.title
     work = create_work(bench.folder / "agentos-3", bench.model_url, sessions)
     seed_database(work)
     seed_agentos(work, AGENTOS_3)
@@ -223,7 +224,8 @@ NEEDED = {
 
 def measure_part(part: str) -> PartResult:
     """Measure a part; print each row as soon as it is there."""
-    start, rows = time.monotonic(), list[list[str]]()
+    start = time.monotonic()
+    rows = list[list[str]]()
     with tempfile.TemporaryDirectory() as directory, serve_endpoint() as url:
         other_work = OtherWork()
         for row in PARTS[part](Setup(Path(directory), url)):

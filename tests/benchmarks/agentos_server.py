@@ -134,7 +134,8 @@ def _build_session(work: Work, session: Work) -> AgentSession:
 
 
 def _build_run(work: Work, session: Work, number: int) -> RunOutput:
-    agent, created = work["agents"][0], session["created_at"] + number
+    agent = work["agents"][0]
+    created = session["created_at"] + number
     used = {"input_tokens": 20, "output_tokens": 40, "total_tokens": 60}
     said = Message(role="assistant", content=work["answer"], created_at=created)
     said.metrics = MessageMetrics(**used)

@@ -50,7 +50,8 @@ def compare_with_langgraph(folder: Path, model_url: str) -> Iterator[Row]:
     With ChatOpenAI both sides have the same code; the model of the configuration is that of
     agentctl. Each is measured on a separate server.
     """
-    name, works = LANGGRAPH.title, {}
+    name = LANGGRAPH.title
+    works = {}
     for client, title in CLIENT_TITLES.items():
         works[title] = work = create_work(folder / client, model_url, [])
         add_agents(work.folder, "langgraph", model_url, [client])
@@ -87,7 +88,8 @@ def _encode_graph_run(message: str, **options: object) -> str:
 
 def compare_with_litellm(folder: Path, model_url: str) -> Iterator[Row]:
     """Compare chat completions of agentctl, which calls an agent, and of the proxy of LiteLLM."""
-    work, name = create_work(folder / "litellm", model_url, []), LITELLM.title
+    work = create_work(folder / "litellm", model_url, [])
+    name = LITELLM.title
     with (work.folder / "agentctl.toml").open("a") as file:
         file.write("\n[openai]\nenabled = true\n")
     with serve_agentctl(work) as own, serve_litellm(work) as other:

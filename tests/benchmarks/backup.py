@@ -41,7 +41,9 @@ def main() -> None:
 
 
 async def _measure(folder: Path, megabytes: int) -> None:
-    path, copy, box = folder / "agentctl.db", folder / "copy.db", folder / "box.db"
+    path = folder / "agentctl.db"
+    copy = folder / "copy.db"
+    box = folder / "box.db"
     database = open_sqlite("main", path, create=True)
     for first in range(0, megabytes * 1_000_000 // BYTES, ROWS):
         await database.write(_write_sessions(first))

@@ -170,7 +170,10 @@ class PostgresCounter:
             return await self._count(work)
 
     async def _count(self, work: Work[Any]) -> int:
-        steps, rows, blocks, self.milliseconds = iter(work), None, 0, 0.0
+        steps = iter(work)
+        rows = None
+        blocks = 0
+        self.milliseconds = 0.0
         try:
             while True:
                 statement = steps.send(rows)  # type: ignore[arg-type]

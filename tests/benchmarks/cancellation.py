@@ -32,7 +32,8 @@ from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.process import base_environment, serve_config
 
-AGENT, SESSION = "hang", "s1"
+AGENT = "hang"
+SESSION = "s1"
 WAIT_SECONDS = 10.0
 OPEN_SECONDS = 120.0
 
@@ -61,7 +62,8 @@ async def measure_cancel(operations: Operations, run_id: str, cancel: Cancel) ->
     await cancel(run_id)
     answer = time.perf_counter() - start
     run = (await operations.get_run(run_id)).value
-    requested, ended = run["cancel_requested_at"], run["finished_at"]
+    requested = run["cancel_requested_at"]
+    ended = run["finished_at"]
     row = _timestamp(ended) - _timestamp(requested) if requested and ended else float("inf")
     return CancelTimes(answer * 1000, row * 1000, run["status"] == "CANCELLED")
 

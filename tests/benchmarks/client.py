@@ -64,7 +64,9 @@ class Client:
         """Return the seconds from the request until the streamed response contains `mark`."""
         start = time.perf_counter()
         self._request_document("POST", path, body, kind)
-        answer, took, seen = self._connection.getresponse(), None, b""
+        answer = self._connection.getresponse()
+        took = None
+        seen = b""
         assert answer.status == 200, answer.read()
         while data := answer.read1(65_536):
             seen += data

@@ -85,14 +85,16 @@ async def measure(server: PostgresServer, count: int, live: int, seconds: float)
     await pool.execute(REGISTER, count)
     await pool.execute(FILL, count, live)
     await pool.execute("VACUUM ANALYZE")
-    stopped, counts = set[str](), [0]
+    stopped = set[str]()
+    counts = [0]
     tasks = [
         asyncio.create_task(
             beat(pool, [f"w{at}" for at in range(part, count, CONNECTIONS)], stopped, counts)
         )
         for part in range(CONNECTIONS)
     ]
-    worker, monitor = Worker(databases), WorkerMonitor(databases)
+    worker = Worker(databases)
+    monitor = WorkerMonitor(databases)
     monitor.is_long_lived = True
     await worker.register()
     jobs = Jobs(SweepLease(databases, monitor, worker))
@@ -103,7 +105,9 @@ async def measure(server: PostgresServer, count: int, live: int, seconds: float)
     jobs.start([lane])
     await asyncio.sleep(5)
     folder = server.log.parent
-    cpu, began, sent = read_cpu_seconds(folder), time.monotonic(), counts[0]
+    cpu = read_cpu_seconds(folder)
+    began = time.monotonic()
+    sent = counts[0]
     await asyncio.sleep(seconds)
     share = (read_cpu_seconds(folder) - cpu) / (time.monotonic() - began)
     rate = (counts[0] - sent) / (time.monotonic() - began)

@@ -111,7 +111,8 @@ class Load:
     def _send(
         self, http: httpx2.Client, kind: str, method: str, path: str, **body: Any
     ) -> httpx2.Response | None:
-        began, response = time.monotonic(), None
+        began = time.monotonic()
+        response = None
         try:
             response = http.request(method, f"{self.url}{path}", **body)
         except httpx2.HTTPError:

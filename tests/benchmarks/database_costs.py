@@ -140,7 +140,8 @@ class MeasuredPostgres(Measured):
             self._start = counters
         if self._logging:
             statements = sum(self._meter.count_statements(self._start, counters).values())
-        cpu, database_cpu = time.process_time(), counters.cpu
+        cpu = time.process_time()
+        database_cpu = counters.cpu
         return Costs(counters.seconds, cpu, database_cpu, statements, counters.writes)
 
     async def count_rows(self) -> float:

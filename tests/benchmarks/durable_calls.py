@@ -27,7 +27,8 @@ from tests.endpoint import start_endpoint
 
 ROUNDS = 5
 
-RUNS, CALLS = 10, 20
+RUNS = 10
+CALLS = 20
 """Runs of each round and agent, and the calls of each of them."""
 
 TOOLS = '''
@@ -64,7 +65,8 @@ async def measure(engine: Engine, rounds: int, runs: int = RUNS) -> dict[str, li
     The statements are those of a last round, because PostgreSQL spends CPU time to log them.
     """
     with tempfile.TemporaryDirectory(prefix="agentctl-calls-") as name, ExitStack() as stack:
-        folder, endpoint = Path(name), start_endpoint()
+        folder = Path(name)
+        endpoint = start_endpoint()
         stack.callback(endpoint.stop)
         url = endpoint.base_url
         async with open_measured(engine, folder) as measured:

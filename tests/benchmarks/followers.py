@@ -115,7 +115,8 @@ async def measure(
         f"POST /agents/paced/runs/{run_id}/resume?session_id=long HTTP/1.1\r\nHost: here\r\n"
         f"Authorization: {headers['Authorization']}\r\nContent-Length: 0\r\n\r\n"
     ).encode()
-    clients, port = Clients(), int(servers[1].url.rpartition(":")[2])
+    clients = Clients()
+    port = int(servers[1].url.rpartition(":")[2])
     connect = asyncio.get_running_loop().create_connection
     usage = Usage(servers[1].process.pid)
     first = await meter.read()
@@ -127,7 +128,8 @@ async def measure(
         if time.monotonic() > deadline:
             break
         await asyncio.sleep(0.02)
-    second, cpu = await meter.read(), usage.cpu_seconds
+    second = await meter.read()
+    cpu = usage.cpu_seconds
     late = max(clients.caught_up, default=0.0)
     statements = meter.count_statements(first, second)[ROLES[1]]
     print(f"{count} clients, {lead:.0f} s late: {len(clients.caught_up)} have caught up", end=" ")
@@ -169,10 +171,8 @@ def main() -> None:
     raise_file_limit()
     with tempfile.TemporaryDirectory() as folder, run_postgres_server(durable=True) as postgres:
         create_roles(postgres)
-        pool, limit = (
-            f"pool_size = {options.pool_size}",
-            f"followed_runs = {options.followed_runs}\n",
-        )
+        pool = f"pool_size = {options.pool_size}"
+        limit = f"followed_runs = {options.followed_runs}\n"
         with running_servers(postgres, Path(folder), pool, limit) as servers:
             for count in options.clients:
                 uvloop.run(measure(postgres, servers, count, options.lead, options.seconds))

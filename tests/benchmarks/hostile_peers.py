@@ -73,7 +73,8 @@ def read_session(readers: int) -> Act:
             for _ in range(2):
                 target.run("a-storable_text", session_id="long")
         # In other processes: the threads of this one would delay its own requests.
-        url, header = f"{target.server.url}/sessions/long", f"Authorization: Bearer {target.token}"
+        url = f"{target.server.url}/sessions/long"
+        header = f"Authorization: Bearer {target.token}"
         load = ["wrk", f"-c{readers}", "-t1", f"-d{QUIET_SECONDS:g}", "--timeout", "30"]
         subprocess.run([*load, "-H", header, url], check=True, capture_output=True, timeout=60)
 

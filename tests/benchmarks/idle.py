@@ -23,7 +23,8 @@ __all__ = ["measure_idle_servers"]
 SETTLE_SECONDS = 3.0
 """Time after the start that is not measured."""
 
-ROUND_SECONDS, ROUNDS = 4.0, 3
+ROUND_SECONDS = 4.0
+ROUNDS = 3
 
 
 def measure_idle_servers(folder: Path) -> Iterator[Row]:

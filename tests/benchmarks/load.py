@@ -103,7 +103,8 @@ class Load:
             used = cpu_seconds(self.process_id) - before
             if bad := _BAD.search(said):
                 raise RuntimeError(f"{self.url}: {bad[0]}")
-            rate, count = _RATE.search(said), _COUNT.search(said)
+            rate = _RATE.search(said)
+            count = _COUNT.search(said)
             if rate and count and int(count[1]):
                 self.costs.append(used / int(count[1]))
                 return float(rate[1])
@@ -164,7 +165,8 @@ class Batch:
     def __call__(self) -> float:
         """Run one round and return the requests per second."""
         self.load.ask()
-        before, start = cpu_seconds(self.load.process_id), time.perf_counter()
+        before = cpu_seconds(self.load.process_id)
+        start = time.perf_counter()
         with ThreadPoolExecutor(self.load.connections) as clients:
             for request in [clients.submit(self.load.ask) for _ in range(self.requests)]:
                 request.result()

@@ -44,7 +44,8 @@ def _append_runs(session_id: str, count: int) -> Steps[None]:
 
 
 def _run(session_id: str) -> list[Work[object]]:
-    run_id, at = new_id(), now()
+    run_id = new_id()
+    at = now()
     run = a_run(
         run_id, session_id, component_id="agent-00", user_id=session_id, owner="worker",
         created_at=at,
@@ -68,7 +69,8 @@ async def _create_session(database: Database, count: int) -> str:
 
 async def _measure(database: Database, name: str, session_id: str) -> tuple[float, int]:
     """Return the microseconds of one operation and the bytes read."""
-    started, size = time.perf_counter(), 0
+    started = time.perf_counter()
+    size = 0
     if name == "its row in a list":
         work = list_sessions(Visibility(False, session_id))
         await database.read(work, size="large")
@@ -96,7 +98,8 @@ async def measure_lines(database: Database) -> Iterator[str]:
     ids = [await _create_session(database, count) for count in (SHORT, LONG)]
     taken: dict[str, list[list[tuple[float, int]]]] = {name: [[], []] for name in NAMES}
     # Shuffled: an operation after one that read ten megabytes waits for the garbage collection.
-    order, chance = list(product(NAMES, (0, 1))), random.Random(1)
+    order = list(product(NAMES, (0, 1)))
+    chance = random.Random(1)
     for _ in range(ROUNDS):
         chance.shuffle(order)
         for name, which in order:

@@ -71,7 +71,8 @@ def main(rounds: int) -> None:
         seed_database(work)
         servers = {}
         for number, (name, more) in enumerate(VARIANTS.items()):
-            config, log = work.folder / "agentctl.toml", f"server-{number}.log"
+            config = work.folder / "agentctl.toml"
+            log = f"server-{number}.log"
             server = serve_config(config, log=log, environment=base_environment() | more)
             servers[name] = stack.enter_context(server)
         for path in PATHS:

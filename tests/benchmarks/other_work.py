@@ -25,10 +25,12 @@ class OtherWork:
 
     def __init__(self) -> None:
         ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
-        self._before, self._share = self._now(), 0.0
+        self._before = self._now()
+        self._share = 0.0
 
     def __call__(self) -> float:
-        before, now = self._before, self._now()
+        before = self._before
+        now = self._now()
         if now[0] - before[0] >= MINIMUM_SECONDS:
             used = (now[1] - before[1]) - (now[2] - before[2])
             self._share = max(0.0, used / (now[0] - before[0]) / (os.cpu_count() or 1))

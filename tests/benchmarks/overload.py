@@ -31,9 +31,11 @@ from tests.benchmarks.work import create_work
 from tests.outages.overload import SLOW_COMMITS
 from tests.postgres_server import run_postgres_server
 
-CALLERS, FACTOR = 32, 2
+CALLERS = 32
+FACTOR = 2
 
-CONNECTIONS, SLOTS = 2_000, 1_000
+CONNECTIONS = 2_000
+SLOTS = 1_000
 
 LEAD = 1.5
 
@@ -100,8 +102,10 @@ def _read_cpu(process_id: int) -> float:
 
 async def _serve(place: RunningServer, seconds: float, rate: float | None) -> Served:
     """Send runs by `CALLERS`, or at a rate; count those that completed within the time."""
-    callers, lead = Callers(place), 0.0 if rate is None else LEAD * SLOTS / (rate / FACTOR)
-    began, end = time.perf_counter(), time.perf_counter() + lead + seconds
+    callers = Callers(place)
+    lead = 0.0 if rate is None else LEAD * SLOTS / (rate / FACTOR)
+    began = time.perf_counter()
+    end = time.perf_counter() + lead + seconds
     before = (began, 0, _read_cpu(place.process_id))
 
     async def repeat() -> None:
@@ -134,7 +138,8 @@ async def _serve(place: RunningServer, seconds: float, rate: float | None) -> Se
 async def measure(place: RunningServer, seconds: float, rounds: int) -> str:
     """Return the cells of a row of the table."""
     await _serve(place, 2.0, None)
-    best, double = list[Served](), list[Served]()
+    best = list[Served]()
+    double = list[Served]()
     for _ in range(rounds):
         best.append(await _serve(place, seconds, None))
         double.append(await _serve(place, seconds, FACTOR * best[-1].rate))

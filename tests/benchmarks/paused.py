@@ -31,7 +31,8 @@ from tests.benchmarks.servers import RunningServer, serve_agentctl
 from tests.benchmarks.work import create_work
 
 PAUSED = 10_000
-SECONDS, ROUNDS = 10.0, 3
+SECONDS = 10.0
+ROUNDS = 3
 ARGUMENTS = {"amount": 10, "to": "bob", "reason": "an order that was never sent"}
 
 
@@ -39,7 +40,9 @@ ARGUMENTS = {"amount": 10, "to": "bob", "reason": "an order that was never sent"
 def pause_runs(count: int, component_id: str) -> Steps[None]:
     """Store paused runs, each in its own session with one approval."""
     for _ in range(count):
-        run_id, session_id, at = new_id(), new_id(), now()
+        run_id = new_id()
+        session_id = new_id()
+        at = now()
         spec = RunSpec(
             run_id=run_id, session_id=session_id, component_type="agent", component_id=component_id,
             user_id="ann", input="pay bob", time_limit=60.0, tool_timeout=60.0,
@@ -82,7 +85,8 @@ def measure(server: RunningServer) -> tuple[float, float]:
     time.sleep(SETTLE_SECONDS)
     shares = []
     for _ in range(ROUNDS):
-        before, start = scheduled_seconds(server.process_id), time.monotonic()
+        before = scheduled_seconds(server.process_id)
+        start = time.monotonic()
         time.sleep(SECONDS)
         used = scheduled_seconds(server.process_id) - before
         shares.append(used / (time.monotonic() - start) * 100)

@@ -118,7 +118,8 @@ def serve_litellm(work: Work) -> Iterator[RunningServer]:
     (place / "config.yaml").write_text(json.dumps({"model_list": models}))
     logs = {"version": 1, "loggers": {"uvicorn.access": {"level": "WARNING"}}}
     (place / "logs.json").write_text(json.dumps(logs))
-    port, key = find_free_port(), "sk-benchmark"
+    port = find_free_port()
+    key = "sk-benchmark"
     command = (
         str(LITELLM.find_program("litellm")), "--config", "config.yaml", "--host", "127.0.0.1",
         "--port", str(port), "--log_config", "logs.json",

@@ -23,7 +23,9 @@ from tests.chaos.cluster import Server
 from tests.deployment import ADMIN, SQLITE_DATABASES, create_deployment
 from tests.postgres_server import PostgresServer, run_postgres_server
 
-CALLERS, ROUNDS, SECONDS = 32, 7, 4.0
+CALLERS = 32
+ROUNDS = 7
+SECONDS = 4.0
 
 MESSAGE = Reply(words=20, size=6, seconds=0.0, hold=False).message
 
@@ -43,7 +45,8 @@ async def _count(
     client: httpx2.AsyncClient, call: Callable[[httpx2.AsyncClient, int], Awaitable[None]]
 ) -> float:
     """Return the calls per second of all callers."""
-    began, done = time.monotonic(), 0
+    began = time.monotonic()
+    done = 0
 
     async def work(caller: int) -> None:
         nonlocal done

@@ -143,15 +143,19 @@ class Population:
 
     def _add(self, number: int, batch: Batch) -> None:
         kind, component = self._random.choices(COMPONENTS, _SHARES)[0]
-        session_id, user = self._id(), self._user()
+        session_id = self._id()
+        user = self._user()
         created = START + number * YEAR // self.sessions
-        at, count, size = created, self._count(number), 0
+        at = created
+        count = self._count(number)
+        size = 0
         status: str | int | None = None
         for seq in range(1, count + 1):
             at += self._random.randint(1, HOUR)
             run = self._run(number, session_id, seq, kind, component, user, at)
             batch.runs.append(run)
-            status, size = run[_STATUS], size + len(str(run[_HISTORY] or ""))
+            status = run[_STATUS]
+            size = size + len(str(run[_HISTORY] or ""))
         tokens = 60 * count
         batch.sessions.append(
             (

@@ -25,7 +25,8 @@ class Memory:
         self, ours: RunningServer, theirs: RunningServer, name: str, agent: str = ""
     ) -> None:
         self._sides = ours, theirs, ours.twin
-        self._name, self._agent = name, agent
+        self._name = name
+        self._agent = agent
         self._idle = self._now()
 
     def _now(self) -> tuple[float, ...]:

@@ -144,7 +144,8 @@ async def _measure(
                 await queue.add("quick")
             barriers.append(await queue.add("barrier", str(folder / f"barrier-{number}")))
         await _fill(measured, length, in_one=in_one)
-        found, rows = [], [await measured.count_rows()]
+        found = []
+        rows = [await measured.count_rows()]
         for number, last in enumerate(barriers[1:]):
             await measured.count_statements(number == 2)
             before = await measured.read()

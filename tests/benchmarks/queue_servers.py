@@ -29,7 +29,8 @@ from tests.deployment import ADMIN, create_deployment
 from tests.postgres_server import run_postgres_server
 from tests.process import base_environment, serve_config
 
-SERVERS, SLOTS = 3, 20
+SERVERS = 3
+SLOTS = 20
 
 CLIENTS = 6
 """Threads that queue runs; each queues all runs of a session before those of the next one."""
@@ -107,7 +108,9 @@ class Servers:
     """Running servers with one database; `folder` has their configuration, ledger and barrier."""
 
     def __init__(self, folder: Path, database: Path, headers: dict[str, str]) -> None:
-        self._folder, self._database, self._headers = folder, database, headers
+        self._folder = folder
+        self._database = database
+        self._headers = headers
         self._barrier = folder / "barrier"
         self._ledger = folder / "ledger"
         self.places = list[tuple[int, int]]()
@@ -138,7 +141,8 @@ class Servers:
 
     def drain(self, total: int, seconds: float) -> list[tuple[float, int, float]]:
         """Open the barrier and wait for all ends; return samples of seconds, ended runs and CPU."""
-        began, before = time.monotonic(), self.read_cpu()
+        began = time.monotonic()
+        before = self.read_cpu()
         samples = [(0.0, 0, 0.0)]
         self._barrier.touch()
         while (ended := self._ledger.read_bytes().count(b"ended")) < total:
@@ -199,10 +203,13 @@ def check(notes: Sequence[Note], sessions: int, each: int, slots: int) -> Found:
     Raises:
         AssertionError: a guarantee is violated.
     """
-    begun, ended = Counter[str](), Counter[str]()
+    begun = Counter[str]()
+    ended = Counter[str]()
     # The number of sessions by the number of runs that they have begun.
     levels = Counter({0: sessions})
-    ahead, lowest, first_end = 0, 0, 0
+    ahead = 0
+    lowest = 0
+    first_end = 0
     for note in notes:
         name = note.session
         if note.event == "ended":

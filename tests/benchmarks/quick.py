@@ -121,10 +121,8 @@ def main() -> int:
             [*sized_sessions((1, 1_000)), *listed_sessions(40, SHORT_RUNS)],
         )
         seed_database(work)
-        one, floor = (
-            stack.enter_context(serve_agentctl(work)),
-            stack.enter_context(serve_floors(work)),
-        )
+        one = stack.enter_context(serve_agentctl(work))
+        floor = stack.enter_context(serve_floors(work))
         commands.prepare_folder(folder)
         rows = list(measure_rows(build_paths(one, floor, folder)))
     print(format_text(rows))

@@ -77,7 +77,9 @@ def repeat_cancel(place: RunningServer) -> Load:
 
 def compare_with_floors(ours: RunningServer, floors: RunningServer) -> Iterator[Row]:
     """Compare the hot reads with the least cost of their frameworks and driver."""
-    detail, teams, constant = "session detail, 1 run", "teams, 5 configured", "FastAPI, constant"
+    detail = "session detail, 1 run"
+    teams = "teams, 5 configured"
+    constant = "FastAPI, constant"
     for work, path, name, floor, goal in (
         (detail, "/sessions/runs-1", constant, "/fastapi", at_least(0.45)),
         (detail, "/sessions/runs-1", "bare ASGI, constant", "/bare", None),

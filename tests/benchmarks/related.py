@@ -98,7 +98,8 @@ class Related:
             yield "service_accounts", _values(account)
 
     def _build_of_session(self, session: dict[str, Any]) -> Iterator[tuple[str, Row]]:
-        at, user = session["created_at"], session["user_id"]
+        at = session["created_at"]
+        user = session["user_id"]
         outcome = self._random.choices(("allowed", "failed", "denied"), (96, 3, 1))[0]
         entry = {
             "at": at, "principal": user, "via": "api", "operation": self._random.choice(OPERATIONS),
@@ -128,7 +129,9 @@ class Related:
                 yield "memory_terms", (memory.memory_id, term, user, at)
 
     def _build_of_run(self, run: dict[str, Any]) -> Iterator[tuple[str, Row]]:
-        at, run_id, is_live = run["created_at"], run["run_id"], run["finished_at"] is None
+        at = run["created_at"]
+        run_id = run["run_id"]
+        is_live = run["finished_at"] is None
         if self._random.random() < 0.05:
             status = "pending" if is_live else self._random.choice(("approved", "rejected"))
             approval = {

@@ -61,7 +61,8 @@ async def measure_writes(database: Database, prefix: int, stop: asyncio.Event) -
 
 def describe(name: str, times: list[float]) -> str:
     ordered = sorted(times)
-    p99, slowest = ordered[int(len(ordered) * 0.99)], ordered[-1]
+    p99 = ordered[int(len(ordered) * 0.99)]
+    slowest = ordered[-1]
     return (
         f"{name}: {len(times)}, median {statistics.median(times):.1f} ms,"
         f" p99 {p99:.1f} ms, longest {slowest:.1f} ms"
@@ -69,14 +70,16 @@ def describe(name: str, times: list[float]) -> str:
 
 
 async def measure(databases: Databases, count: int) -> None:
-    database, at = databases.system, now() - 99 * DAY
+    database = databases.system
+    at = now() - 99 * DAY
     for first in range(0, count, 500):
         await database.write(create(first, 500, at))
     stop = asyncio.Event()
     asyncio.get_running_loop().call_later(3.0, stop.set)
     print(describe("small writes alone", await measure_writes(database, 0, stop)))
 
-    units, choice = list[float](), IdleSessions(now() - 90 * DAY)
+    units = list[float]()
+    choice = IdleSessions(now() - 90 * DAY)
     for _ in range(count // 2 // PRUNED):
         page = await database.read(retention.list_idle(choice, PRUNED, measured=True), size="large")
         ids = [row.session_id for row in page.rows]
@@ -87,7 +90,8 @@ async def measure(databases: Databases, count: int) -> None:
 
     stop = asyncio.Event()
     writes = asyncio.create_task(measure_writes(database, 1_000_000, stop))
-    began, ages = time.perf_counter(), Ages(table=Retention(idle_days=90))
+    began = time.perf_counter()
+    ages = Ages(table=Retention(idle_days=90))
     removed = await delete_idle_sessions(databases, database, ages, now(), 600)
     seconds = time.perf_counter() - began
     stop.set()

@@ -60,7 +60,8 @@ def compare_first_words(
 
 def _measure_first_word(place: RunningServer) -> Callable[[], float]:
     body = encode_form(stream=True, words=1)
-    path, kind = f"/agents/{AGENT}/runs", "application/x-www-form-urlencoded"
+    path = f"/agents/{AGENT}/runs"
+    kind = "application/x-www-form-urlencoded"
 
     def act() -> float:
         with Client(place.port, place.headers) as client:
@@ -77,7 +78,8 @@ def _measure_first_word_of_model(endpoint: str) -> Callable[[], float]:
     assert port is not None
 
     def act() -> float:
-        path, kind = "/v1/chat/completions", "application/json"
+        path = "/v1/chat/completions"
+        kind = "application/json"
         with Client(port, {}) as client:
             took = [client.first_word(path, body, kind, b"delta") for _ in range(7)]
         return statistics.median(took) * 1_000
@@ -91,7 +93,8 @@ def compare_appends(ours: RunningServer, theirs: RunningServer, name: str) -> It
     if ours.twin is not None:
         acts["twin"] = _measure_append(ours.twin, 9, "append-999")
     found = run_rounds(acts, 7)
-    work, goal = "1,000th run of a session", at_most(1.2)
+    work = "1,000th run of a session"
+    goal = at_most(1.2)
     row = build_ratio_row(work, found["long"], "its 1st", found["new"], " ms", goal)
     yield row.with_postgres(found["twin"], found["long"], " ms") if ours.twin is not None else row
     found = run_rounds(
@@ -109,12 +112,15 @@ def measure_long_session(ours: RunningServer) -> Iterator[Row]:
     yield build_ratio_row(
         "10,000th run of a session", found["long"], "its 1st", found["new"], " ms", goal
     )
-    agent, few, many = "remembers", "listed-0", "runs-1000"
+    agent = "remembers"
+    few = "listed-0"
+    many = "runs-1000"
     acts = {
         "few": _measure_append(ours, 9, few, agent),
         "many": _measure_append(ours, 9, many, agent),
     }
-    found, work = run_rounds(acts, 7), "1,000th run, 5 earlier ones sent along"
+    found = run_rounds(acts, 7)
+    work = "1,000th run, 5 earlier ones sent along"
     yield build_ratio_row(work, found["many"], "its 6th", found["few"], " ms", goal)
 
 

@@ -175,7 +175,8 @@ def _read_session(sample: Sample, _: ListTotals) -> Steps[None]:
 
 
 def _append_run(sample: Sample, _: ListTotals) -> list[Work[Any]]:
-    run_id, at = new_id(), now()
+    run_id = new_id()
+    at = now()
     run = a_run(
         run_id, sample.session_id, component_type=sample.session_type,
         component_id=sample.component_id, user_id=sample.user_id, owner="worker", created_at=at,
@@ -237,7 +238,8 @@ def _table(taken: dict[Case, tuple[list[float], list[float]]]) -> Iterator[str]:
     for case, (few, many) in taken.items():
         found = [f"{case.name:<40}"]
         for pick in (statistics.median, _lowest_decile):
-            small, large = pick(few[WARM:]), pick(many[WARM:])
+            small = pick(few[WARM:])
+            large = pick(many[WARM:])
             found += [f"{small:6.0f}", f"{large:6.0f}", f"{large / small:5.2f}"]
         yield f"| {' | '.join(found)} | {many[0]:6.0f} |"
 

@@ -30,13 +30,16 @@ from tests.server.concurrent_callers import read_events
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 
-BEGIN, END = "<!-- counts -->\n", "<!-- end of counts -->\n"
+BEGIN = "<!-- counts -->\n"
+END = "<!-- end of counts -->\n"
 
 SCHEMA = "counted"
 
 ROLES = ("counted_a", "counted_b")
 
-RUNS, STREAMS, FOLLOWERS = 40, 20, 20
+RUNS = 40
+STREAMS = 20
+FOLLOWERS = 20
 
 WORDS_PER_SECOND = 50
 
@@ -120,7 +123,8 @@ class Cluster:
         for logged in (True, False):
             await self.meter.log_statements(logged)
             await asyncio.sleep(0.2)
-            before, received = await self.meter.read(), self.meter.received
+            before = await self.meter.read()
+            received = self.meter.received
             await work()
             after = await self.meter.read()
             used: Counters = after.since(before)

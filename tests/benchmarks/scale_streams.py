@@ -87,7 +87,9 @@ async def _append(load: Load, results: Any, go: Any) -> None:
         await database.write(_create(chunk, f"w{load.number}"))
     results.put("ready")
     await asyncio.to_thread(go.wait)
-    began, ticks, late = time.monotonic(), 0, 0
+    began = time.monotonic()
+    ticks = 0
+    late = 0
     while (now := time.monotonic()) < began + load.seconds:
         due = began + ticks * TICK_SECONDS
         if now < due:
@@ -130,7 +132,8 @@ async def measure(options: argparse.Namespace, listeners: int) -> Result:
         for listener in listening:
             await listener.add_listener("agentctl", lambda *_: None)
         context = multiprocessing.get_context("spawn")
-        results, go = context.Queue(), context.Event()
+        results = context.Queue()
+        go = context.Event()
         text = '"' + "e" * (options.bytes - 2) + '"'
         loads = [
             Load(server.url, number, options.streams, text,

@@ -65,7 +65,8 @@ def _write_runs(work: Work, session: Session, first: int, last: int) -> Steps[No
 @unit
 def append_run(work: Work, session: Session, number: int) -> Steps[None]:
     """Write a run that has ended; `number` is 0 for the first one of the session."""
-    run_id, now = new_id(), (session.created_at + number) * SECOND
+    run_id = new_id()
+    now = (session.created_at + number) * SECOND
     new = a_run(
         run_id, session.session_id, component_id=work.agents[0]["id"], user_id=work.user,
         input=work.question, created_at=now,

@@ -101,7 +101,8 @@ def serve_agentctl(work: Work, *options: str) -> Iterator[RunningServer]:
 @contextmanager
 def serve_floors(work: Work) -> Iterator[RunningServer]:
     """Run the floors on the database of agentctl, by default with the session of one run."""
-    port, path = find_free_port(), str(work.folder / "agentctl.db")
+    port = find_free_port()
+    path = str(work.folder / "agentctl.db")
     command = [sys.executable, "-m", "tests.benchmarks.floors", str(port), path, "runs-1"]
     command.append(work.model_url)
     with run_program(work, port, *command, folder=ROOT) as process_id:

@@ -26,7 +26,9 @@ STREAMS = (0, 50, 200)
 WINDOW_SECONDS = 10.0
 SPOKEN = Reply(words=800, size=6, seconds=0.05, hold=False)
 ANSWER = Reply(words=120, size=6, seconds=0, hold=False)
-WARMING, RUNS, CONNECTIONS = 20, 600, 4
+WARMING = 20
+RUNS = 600
+CONNECTIONS = 4
 STARTS = 5
 
 
@@ -52,7 +54,8 @@ async def measure_streams(place: Setup, count: int) -> None:
         await asyncio.gather(*(stream.open() for stream in streams))
         for stream in streams:
             reading.create_task(stream.read())
-        before, start = scheduled_seconds(process), time.monotonic()
+        before = scheduled_seconds(process)
+        start = time.monotonic()
         words = sum(stream.received for stream in streams)
         await asyncio.sleep(WINDOW_SECONDS)
         seconds = time.monotonic() - start

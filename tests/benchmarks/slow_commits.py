@@ -68,7 +68,8 @@ async def run_once(place: RunningServer, kind: str, answers: Answers) -> None:
 
 async def send(places: list[RunningServer], kind: str, rate: int, seconds: float) -> Answers:
     """Start runs at this rate, and wait for all answers."""
-    answers, start = Answers(), time.perf_counter()
+    answers = Answers()
+    start = time.perf_counter()
     async with asyncio.TaskGroup() as running:
         for number in range(int(rate * seconds)):
             await asyncio.sleep(start + number / rate - time.perf_counter())

@@ -101,7 +101,9 @@ class Stream:
     def __init__(self, port: int, token: str, reply: Reply, session_id: str) -> None:
         body = {"message": reply.message, "session_id": session_id}
         self._body = json.dumps(body).encode()
-        self._port, self._token, self._reply = port, token, reply
+        self._port = port
+        self._token = token
+        self._reply = reply
         self._found: list[Event] = []
         self.first_seconds = 0.0
 

@@ -78,7 +78,8 @@ def test_a_row_of_a_busy_machine_has_no_verdict() -> None:
 
 
 def test_ended_children_are_no_other_work() -> None:
-    other_work, before = OtherWork(), count_own_seconds()
+    other_work = OtherWork()
+    before = count_own_seconds()
     loop = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-c", loop], check=True)
     assert count_own_seconds() - before >= 0.2

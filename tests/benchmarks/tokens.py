@@ -225,7 +225,8 @@ def measure_tokens(folder: Path, model_url: str, rounds: int = ROUNDS) -> Iterat
                 sides[release.title] = build_run_side(place)
         for load, goals in GOALS.items():
             found = measure_sides(sides, load, rounds)
-            own, twins = found.pop("agentctl"), found.pop("PostgreSQL")
+            own = found.pop("agentctl")
+            twins = found.pop("PostgreSQL")
             for name, theirs in found.items():
                 row = build_token_row(load, own, name, theirs, goals[name])
                 yield row.with_postgres(twins, own, " us") if name == FLOOR else row
@@ -262,7 +263,8 @@ def find_capacity(side: Side) -> Row:
     A number whose delay is too long is measured a second time: other work may have caused it. If
     the server had CPU time left then, its limit is unknown, and the row states that.
     """
-    carried, failure = 0, ""
+    carried = 0
+    failure = ""
     for streams in STEPS:
         delay, share = min_delay(side, streams)
         if delay > MAXIMUM_DELAY:

@@ -42,7 +42,8 @@ __all__ = ["Walk", "main", "measure_walks"]
 
 PACKAGE = str(Path(agentctl.__file__).parent)
 
-WARM_UP, REPEATS = 4, 9
+WARM_UP = 4
+REPEATS = 9
 
 QUIET_SECONDS = 0.05
 """Time after a response in which the work that it leaves behind ends."""
@@ -96,7 +97,8 @@ class Profile:
             return
         if threading.get_ident() == self._loop_thread and _counted.get() is not walk:
             return
-        file, caller = frame.f_code.co_filename, frame.f_back
+        file = frame.f_code.co_filename
+        caller = frame.f_back
         walk.calls += 1
         walk.files.add(file)
         if caller is not None and _is_ours(caller):

@@ -24,7 +24,8 @@ from tests.deployment import ADMIN, create_deployment
 from tests.process import serve_config
 from tests.webhooks.receiver import start_receiver
 
-ROUNDS, CALLERS = 7, 8
+ROUNDS = 7
+CALLERS = 8
 
 NO_REUSE = httpx2.Limits(max_keepalive_connections=0)
 

@@ -56,7 +56,8 @@ TEAMS = [
 
 LISTED = 400
 
-SHORT_RUNS, LONG_RUNS = 5, 50
+SHORT_RUNS = 5
+LONG_RUNS = 50
 """Runs per session of the older and of the newer half of the sessions to list."""
 
 SIZES = (1, 100, 1_000)

@@ -70,7 +70,8 @@ def _print_row(processes: int, written: WriteResult, log: int, seconds: float) -
 async def _measure(path: Path, processes: int, seconds: float) -> tuple[WriteResult, int]:
     """Run the writers and read meanwhile; return their results and the largest size of the WAL."""
     work = asyncio.create_task(_run_writers(path, processes, seconds))
-    reader, largest = open_sqlite("main", path, create=False), 0
+    reader = open_sqlite("main", path, create=False)
+    largest = 0
     while not work.done():
         largest = max(largest, get_file_size(get_wal_path(path)))
         await reader.read(sessions.get("s0", EVERYONE), size="large")
@@ -100,7 +101,8 @@ async def _run_writers(path: Path, processes: int, seconds: float) -> WriteResul
 
 
 async def _write_concurrently(path: Path, first: int, count: int, seconds: float) -> WriteResult:
-    database, written = open_sqlite("main", path, create=False), WriteResult([], [])
+    database = open_sqlite("main", path, create=False)
+    written = WriteResult([], [])
     end = time.monotonic() + seconds
     numbers = range(first, first + count)
     await asyncio.gather(*(_write_repeatedly(database, f"s{n}", end, written) for n in numbers))

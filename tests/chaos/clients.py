@@ -59,7 +59,8 @@ class Client:
     # Actions.
 
     async def create_session(self) -> None:
-        session_id, names = self._next_name(), self._ledger.names
+        session_id = self._next_name()
+        names = self._ledger.names
         body = {"session_id": session_id, "session_name": "new", "agent_id": "echo"}
         await self._request("create session", "POST", "/sessions", body)
         names[session_id] = ["new"]
@@ -68,7 +69,8 @@ class Client:
         mine = [name for name in self._ledger.names if name.startswith(f"{self._name}-")]
         if not mine:
             return
-        session_id, name = self._dice.choice(mine), self._next_name()
+        session_id = self._dice.choice(mine)
+        name = self._next_name()
         self._ledger.names[session_id].append(name)
         path = f"/sessions/{session_id}/rename"
         await self._request("rename session", "POST", path, {"session_name": name})
@@ -163,12 +165,14 @@ class Client:
             return
 
     def _note_record(self, note: RunNote, record: dict[str, Any]) -> None:
-        run_id, status = record["run_id"], record["status"]
+        run_id = record["run_id"]
+        status = record["status"]
         self._expect(note.run_id in (None, run_id), "one key has two runs")
         note.run_id = run_id
         if status not in ("PENDING", "RUNNING"):
             self._expect(note.status in (None, status), "a run has two final statuses")
-            note.status, note.record = status, record
+            note.status = status
+            note.record = record
 
     async def _cancel_run(self, note: RunNote) -> bool:
         """Request the cancel of a run; return False if no server accepted the request."""
@@ -193,7 +197,8 @@ class Client:
         Raises:
             _Unavailable: the request failed, or the stream broke off.
         """
-        counts, began = self._ledger.requests[name], time.monotonic()
+        counts = self._ledger.requests[name]
+        began = time.monotonic()
         headers = {} if body is None or note.key is None else {"Idempotency-Key": note.key}
         if body is None:
             headers["Last-Event-ID"] = str(note.events[-1].number if note.events else -1)
@@ -232,7 +237,8 @@ class Client:
         Raises:
             _Unavailable: the response is 503, or there is no complete response.
         """
-        counts, began = self._ledger.requests[name], time.monotonic()
+        counts = self._ledger.requests[name]
+        began = time.monotonic()
         headers = {} if key is None else {"Idempotency-Key": key}
         try:
             async with self._http.stream(

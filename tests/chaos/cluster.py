@@ -241,7 +241,8 @@ async def start_cluster(
         files: texts of files in the folder of the configuration, by name.
         folder: the parent of the folder of PostgreSQL.
     """
-    disk, folder = folder, Path(tempfile.mkdtemp(prefix="agentctl-chaos-"))
+    disk = folder
+    folder = Path(tempfile.mkdtemp(prefix="agentctl-chaos-"))
     endpoint = start_endpoint()
     with contextlib.ExitStack() as context:
         context.callback(shutil.rmtree, folder, ignore_errors=True)

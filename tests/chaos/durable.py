@@ -386,7 +386,8 @@ class Experiment:
 
     async def audit(self) -> None:
         """Compare the records with the ledger."""
-        figures, by_call = self.figures, defaultdict[str, list[dict[str, Any]]](list)
+        figures = self.figures
+        by_call = defaultdict[str, list[dict[str, Any]]](list)
         highest: dict[str, int] = {}
         for line in self.read_ledger():
             by_call[line["call"]].append(line)

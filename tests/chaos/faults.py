@@ -50,7 +50,8 @@ async def inject_faults(cluster: Cluster, until: float, pause: float) -> list[Ou
         until: time of `time.monotonic` after which no fault is injected.
         pause: average number of seconds between two faults.
     """
-    dice, started_at = random.Random(5), time.monotonic()
+    dice = random.Random(5)
+    started_at = time.monotonic()
     outages = list[Outage]()
     if isinstance(cluster, SqliteCluster):
         faults = _list_sqlite_faults(cluster, dice)

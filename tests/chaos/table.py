@@ -213,7 +213,9 @@ FAULTS: dict[str, Fault] = {
 async def inject(cluster: PostgresCluster, fault: Fault, rate: float, seconds: float) -> Outcome:
     """Send starts at a rate before, during and after a fault, and wait until their runs ended."""
     assert cluster.endpoint is not None
-    outcome, dice, is_over = Outcome(), random.Random(5), asyncio.Event()
+    outcome = Outcome()
+    dice = random.Random(5)
+    is_over = asyncio.Event()
     with shift_clock(-2 * HOUR):
         headers = cluster.servers[0].deployment.bearer("me", ADMIN, seconds=6 * HOUR)
     cluster.endpoint.forget()

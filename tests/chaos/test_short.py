@@ -14,7 +14,9 @@ from tests.poolers.pgbouncer import MISSING, find_pgbouncer
 
 pytestmark = pytest.mark.slow
 
-SECONDS, CLIENTS, PAUSE = 10.0, 16, 1.5
+SECONDS = 10.0
+CLIENTS = 16
+PAUSE = 1.5
 
 LONG_SECONDS = 30.0
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.chaos.table import FAULTS, Outcome, make_table
 
-RATE, SECONDS = 20.0, 3.0
+RATE = 20.0
+SECONDS = 3.0
 
 
 @pytest.mark.slow

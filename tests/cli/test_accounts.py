@@ -48,7 +48,8 @@ def test_create_prints_the_token_and_nothing_else(through: Agentctl, name: str, 
 
 def test_a_new_token_works(agentctl: Agentctl, through: Agentctl, name: str, demo: Demo) -> None:
     token = through("accounts", "create", name, "--scope", "agents:echo:read").stdout.strip()
-    there, as_account = ("--url", demo.url), {"AGENTCTL_TOKEN": token}
+    there = ("--url", demo.url)
+    as_account = {"AGENTCTL_TOKEN": token}
     listed = agentctl("agents", "list", "-o", "name", *there, env=as_account)
     assert (listed.code, listed.lines) == (0, ["echo"])
     assert agentctl("teams", "list", *there, env=as_account).code == 4

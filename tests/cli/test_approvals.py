@@ -85,7 +85,8 @@ def test_approved_call_is_made_by_a_server(
 ) -> None:
     run_id = start("other")
     approval = read_approval(agentctl, payers, run_id)
-    approval_id, seen = str(approval["approval_id"]), str(approval["arguments_hash"])
+    approval_id = str(approval["approval_id"])
+    seen = str(approval["arguments_hash"])
 
     pending = agentctl("approvals", "list", "--status", "pending", "-o", "table", *door)
     row = next(line for line in pending.lines if approval_id in line)
@@ -234,7 +235,8 @@ def test_watch_waits_through_a_pause(
 def test_watch_of_approvals_prints_each_new_one(
     start: Start, payers: Payers, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    log, place = tmp_path / "log", payers.door("remote")
+    log = tmp_path / "log"
+    place = payers.door("remote")
     words = ("approvals", "watch", "--kind", "external", "--every", "0.2", "-o", "jsonl")
     with running_command(*words, *place, environment=environment, log=log) as watch:
         run_id = start("open")
@@ -261,7 +263,8 @@ def test_receipt_states_a_decision_to_others(
     assert (refused.code, "is not decided yet" in refused.stderr) == (6, True)
     rejected = agentctl("approvals", "reject", one, *door)
     assert rejected.code == 0, rejected.stderr
-    file, key = tmp_path / "receipt.jwt", payers.config.with_name("audit.pub.pem")
+    file = tmp_path / "receipt.jwt"
+    key = payers.config.with_name("audit.pub.pem")
     written = agentctl("approvals", "receipt", one, "--to-file", str(file), *door)
     assert written.code == 0, written.stderr
     shown = agentctl("approvals", "verify-receipt", str(file), "--key", str(key), "-o", "json")

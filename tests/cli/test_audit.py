@@ -241,7 +241,8 @@ def test_tail_continues_after_a_server_restart(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
     """A server that ends and another one that takes its place."""
-    folder, port = tmp_path / "demo", find_free_port()
+    folder = tmp_path / "demo"
+    port = find_free_port()
     with ExitStack() as stack:
         with serving(folder, "--port", str(port)) as demo:
             variables = environment | {"AGENTCTL_TOKEN": demo.token}

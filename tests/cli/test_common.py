@@ -125,7 +125,8 @@ def test_api_rejects_what_is_no_request(
 
 
 def test_wait_ends_with_the_runs(agentctl: Agentctl, at_demo: dict[str, str], demo: Demo) -> None:
-    first, second = demo.run("wait-1", "one"), demo.run("wait-2", "two", leave=True)
+    first = demo.run("wait-1", "one")
+    second = demo.run("wait-2", "two", leave=True)
     ended = agentctl("runs", "wait", first, second, "-o", "jsonl", env=at_demo)
     assert ended.code == 0
     assert [json.loads(line)["status"] for line in ended.lines] == ["COMPLETED", "COMPLETED"]

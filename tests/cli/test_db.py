@@ -280,7 +280,8 @@ def test_backup_names_the_databases_that_it_lacks(
 def test_a_backup_is_a_new_complete_private_file(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
-    where, copy = ("--config", str(config)), tmp_path / "copy.db"
+    where = ("--config", str(config))
+    copy = tmp_path / "copy.db"
     ended = agentctl("db", "backup", str(copy), *where)
     assert (ended.code, list(tmp_path.glob("*.db*"))) == (7, [])
     old_file(file)
@@ -306,7 +307,8 @@ def test_a_restored_backup_goes_on_with_nothing(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
     config.write_text(CONFIG + 'on_busy = "enqueue"\n')
-    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    where = ("--config", str(config))
+    backup = tmp_path / "b.db"
     environment = base_environment() | {"HOME": str(tmp_path)}
     assert agentctl("db", "migrate", *where).code == 0
     with serve_config(config, environment=environment) as server:
@@ -352,7 +354,8 @@ def test_restore_keeps_calls_of_ended_runs_as_they_were(
         + '[[agents]]\nid = "clerk"\nmodel = "tool"\ntools = ["shop:refund"]\n'
         + 'approve = { refund = "user" }\n'
     )
-    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    where = ("--config", str(config))
+    backup = tmp_path / "b.db"
     assert agentctl("db", "migrate", *where).code == 0
     for session in ("ended", "waits"):
         start = ("runs", "start", "--agent", "clerk", "-m", "refund", "--session", session)
@@ -376,7 +379,8 @@ def test_restore_keeps_calls_of_ended_runs_as_they_were(
 def test_a_damaged_backup_changes_nothing(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
-    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    where = ("--config", str(config))
+    backup = tmp_path / "b.db"
     old_file(file)
     assert agentctl("db", "backup", str(backup), *where).code == 0
     before = file.read_bytes()
@@ -399,7 +403,8 @@ def test_a_damaged_backup_changes_nothing(
 def test_restore_refuses_what_check_refuses(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path, damage: str | Damage
 ) -> None:
-    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    where = ("--config", str(config))
+    backup = tmp_path / "b.db"
     old_file(file)
     agentctl("db", "migrate", *where)
     assert agentctl("db", "backup", str(backup), *where).code == 0
@@ -429,7 +434,8 @@ def test_restore_refuses_what_is_no_regular_file(
 def test_restore_replaces_what_a_killed_one_left(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
-    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    where = ("--config", str(config))
+    backup = tmp_path / "b.db"
     old_file(file)
     assert agentctl("db", "backup", str(backup), *where).code == 0
     left = file.with_name(f"{file.name}.restoring")
@@ -447,8 +453,10 @@ def test_restore_replaces_what_a_killed_one_left(
 def test_restore_reads_no_write_ahead_log(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
-    where, backup = ("--config", str(config)), tmp_path / "b.db"
-    raw, log = tmp_path / "raw.db", file.with_name("agentctl.db-wal")
+    where = ("--config", str(config))
+    backup = tmp_path / "b.db"
+    raw = tmp_path / "raw.db"
+    log = file.with_name("agentctl.db-wal")
     assert agentctl("db", "migrate", *where).code == 0
     made = json.loads(agentctl("db", "backup", str(backup), *where, "-o", "json").stdout)
     with closing(sqlite3.connect(file)) as writer:
@@ -467,7 +475,8 @@ def test_restore_reads_no_write_ahead_log(
 def test_an_old_backup_is_restored_and_migrated(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
-    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    where = ("--config", str(config))
+    backup = tmp_path / "b.db"
     old_file(file)
     assert agentctl("db", "backup", str(backup), *where).code == 0
     file.unlink()

@@ -79,7 +79,8 @@ def test_copy_moves_a_database_and_names_the_new_place(
     assert [status[name] for name in ("stage", "copied", "rows")] == ["copied", 3, 3]
     checked = agentctl("db", "check", *where)
     assert (checked.code, checked.stdout.count("trigger")) == (0, 1), checked.stdout
-    early, closed = config.with_name("early.db"), config.with_name("closed.db")
+    early = config.with_name("early.db")
+    closed = config.with_name("closed.db")
     assert agentctl("db", "backup", str(early), *where).code == 0
     ended = agentctl("db", "copy", *to, "--finish", "-o", "json")
     assert json.loads(ended.stdout)["rows"] == 3

@@ -55,7 +55,8 @@ class Move:
     """
 
     def __init__(self, folder: Path, source: Database, target: Database) -> None:
-        self.source, self.target = source, target
+        self.source = source
+        self.target = target
         self._folder = folder
         self._config = folder / f"{source.id}-to-{target.id}.toml"
         self._config.write_text(CONFIG + "".join(map(format_entry, (source, target))))

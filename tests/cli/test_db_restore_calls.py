@@ -67,7 +67,8 @@ def test_restored_approved_call_is_not_made_by_itself(
     config.write_text(CONFIG)
     (tmp_path / "shop.py").write_text(SHOP)
     ledger.touch()
-    where, backup = ("--config", str(config)), tmp_path / "backup.db"
+    where = ("--config", str(config))
+    backup = tmp_path / "backup.db"
     environment = base_environment() | {"HOME": str(tmp_path)}
     assert agentctl("db", "migrate", *where).code == 0
     start = ("runs", "start", "--agent", "clerk", "-m", "refund", "--session", "s1")

@@ -36,7 +36,8 @@ def config(tmp_path: Path, agentctl: Agentctl) -> Path:
 
 def add_files(config: Path, numbers: range) -> set[str]:
     """Store files of one user; return the keys of their bytes."""
-    keys, rows = set(), []
+    keys = set()
+    rows = []
     for number in numbers:
         data = f"file {number} ".encode() * 1_000
         digest = hashlib.sha256(data).hexdigest()
@@ -69,7 +70,9 @@ def list_whole(folder: Path) -> set[str]:
 def test_backup_adds_new_bytes_and_restore_puts_back_exactly_those(
     agentctl: Agentctl, config: Path, tmp_path: Path
 ) -> None:
-    local, store, copies = ("--config", str(config)), tmp_path / "files", tmp_path / "b" / FOLDER
+    local = ("--config", str(config))
+    store = tmp_path / "files"
+    copies = tmp_path / "b" / FOLDER
     copies.parent.mkdir()
     first = add_files(config, range(5))
     made = agentctl("db", "backup", str(tmp_path / "b" / "1.db"), "-o", "json", *local)
@@ -111,7 +114,8 @@ def test_backup_adds_new_bytes_and_restore_puts_back_exactly_those(
 def test_check_reports_missing_changed_and_unnamed_bytes(
     agentctl: Agentctl, config: Path, tmp_path: Path
 ) -> None:
-    local, store = ("--config", str(config)), tmp_path / "files"
+    local = ("--config", str(config))
+    store = tmp_path / "files"
     missing, short, changed, *_ = sorted(add_files(config, range(6)))
     assert agentctl("db", "check", *local).code == 0
     (store / missing).unlink()
@@ -156,7 +160,9 @@ def interrupt(words: tuple[str, ...], config: Path, reached: Path, entries: int)
 def test_killed_backup_and_restore_are_done_by_the_next_ones(
     agentctl: Agentctl, config: Path, tmp_path: Path
 ) -> None:
-    local, store, folder = ("--config", str(config)), tmp_path / "files", tmp_path / "b"
+    local = ("--config", str(config))
+    store = tmp_path / "files"
+    folder = tmp_path / "b"
     folder.mkdir()
     keys = add_files(config, range(2_000))
     for turn, entries in enumerate((1, 300, 1_500)):
@@ -182,7 +188,8 @@ def test_killed_backup_and_restore_are_done_by_the_next_ones(
 def test_server_removes_the_bytes_that_no_backup_names(
     agentctl: Agentctl, config: Path, tmp_path: Path
 ) -> None:
-    database, folder = tmp_path / "agentctl.db", tmp_path / "backups"
+    database = tmp_path / "agentctl.db"
+    folder = tmp_path / "backups"
     folder.mkdir()
 
     def back_up(*places: Path) -> FinishedBackup:
@@ -207,7 +214,8 @@ def hash_of(number: int) -> str:
 def test_each_folder_with_new_bytes_is_on_the_disk(
     agentctl: Agentctl, config: Path, tmp_path: Path
 ) -> None:
-    local, store = ("--config", str(config)), tmp_path / "files"
+    local = ("--config", str(config))
+    store = tmp_path / "files"
     first, last = sorted(add_files(config, range(2)))
     (tmp_path / "b").mkdir()
     assert agentctl("db", "backup", str(tmp_path / "b" / "1.db"), *local).code == 0

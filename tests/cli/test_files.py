@@ -13,7 +13,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_file_is_uploaded_listed_downloaded_and_deleted(through: Agentctl, tmp_path: Path) -> None:
-    source, copy = tmp_path / "chart é.png", tmp_path / "copy.png"
+    source = tmp_path / "chart é.png"
+    copy = tmp_path / "copy.png"
     source.write_bytes(PNG + os.urandom(600_000))
     added = through("files", "upload", str(source), "--user", "uploader", "-o", "json")
     assert added.code == 0, added.stderr
@@ -62,7 +63,8 @@ def test_file_from_stdin_needs_a_name(agentctl: Agentctl, demo: Demo) -> None:
 
 
 def test_message_has_files(through: Agentctl, tmp_path: Path) -> None:
-    note, picture = tmp_path / "note.txt", tmp_path / "dot.png"
+    note = tmp_path / "note.txt"
+    picture = tmp_path / "dot.png"
     note.write_text("from the file")
     picture.write_bytes(PNG + b"data")
     start = ("runs", "start", "--agent", "echo", "-m", "hello")

@@ -58,7 +58,9 @@ class Traffic:
 
     def take(self) -> tuple[int, int]:
         """Return both numbers since the last call."""
-        taken, self.requests, self.bytes = (self.requests, self.bytes), 0, 0
+        taken = (self.requests, self.bytes)
+        self.requests = 0
+        self.bytes = 0
         return taken
 
 
@@ -98,7 +100,8 @@ class Counted:
 def _add_runs(session_id: str, first: int, end: int) -> Steps[None]:
     text = "word " * (SIZE_OF_A_RUN // 5)
     for number in range(first, end):
-        run_id, at = f"{session_id}-{number:05}", START + number * 1_000_000
+        run_id = f"{session_id}-{number:05}"
+        at = START + number * 1_000_000
         run = a_run(run_id, session_id, owner="w1", created_at=at, component_id="echo")
         message = f'[{{"role":"user","content":"{text}","created_at":1}}]'
         end = an_end(

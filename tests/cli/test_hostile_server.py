@@ -185,7 +185,8 @@ def trickle() -> Iterator[str]:
     """A server that sends a header and then a byte now and then, without end."""
     import socket
 
-    stop, listener = threading.Event(), socket.create_server(("127.0.0.1", 0))
+    stop = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(0.02)
     threads = []
 
@@ -355,7 +356,8 @@ def test_interim_responses_do_not_extend_the_time_of_a_command(agentctl: Agentct
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            url, begun = f"http://127.0.0.1:{server.server_address[1]}", time.monotonic()
+            url = f"http://127.0.0.1:{server.server_address[1]}"
+            begun = time.monotonic()
             result = agentctl("sessions", "list", "--timeout", "0.5", "--url", url)
         finally:
             ended.set()

@@ -96,7 +96,8 @@ def test_every_id_can_be_short(
 
 
 def test_short_ids_name_the_records(run: Run, memory: str) -> None:
-    session, run_id = f"{SHARED}-0001", f"{SHARED}-1001"
+    session = f"{SHARED}-0001"
+    run_id = f"{SHARED}-1001"
     waited = run("runs", "wait", run_id, f"{run_id}-7000", "-o", "name")
     assert waited.lines == [f"{run_id}-7000-8000-000000000000"]
     shown = run("runs", "get", run_id, "--session", session, "-o", "name")

@@ -58,7 +58,8 @@ def test_configuration_of_a_newcomer_is_short(agentctl: Agentctl, home: Path) ->
 def test_full_configuration_has_every_key(agentctl: Agentctl, home: Path, kind: str | None) -> None:
     options = () if kind is None else ("--agent", kind)
     assert agentctl("init", "--full", *options).code == 0
-    sample, own = (home / "agentctl.toml").read_text()[: len(SAMPLE_CONFIG)], "assistant"
+    sample = (home / "agentctl.toml").read_text()[: len(SAMPLE_CONFIG)]
+    own = "assistant"
     assert sample == SAMPLE_CONFIG
     named = agentctl("agents", "list", "-o", "name").lines
     assert named == ["writer", "editor", *([own] if kind else [])]

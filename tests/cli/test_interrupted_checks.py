@@ -129,7 +129,9 @@ def test_interrupted_check_continues_where_it_was(config: Path, command: str) ->
     expected = count(rows)
     assert code == 1
     assert len(expected) > 2, expected
-    found, parts, again = Counter[str](), 0, whole
+    found = Counter[str]()
+    parts = 0
+    again = whole
     while True:
         code, rows, stderr = execute(again, 9)
         found += count(rows)

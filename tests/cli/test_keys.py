@@ -26,7 +26,8 @@ def test_generate_writes_a_key_pair(agentctl: Agentctl, home: Path, algorithm: s
     ended = agentctl("keys", "generate", "--algorithm", algorithm, "--out", "new/my.pem")
     assert ended.code == 0, ended.stderr
     (key_id,) = ended.lines
-    private, public = home / "new/my.pem", home / "new/my.pub.pem"
+    private = home / "new/my.pem"
+    public = home / "new/my.pub.pem"
     assert (_mode(private), _mode(public) & 0o133) == (0o600, 0)
     assert "PRIVATE KEY" in private.read_text()
     assert parse_keys(public.read_text(), get_algorithm(algorithm), "A key")

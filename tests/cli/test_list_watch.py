@@ -50,7 +50,8 @@ def _watch(
     form: Format, documents: list[Document[Any] | Exception], fields: str | None = None
 ) -> tuple[str, str]:
     """Watch the documents, one in each read; return stdout and stderr."""
-    out, err = Screen(), io.StringIO()
+    out = Screen()
+    err = io.StringIO()
     following = iter(documents)
 
     async def read() -> Document[Any]:
@@ -73,7 +74,8 @@ def _watch(
 
 def test_each_change_is_a_line_and_a_lost_server_is_noted_once() -> None:
     lost = Unavailable("The server cannot be reached")
-    first, second = _build_page(r1="RUNNING"), _build_page(r2="PENDING", r1="COMPLETED")
+    first = _build_page(r1="RUNNING")
+    second = _build_page(r2="PENDING", r1="COMPLETED")
     pages: list[Document[Any] | Exception] = [first, first, lost, lost, second]
     out, err = _watch("jsonl", [*pages, _build_page(r1="COMPLETED")])
     lines = [json.loads(line) for line in out.splitlines()]

@@ -162,7 +162,8 @@ def test_code_is_shown_without_a_browser(
 
 @pytest.mark.slow
 def test_slow_down_adds_five_seconds(agentctl: Agentctl, demo: Demo, provider: Provider) -> None:
-    pending, slow = refuse("authorization_pending"), refuse("slow_down")
+    pending = refuse("authorization_pending")
+    slow = refuse("slow_down")
     provider.answers = {
         "openid-configuration": [provider.configure()],
         "device_authorization": [DEVICE],

@@ -134,7 +134,8 @@ async def _out_of_order(
 ) -> list[str]:
     """Commit the second of three rows last, and return the output of `tail` in order."""
     row = "INSERT INTO audit_log (at, via, operation, outcome) VALUES (1, 'http', $1, 'allowed')"
-    one, other = await connected(entry), await connected(entry)
+    one = await connected(entry)
+    other = await connected(entry)
 
     async def heard() -> str:
         return str(json.loads(await asyncio.to_thread(out.readline))["operation"])

@@ -112,9 +112,11 @@ def test_failures_have_the_exception_and_its_place(agentctl: Agentctl, tmp_path:
         minted = agentctl("token", "mint", "--sub", "me", "--scope", scope, *local)
         return {"AGENTCTL_TOKEN": minted.stdout.strip()}
 
-    log, environment = tmp_path / "server.log", base_environment()
+    log = tmp_path / "server.log"
+    environment = base_environment()
     with start_server(*local, "--port", "0", log=log, environment=environment) as server:
-        url, debugger = ("--url", server.url), mint("runs:debug")
+        url = ("--url", server.url)
+        debugger = mint("runs:debug")
         for order in ("17", "18"):
             started = agentctl(
                 "runs", "start", "--agent", "boom", "-m", order, *url, env=mint("user")

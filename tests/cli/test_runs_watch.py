@@ -233,7 +233,8 @@ def test_a_run_without_a_worker_is_reported(
 def test_an_interrupted_stream_is_resumed(
     demo: Demo, slow: str, agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    log, interrupted = tmp_path / "watch.log", "the stream was interrupted, resuming in 0.5 s"
+    log = tmp_path / "watch.log"
+    interrupted = "the stream was interrupted, resuming in 0.5 s"
     with proxied(demo.url, cut_behind=b"RunContent", times=2) as proxy:
         token = environment | {"AGENTCTL_TOKEN": demo.token}
         command = ("runs", "watch", slow, "--url", proxy.url)
@@ -315,7 +316,8 @@ def test_an_interrupt_with_a_key_does_not_cancel_the_first_run(
 ) -> None:
     here = ("--config", str(write_config(tmp_path)))
     start = ("runs", "start", "--agent", "slow", "-m", "word", "--idempotency-key", "k")
-    first, second = tmp_path / "first.log", tmp_path / "second.log"
+    first = tmp_path / "first.log"
+    second = tmp_path / "second.log"
     with running_command(*start, *here, environment=environment, log=first) as owner:
         assert owner.stdout is not None
         assert owner.stdout.read(4) == b"word"

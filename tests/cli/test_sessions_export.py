@@ -88,7 +88,8 @@ def test_an_export_needs_ids_or_all(
 def test_archive_has_the_files_and_names_missing_bytes(
     through: Agentctl, demo: Demo, tmp_path: Path
 ) -> None:
-    note, session = tmp_path / "a [note](x).txt", f"filed-{tmp_path.name}"
+    note = tmp_path / "a [note](x).txt"
+    session = f"filed-{tmp_path.name}"
     note.write_text(f"the text of {session}")
     start = ("runs", "start", "--agent", "echo", "-m", "hello", "--session", session)
     ran = through(*start, "--file", str(note), "-o", "json")
@@ -146,7 +147,8 @@ def test_archive_has_no_paths_of_a_server(
     agentctl: Agentctl, serve: Serve, tmp_path: Path, file_id: str
 ) -> None:
     page = _build_page(file_id, "../../../n.txt")
-    exported, listed = answer(body=b'{"session":{},"runs":[]}\n'), answer(body=page)
+    exported = answer(body=b'{"session":{},"runs":[]}\n')
+    listed = answer(body=page)
     url = serve(exported, then=[[listed]]).url
     path = tmp_path / "a.zip"
     ended = agentctl(
@@ -159,7 +161,8 @@ def test_archive_has_no_paths_of_a_server(
 
 def test_cut_download_leaves_no_archive(agentctl: Agentctl, serve: Serve, tmp_path: Path) -> None:
     page = _build_page("f1", "n.txt")
-    exported, listed = answer(body=b'{"session":{},"runs":[]}\n'), answer(body=page)
+    exported = answer(body=b'{"session":{},"runs":[]}\n')
+    listed = answer(body=page)
     content = answer(body=b"x" * 100, content_type="text/plain")[:-40]
     url = serve(exported, then=[[listed], [listed], [content]]).url
     path = tmp_path / "a.zip"

@@ -235,7 +235,8 @@ def test_live_and_taken_runs_are_left_out(
 ) -> None:
     [first, team, *_] = (json.loads(line) for line in exported.splitlines())
     whole = b"".join(json.dumps(each).encode() + b"\n" for each in (first, team))
-    leader, member = team["runs"][0], team["runs"][1]
+    leader = team["runs"][0]
+    member = team["runs"][1]
     leader.update(status="RUNNING", finished_at=None, stopped_at=None, messages=[])
     team["session"]["chat_history"] = []
     part = b"".join(json.dumps(each).encode() + b"\n" for each in (first, team))

@@ -131,7 +131,8 @@ def test_pruned_sessions_come_back_by_an_import(
         ended = agentctl("sessions", "export", "--all", "--config", str(config))
         return sorted(ended.raw.splitlines())
 
-    before, folder = export(), config.with_name("archive")
+    before = export()
+    folder = config.with_name("archive")
     agentctl("sessions", "hold", "s-001", "--reason", "claim", "--config", str(config))
     words = ("--idle", "90d", "--export", str(folder), "--yes")
     if remote:
@@ -158,7 +159,8 @@ def test_pruned_sessions_come_back_by_an_import(
 def test_files_of_pruned_sessions_are_in_an_archive(
     agentctl: Agentctl, config: Path, tmp_path: Path
 ) -> None:
-    note, folder = tmp_path / "note.txt", config.with_name("archive")
+    note = tmp_path / "note.txt"
+    folder = config.with_name("archive")
     note.write_text("the text of a file")
     words = ("files", "upload", str(note), "--session", "s-003", "-o", "json")
     ended = agentctl(*words, "--config", str(config))
@@ -177,7 +179,8 @@ def test_files_of_pruned_sessions_are_in_an_archive(
 def test_killed_prune_has_exported_what_it_has_removed(
     agentctl: Agentctl, config: Path, environment: dict[str, str]
 ) -> None:
-    folder, runs = config.with_name("archive"), dict[str, set[str]]()
+    folder = config.with_name("archive")
+    runs = dict[str, set[str]]()
     for session_id, run_id in query(config, "SELECT session_id, run_id FROM runs"):
         runs.setdefault(session_id, set()).add(run_id)
     words = ("sessions", "prune", "--idle", "90d", "--yes", "--export", str(folder))
@@ -193,7 +196,8 @@ def test_killed_prune_has_exported_what_it_has_removed(
             time.sleep(0.004 * (number // 3 % 20))
             process.kill()
             process.wait(60)
-        left, archive = list_ids(config), read_archive(folder)
+        left = list_ids(config)
+        archive = read_archive(folder)
         for session_id in runs.keys() - left:
             assert archive[session_id] == runs[session_id]
         counts = query(config, "SELECT count(*) FROM runs GROUP BY session_id")
@@ -231,7 +235,8 @@ def test_session_that_is_used_after_its_export_stays(agentctl: Agentctl, config:
 
 
 def test_damaged_export_removes_nothing(agentctl: Agentctl, config: Path) -> None:
-    hash_file, folder = change._hash_file, config.with_name("archive")
+    hash_file = change._hash_file
+    folder = config.with_name("archive")
 
     def damage(path: Path) -> bytes:
         path.write_bytes(path.read_bytes().replace(b"s-003", b"s-004"))

@@ -81,7 +81,8 @@ class _Typist:
     def type(self, text: str, awaited: str) -> str:
         """Type a text and return the output after it, as soon as that contains a text."""
         os.write(self._screen, text.encode())
-        seen, deadline = b"", time.monotonic() + SECONDS
+        seen = b""
+        deadline = time.monotonic() + SECONDS
         while awaited.encode() not in seen:
             assert time.monotonic() < deadline, seen
             if select.select([self._screen], [], [], 0.5)[0]:

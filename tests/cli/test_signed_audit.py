@@ -62,7 +62,8 @@ def copied(project: Path, agentctl: Agentctl) -> tuple[str, ...]:
     place = ("--config", str(project / "agentctl.toml"))
     ended = agentctl("runs", "start", "--agent", "echo", "-m", "hello", *place)
     assert ended.code == 0, ended.stderr
-    heads, deadline = project / "heads.jwt", time.monotonic() + DEADLINE
+    heads = project / "heads.jwt"
+    deadline = time.monotonic() + DEADLINE
     while True:
         listed = agentctl("audit", "heads", "-o", "json", *place)
         if heads.exists() and json.loads(listed.stdout)["data"]:

@@ -135,7 +135,8 @@ def test_numbers_are_aligned_to_the_right() -> None:
 
 
 def test_ids_are_cut_to_their_least_unique_prefix() -> None:
-    near, far = ID[:15] + "f" + ID[16:], "11" + ID[2:]
+    near = ID[:15] + "f" + ID[16:]
+    far = "11" + ID[2:]
     assert shorten_ids([ID, near, ID, far, "s1"]) == [ID[:16], near[:16], ID[:16], far[:13], "s1"]
 
 

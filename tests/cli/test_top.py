@@ -124,7 +124,8 @@ def without_color(monkeypatch: pytest.MonkeyPatch) -> None:
 def server(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[ThreadedServer]:
-    folder, url = tmp_path_factory.mktemp("top"), model_endpoint.base_url
+    folder = tmp_path_factory.mktemp("top")
+    url = model_endpoint.base_url
     (folder / "top_tools.py").write_text(HOLD)
     shutil.copy(Path(__file__).parents[1] / "approvals" / "paying_agent.py", folder)
     deployment = create_deployment(

@@ -100,7 +100,8 @@ def test_long_texts_are_cut_by_the_server(through: Agentctl, demo: Demo) -> None
 
 def test_cut_results_have_their_length(page: dict[str, Any]) -> None:
     run = next(run for run in page["runs"] if run["tools"])
-    run["messages"], run["content"] = [], ""
+    run["messages"] = []
+    run["content"] = ""
     run["tools"] = [{"tool_call_id": "1", "tool_name": "dump", "tool_args": {},
                      "tool_call_error": False, "result": "r" * 5_000_000}]  # fmt: skip
     drawn = draw({**page, "runs": [run]}, cut=20_000)
@@ -120,7 +121,8 @@ def test_left_out_messages_are_named(page: dict[str, Any]) -> None:
 
 def test_a_growing_text_is_split_into_complete_blocks() -> None:
     text = "# One\n\ntwo\nthree\n\n| a |\n| - |\n| b |\n\n```\ncode\n\nmore"
-    done, rest = "", ""
+    done = ""
+    rest = ""
     for character in text:
         complete, rest = split_blocks(rest + character)
         done += complete
@@ -229,11 +231,14 @@ def test_run_is_shown_with_its_timeline(through: Agentctl, demo: Demo) -> None:
 def test_follow_goes_on_with_live_and_new_runs(
     demo: Demo, environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
-    name, log = f"follow-{next(_numbers)}", tmp_path / "follow.log"
-    here, there = ("--config", str(demo.config)), ("--url", demo.url)
+    name = f"follow-{next(_numbers)}"
+    log = tmp_path / "follow.log"
+    here = ("--config", str(demo.config))
+    there = ("--url", demo.url)
     demo.run(name, "first question")
     live = demo.run(name, "a | b", agent="slow", leave=True)
-    token, get = environment | {"AGENTCTL_TOKEN": demo.token}, ("sessions", "get", name, "--follow")
+    token = environment | {"AGENTCTL_TOKEN": demo.token}
+    get = ("sessions", "get", name, "--follow")
     with (
         running_command(*get, *here, environment=token, log=log) as local,
         running_command(*get, *there, environment=token, log=log) as remote,

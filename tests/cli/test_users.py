@@ -168,7 +168,8 @@ def test_paused_run_is_a_conflict(
 def test_export_leaves_out_a_session_that_is_deleted_meanwhile(
     agentctl: Agentctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, file = write_config(tmp_path), tmp_path / "ada.zip"
+    config = write_config(tmp_path)
+    file = tmp_path / "ada.zip"
     local = ("--config", str(config))
     agentctl(
         "runs", "start", "--agent", "echo", "--no-stream", "-m", "x", "--as-user", "ada", *local
@@ -216,7 +217,8 @@ def test_export_needs_the_right_bytes_of_each_file(
 def test_export_leaves_out_the_bytes_of_a_file_that_is_deleted_meanwhile(
     agentctl: Agentctl, place: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_pages, lists_of_files = lists.read_pages, list[object]()
+    read_pages = lists.read_pages
+    lists_of_files = list[object]()
 
     async def read_and_delete(read: Any, filter: Any) -> AsyncIterator[list[Any]]:
         async for rows in read_pages(read, filter):
@@ -238,7 +240,8 @@ def test_export_leaves_out_the_bytes_of_a_file_that_is_deleted_meanwhile(
 def test_damaged_export_gets_no_name(
     agentctl: Agentctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, file = write_config(tmp_path), tmp_path / "ada.zip"
+    config = write_config(tmp_path)
+    file = tmp_path / "ada.zip"
     local = ("--config", str(config))
     words = ("runs", "start", "--agent", "echo", "--no-stream", "-m", "x", "--as-user", "ada")
     assert agentctl(*words, *local).code == 0

@@ -41,7 +41,8 @@ RETRIES = 300
 RESPONSE_BYTES = 8_192
 
 # The pauses would take most of the time.
-connection.FIRST_PAUSE, connection.LONGEST_PAUSE = 0.001, 0.02
+connection.FIRST_PAUSE = 0.001
+connection.LONGEST_PAUSE = 0.02
 
 Streams = dict[str, list[Event]]
 """The events of each stream, by its message."""
@@ -96,7 +97,8 @@ def check_streams(service: Service, streams: Streams) -> None:
         numbers = json.loads(message) if message.startswith("{") else None
         answer = message if numbers is None else str(numbers["a"] + numbers["b"])
         assert "".join(event.text for event in events) == answer
-    runs, calls = service.count_runs(), service.count_calls()
+    runs = service.count_runs()
+    calls = service.count_calls()
     assert {message: runs[message] for message in streams} == dict.fromkeys(streams, 1)
     expected = {message: 2 if message.startswith("{") else 1 for message in streams}
     assert {message: calls[message] for message in streams} == expected

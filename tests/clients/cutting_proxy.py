@@ -134,11 +134,9 @@ def cutting(
         response_bytes: the most bytes of the server that pass over one connection.
     """
     loop = asyncio.new_event_loop()
-    proxy, ended, listening = (
-        CuttingProxy(target, seed, response_bytes),
-        asyncio.Event(),
-        Future[None](),
-    )
+    proxy = CuttingProxy(target, seed, response_bytes)
+    ended = asyncio.Event()
+    listening = Future[None]()
 
     async def serve() -> None:
         async with proxy.serve():

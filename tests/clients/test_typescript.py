@@ -237,7 +237,8 @@ def test_cut_streams_lose_and_repeat_nothing(
     assert proxy.counts["cut_responses"] > count
     assert proxy.counts["cut_requests"] > count / 5
 
-    runs, cursor = Counter[str](), None
+    runs = Counter[str]()
+    cursor = None
     with deployment.client(url, "admin", ADMIN) as admin:
         while True:
             query = {"parent": "none", "limit": 100} | ({"cursor": cursor} if cursor else {})

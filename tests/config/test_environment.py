@@ -92,7 +92,8 @@ def test_verification_key_variable_is_added(reads: Reads, file: Path) -> None:
 
 
 def test_jwks_file_variable_is_added(reads: Reads, file: Path) -> None:
-    text, variable = '[authorization]\njwks_file = "c.json"\n', {"JWT_JWKS_FILE": "a.json"}
+    text = '[authorization]\njwks_file = "c.json"\n'
+    variable = {"JWT_JWKS_FILE": "a.json"}
     names = {name: file.parent / name for name in ("a.json", "b.json", "c.json")}
 
     def read(*given: dict[str, str], text: str = text) -> tuple[tuple[Path, ...], str]:

@@ -21,7 +21,8 @@ def error_of(path: Path | None, environ: dict[str, str] | None = None) -> Invali
 def test_configuration_files_are_searched_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, users = tmp_path / "here", tmp_path / "users" / "agentctl"
+    here = tmp_path / "here"
+    users = tmp_path / "users" / "agentctl"
     here.mkdir()
     users.mkdir(parents=True)
     monkeypatch.chdir(here)

@@ -28,7 +28,8 @@ def test_every_provider_is_a_value_of_the_setting() -> None:
 def test_defaults_of_a_provider_are_filled_in(provider: str, tmp_path: Path) -> None:
     lines = f'provider = "{provider}"\nissuer = "https://id.example.org"\nrequire_exp = false'
     settings = load(tmp_path, lines)
-    table, plain = settings.authorization, Authorization()
+    table = settings.authorization
+    plain = Authorization()
     assert table.oidc_discovery
     assert table.require_sub
     assert (table.issuer, table.require_exp) == ("https://id.example.org", False)

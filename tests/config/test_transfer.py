@@ -41,7 +41,8 @@ def values(kind: ValueType) -> st.SearchStrategy[Any]:
 def numbers(kind: ValueType) -> st.SearchStrategy[Any]:
     """Numbers in the range of the key; whole ones where fractions are allowed as well."""
     (bounds,) = (rule for rule in kind.rules if isinstance(rule, Range))
-    low, high = bounds.low, bounds.high
+    low = bounds.low
+    high = bounds.high
     whole: st.SearchStrategy[Any] = st.integers(int(-(-low // 1)), int(high))
     return whole if kind.kind is int else whole | st.floats(low, high)
 

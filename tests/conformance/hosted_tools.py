@@ -30,13 +30,15 @@ def describe(context: RunContext) -> str:
     """Return the context as JSON."""
     names = ("user_id", "session_id", "run_id", "component_id")
     described = {name: getattr(context, name) for name in names}
-    claims, metadata = dict(context.claims), dict(context.metadata)
+    claims = dict(context.claims)
+    metadata = dict(context.metadata)
     return json.dumps(described | {"claims": claims, "metadata": metadata})
 
 
 def hold(path: str) -> Iterator[None]:
     """Create a file, and continue until it is removed."""
-    deadline, file = time.monotonic() + STUBBORN_SECONDS, Path(path)
+    deadline = time.monotonic() + STUBBORN_SECONDS
+    file = Path(path)
     file.touch()
     while file.exists() and time.monotonic() < deadline:
         yield

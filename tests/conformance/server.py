@@ -23,7 +23,8 @@ __all__ = ["ConformanceServer", "create_conformance_deployment"]
 
 MODULE = "hosted_agents"
 
-ADK, ADK_MODULE = "adk", "hosted_adk_agents"
+ADK = "adk"
+ADK_MODULE = "hosted_adk_agents"
 """The kind whose server has another environment, and the module of its agents."""
 
 TOOLS = "hosted_tools"

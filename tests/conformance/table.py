@@ -12,7 +12,8 @@ __all__ = ["COLUMNS", "KINDS", "PAGE", "REASONS", "format_table", "replace_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
 
-BEGIN, END = "<!-- conformance: begin -->", "<!-- conformance: end -->"
+BEGIN = "<!-- conformance: begin -->"
+END = "<!-- conformance: end -->"
 
 KINDS = {
     "configured": "model and tools in the configuration",

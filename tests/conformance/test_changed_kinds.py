@@ -51,7 +51,8 @@ def list_places(same: Pairs, changed: Pairs) -> list[Place]:
 
 def format_component(place: Place, kind: str) -> str:
     part, name = place
-    table, member = f'[[{part}s]]\nid = "{name}"', name.partition("-")[2]
+    table = f'[[{part}s]]\nid = "{name}"'
+    member = name.partition("-")[2]
     if part == "team":
         return f'{table}\nmodel = "delegate"\nmembers = ["{member}"]\n'
     if part == "workflow":
@@ -99,7 +100,8 @@ def test_changed_kind_makes_no_approved_call(
 ) -> None:
     create = create_adk_deployment if ADK in kinds else create_conformance_deployment
     deployment: Deployment = create(tmp_path, model_endpoint.base_url)
-    base, ledger = deployment.path.read_text(), tmp_path / "ledger"
+    base = deployment.path.read_text()
+    ledger = tmp_path / "ledger"
     base += '\n[[models]]\nid = "payer"\nprovider = "openai"\nmodel = "tool:pay"\n'
     base += f'base_url = "{model_endpoint.base_url}"\n'
     pairs = {

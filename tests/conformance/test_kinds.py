@@ -156,7 +156,9 @@ async def test_cancel_text(server: ConformanceServer, kind: str) -> None:
 @pytest.mark.slow
 @every_kind
 async def test_cancel_tool(server: ConformanceServer, tmp_path: Path, kind: str) -> None:
-    agent, session, file = f"{kind}-stubborn", f"{kind}-stubborn", tmp_path / "held"
+    agent = f"{kind}-stubborn"
+    session = f"{kind}-stubborn"
+    file = tmp_path / "held"
     message = json.dumps({"path": str(file)})
     async with server.connect() as operations:
         async with streamed_run(operations, agent, message, session) as (run_id, events):
@@ -187,7 +189,8 @@ async def test_cancel_tool(server: ConformanceServer, tmp_path: Path, kind: str)
 async def test_cancelled_thread_is_recorded_as_unstopped(
     server: ConformanceServer, tmp_path: Path, kind: str
 ) -> None:
-    agent, file = f"{kind}-block", tmp_path / "held"
+    agent = f"{kind}-block"
+    file = tmp_path / "held"
     message = json.dumps({"path": str(file)})
     async with (
         server.connect() as operations,

@@ -137,7 +137,9 @@ def _measure(
 
 
 def _measure_start(browser: Browser, url: str, token: str) -> Iterator[tuple[str, str, str]]:
-    paints, shows, draws = list[float](), list[float](), list[float]()
+    paints = list[float]()
+    shows = list[float]()
+    draws = list[float]()
     for _ in range(5):
         with open_console(browser, url, "#/sessions", fresh=True) as shown:
             shown.page.evaluate(_RECORD_ROWS)
@@ -205,7 +207,8 @@ def _measure_transcript(shown: ConsolePage) -> Iterator[tuple[str, str, str]]:
 
 def _measure_stream(shown: ConsolePage) -> Iterator[tuple[str, str, str]]:
     shown.page.wait_for_selector(".markdown")
-    before, seconds = len(shown.requests), 10
+    before = len(shown.requests)
+    seconds = 10
     yield "frames of a live run: median, 95 %, longest", _frames(shown, 0), "50 ms"
     shown.page.wait_for_timeout(seconds * 1000)
     asked = (len(shown.requests) - before) / seconds

@@ -126,7 +126,8 @@ class _Provider(BaseHTTPRequestHandler):
         ):
             self._send_json({"error": "invalid_grant"}, 400)
             return
-        user, now = granted["user"], int(time.time())
+        user = granted["user"]
+        now = int(time.time())
         common = {"iss": self.issuer, "sub": user, "iat": now, "exp": now + 600}
         audience = "elsewhere" if user == "stranger" else AUDIENCE
         access = {**common, "aud": audience, "scopes": SCOPES}

@@ -398,7 +398,8 @@ def test_hostile_texts_are_shown_as_text(server: ThreadedServer, browser: Browse
 def test_keys_lead_through_the_pages(server: ThreadedServer, browser: Browser) -> None:
     for number in range(2):
         start(server, "agents/tool-add", "keys", f'{{"a": {number}, "b": 1}}')
-    body, headers = {"session_name": "By key"}, server.bearer("me", *READS, "sessions:write")
+    body = {"session_name": "By key"}
+    headers = server.bearer("me", *READS, "sessions:write")
     assert server.client.post("/sessions/keys/rename", json=body, headers=headers).is_success
     place = "#/sessions?name=By%20key"
     with open_console(browser, server.url, place, token=token(server)) as shown:

@@ -43,7 +43,8 @@ ONE_POLL = Cost(1, 3_000)
 def test_costs_do_not_grow_with_the_history(
     server: ThreadedServer, browser: Browser, tmp_path: Path
 ) -> None:
-    opened, sent = dict[int, Cost](), dict[int, Cost]()
+    opened = dict[int, Cost]()
+    sent = dict[int, Cost]()
     for count in RUNS:
         fill(server, f"cost-{count}", count, tmp_path)
         key = token(server)
@@ -137,10 +138,12 @@ def sum_up(requests: list[Request]) -> Cost:
 def wait_until_idle(shown: ConsolePage, seconds: float = IDLE_SECONDS) -> None:
     """Wait until the page sends no request but polls for some time."""
     deadline = time.monotonic() + SECONDS
-    since, known = time.monotonic(), -1
+    since = time.monotonic()
+    known = -1
     while time.monotonic() - since < seconds:
         assert time.monotonic() < deadline
         count = sum("after=" not in url for url in shown.requests)
         if count != known:
-            since, known = time.monotonic(), count
+            since = time.monotonic()
+            known = count
         shown.page.wait_for_timeout(50)

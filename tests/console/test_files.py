@@ -27,7 +27,8 @@ from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
 
-ITEM_BYTES, DAY_BYTES = 3_000_000, 5_000_000
+ITEM_BYTES = 3_000_000
+DAY_BYTES = 5_000_000
 
 CODE = """
 import agentctl
@@ -183,7 +184,8 @@ def test_a_refused_file_names_the_reason_and_keeps_the_message(
     with open_page(browser, site, "#/?with=agent:echo", "bob", "chat") as shown:
         page = shown.page
         page.fill("[data-message]", "kept")
-        send, error = page.get_by_role("button", name="Send"), page.locator(".compose [role=alert]")
+        send = page.get_by_role("button", name="Send")
+        error = page.locator(".compose [role=alert]")
         for name, data, reason in (
             ("big_txt", b"a" * (ITEM_BYTES + 1), f"A file has at most {ITEM_BYTES} bytes"),
             ("empty_txt", b"", "A file must have at least 1 byte"),

@@ -133,7 +133,8 @@ def test_code_is_bound_to_the_page_and_used_once(
 
 
 def test_fields_of_the_sign_in_are_bounded(provided: SignedInServer) -> None:
-    client, page = provided.server.client, f"{provided.url}/console"
+    client = provided.server.client
+    page = f"{provided.url}/console"
     for url in ("javascript:alert(1)", f"{page}?x=1", "http://" + "x" * 5_000):
         answer = client.post("/console/sign-in/start", json={"redirect_uri": url})
         assert answer.status_code == 422

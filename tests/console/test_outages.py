@@ -20,7 +20,8 @@ TRY_NOW = "document.querySelector('[data-retry] button')?.click()"
 def test_list_keeps_its_data_and_recovers(server: ThreadedServer, browser: Browser) -> None:
     start(server, "agents/hang", "outage", "the first one", background=True)
     with open_console(browser, server.url, "#/runs?session=outage", token=token(server)) as shown:
-        retry, page = shown.page.locator("[data-retry]"), shown.page
+        retry = shown.page.locator("[data-retry]")
+        page = shown.page
         shown.see("the first one", "1 running")
         page.route("**/runs?**", lambda route: refuse(route, 429, {"Retry-After": "600"}))
         expect(retry).to_contain_text(re.compile(r"Too many requests · trying again in 5\d\d s"))
@@ -78,7 +79,8 @@ def test_stream_goes_on_after_a_rejected_token(server: ThreadedServer, browser: 
 def test_session_is_exported_as_by_the_command(server: ThreadedServer, browser: Browser) -> None:
     start(server, "agents/tool-add", "exported", '{"a": 1, "b": 2}')
     start(server, "teams/choir", "exported-team", "Sing \u202e of `tea`\tand\r\n\r\nmore")
-    names, key = ("exported", "exported-team"), token(server)
+    names = ("exported", "exported-team")
+    key = token(server)
     files: dict[tuple[str, str], str] = {}
     with open_console(browser, server.url, "#/sessions/exported", token=key) as shown:
         for name in names:

@@ -155,7 +155,8 @@ def test_brush_leads_to_the_runs_behind_a_bar_and_a_span(
         cost.evaluate("each => each.scrollIntoView({block: 'center'})")
         box = cost.bounding_box()
         assert box is not None
-        slot, middle = (box["width"] - 68) / len(points), box["y"] + 60
+        slot = (box["width"] - 68) / len(points)
+        middle = box["y"] + 60
         left = box["x"] + 64 + (len(points) - 2.5) * slot
         shown.page.mouse.move(left, middle)
         shown.page.mouse.down()

@@ -13,7 +13,8 @@ from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 
-FAILED, COMPLETED = 20, 120
+FAILED = 20
+COMPLETED = 120
 
 
 def test_unknown_places_lead_to_the_first_page(server: ThreadedServer, browser: Browser) -> None:
@@ -59,7 +60,8 @@ def test_a_queued_run_shows_its_place_and_is_cancelled(
         article.locator("[data-cancel]").click()
         shown.page.click("dialog .danger")
         expect(article).to_contain_text("■ stopped")
-        path, query = f"/agents/hang/runs/{first}/cancel", {"session_id": "in-line"}
+        path = f"/agents/hang/runs/{first}/cancel"
+        query = {"session_id": "in-line"}
         server.client.post(path, params=query, headers=server.bearer("me", *RUNS))
         shown.see("✓ completed")
     wait_for_status(server, f"/runs/{third}", "COMPLETED")

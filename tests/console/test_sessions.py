@@ -42,7 +42,8 @@ def test_administrator_holds_and_releases_a_session(
         "Session evidence is held and is not deleted. An administrator can release it on its page."
     )
     with open_console(browser, server.url, "#/sessions/evidence", token=admin) as shown:
-        click, dialog = shown.page.click, shown.page.locator("dialog")
+        click = shown.page.click
+        dialog = shown.page.locator("dialog")
         click("button:text-is('Hold')")
         shown.page.fill("dialog input", "claim \u202e17")
         click("dialog button:text-is('Hold')")

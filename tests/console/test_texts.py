@@ -77,7 +77,8 @@ def test_object_is_shown_with_its_message(
     (tmp_path / "takers.py").write_text("async def take(message, context):\n    return message\n")
     table = '[[agents]]\nid = "taker"\nobject = "takers:take"\n'
     deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
-    given, text = {"number": "A-1", "pieces": [1, None]}, '{"number": "A-1", "pieces": [1, null]}'
+    given = {"number": "A-1", "pieces": [1, None]}
+    text = '{"number": "A-1", "pieces": [1, null]}'
     with serve_in_thread(deployment) as server:
         start(server, "agents/taker", "taken", "hello", input=given)
         start(server, "agents/taker", "taken", text, input=given)
@@ -145,7 +146,8 @@ def test_wide_table_scrolls_and_breaks_no_word(
     server: ThreadedServer, browser: Browser, width: int
 ) -> None:
     start(server, "agents/echo", f"table-{width}", MARKDOWN)
-    place, size = f"#/sessions/table-{width}", {"width": width, "height": 800}
+    place = f"#/sessions/table-{width}"
+    size = {"width": width, "height": 800}
     with open_console(
         browser, server.url, place, token=token(server), viewport=size
     ) as shown:  # fmt: skip
@@ -229,7 +231,8 @@ def test_cause_of_a_failure_is_shown_with_its_scope_only(
     deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
     with serve_in_thread(deployment) as server:
         start(server, "agents/shop", "broken", "17")
-        place, fixed = "#/sessions/broken", "The code of the agent failed"
+        place = "#/sessions/broken"
+        fixed = "The code of the agent failed"
         debugger = token(server, "sessions:read", "agents:read", "runs:debug")
         with open_console(browser, server.url, place, token=debugger) as shown:
             shown.see(fixed, "LookupError: no order 17", "breaking.py:2 in fail")

@@ -45,7 +45,8 @@ def main() -> None:
         SystemExit: a package is not the one of the manifest.
     """
     for folder in FOLDERS:
-        manifest, licences = read_manifest(folder), list[str]()
+        manifest = read_manifest(folder)
+        licences = list[str]()
         for name, package in manifest.items():
             archive = _fetch(name, package["version"])
             digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()

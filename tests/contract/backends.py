@@ -139,7 +139,8 @@ async def read_events(
     async for event in stream:
         after += 1
         assert event.seq == after
-        data, fields = event.data, None
+        data = event.data
+        fields = None
         if event.name.endswith("Content"):
             fields = orjson.loads(data)
             if last is not None and last["run_id"] == fields["run_id"]:

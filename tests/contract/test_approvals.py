@@ -48,7 +48,8 @@ async def decide_story(user: Operations, approver: Operations) -> list[Outcome]:
     def decide(
         approval: Any, *fields: Any, idempotency_key: str | None = None, **more: Any
     ) -> OperationCall:
-        place, ruling = ("agent", "payer", approval["approval_id"]), Ruling(*fields, **more)
+        place = ("agent", "payer", approval["approval_id"])
+        ruling = Ruling(*fields, **more)
         return lambda p: p.decide_approval(*place, ruling, idempotency_key)
 
     calls: list[OperationCall] = [

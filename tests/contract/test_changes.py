@@ -320,7 +320,8 @@ async def files_story(operations: Operations) -> list[Outcome]:
     """Upload, list, read and delete files, with every error."""
 
     def adding(name: str, content: bytes, media_type: str = "", **given: Any) -> OperationCall:
-        upload, body = FileUpload(name, **given), FileContent(content)
+        upload = FileUpload(name, **given)
+        body = FileContent(content)
         return lambda p: p.upload_file(upload, body, media_type=media_type, size=body.size)
 
     def reading(file_id: str, byte_range: str | None = None) -> OperationCall:

@@ -69,7 +69,8 @@ async def test_explanations_are_equal(explained: Backends) -> None:
             async def ask(operations: Operations, request: ExplainRequest = request) -> Any:
                 return await operations.explain_auth(request)
 
-            here, there = await call_operation(local, ask), await call_operation(remote, ask)
+            here = await call_operation(local, ask)
+            there = await call_operation(remote, ask)
             assert here == there, (method, path, name)
 
 

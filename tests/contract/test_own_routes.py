@@ -53,5 +53,6 @@ async def test_reads_are_equal_with_own_routes(
     token = shared.there.token(subject, *scopes)
     async with shared.local(token) as local, shared.remote(token) as remote:
         for name, ask in reads(filled_sessions).items():
-            here, there = await call_operation(local, ask), await call_operation(remote, ask)
+            here = await call_operation(local, ask)
+            there = await call_operation(remote, ask)
             assert here == there, name

@@ -193,7 +193,8 @@ async def test_snippet_begins_before_a_word_in_quotes(searched: Deployment) -> N
 async def test_snippets_are_not_cut_on_the_event_loop(
     searched: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, cut = list[threading.Thread](), SearchWords.cut
+    threads = list[threading.Thread]()
+    cut = SearchWords.cut
 
     def record(self: SearchWords, text: str) -> Snippet:
         threads.append(threading.current_thread())
@@ -210,7 +211,8 @@ async def test_snippets_are_not_cut_on_the_event_loop(
 
 async def test_every_time_of_a_session_has_a_place(searched: Deployment) -> None:
     async with opened(searched) as service:
-        me, database = user(service), service.hosting.databases.system
+        me = user(service)
+        database = service.hosting.databases.system
         service.hosting.databases.outbox.tokenizer = None
         ids = ["s0", "s1", "s2"]
         for session_id in ids:
@@ -237,7 +239,8 @@ async def test_pages_follow_the_creation_of_sessions(searched: Deployment) -> No
             await say(me, session_id, "hello again")
         await say(me, "s00", "hello once more")
         for order, expected in (("asc", ids), ("desc", ids[::-1])):
-            found, cursor = list[str](), None
+            found = list[str]()
+            cursor = None
             while True:
                 page = Page(limit=3, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
                 shown = (await me.get_sessions(SessionFilter(search="hello", page=page))).value
@@ -257,13 +260,17 @@ async def walk(
     operations: ServiceOperations, text: str, order: str, **fields: Any
 ) -> tuple[list[str], int]:
     """Return the results of all pages of two, and the number of pages."""
-    found, cursor, pages, totals = list[str](), None, 0, list[tuple[int, bool]]()
+    found = list[str]()
+    cursor = None
+    pages = 0
+    totals = list[tuple[int, bool]]()
     while cursor is not None or not pages:
         page = Page(limit=2, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
         wanted = SessionFilter(search=text, page=page, **fields)
         shown = (await operations.get_sessions(wanted)).value
         found += [row["session_id"] for row in shown["data"]]
-        pages, cursor = pages + 1, shown["meta"]["next_cursor"]
+        pages = pages + 1
+        cursor = shown["meta"]["next_cursor"]
         totals.append((shown["meta"]["total_count"], shown["meta"]["total_is_capped"]))
     assert len(set(totals)) == 1
     assert totals[0] == (len(found), False) or (totals[0][1] and totals[0][0] <= len(found))
@@ -282,7 +289,9 @@ async def test_frequent_words_are_read_in_parts(
     async with opened(searched) as service:
         for name, value in {**SMALL_READS, "FEW": few, "MAXIMUM_LEAVES": leaves}.items():
             monkeypatch.setattr(search_pages, name, value)
-        me, other, database = user(service), user(service, "other"), service.hosting.databases
+        me = user(service)
+        other = user(service, "other")
+        database = service.hosting.databases
         ids = [f"s{number:02}" for number in range(9)]
         for number, session_id in enumerate(ids):
             for _ in range(1 + 3 * (number % 3)):
@@ -335,7 +344,8 @@ async def test_beginnings_of_few_and_of_many_words_find_the_same(
 ) -> None:
     monkeypatch.setattr(search_pages, "MAXIMUM_LEAVES", leaves)
     async with opened(searched) as service:
-        me, other = user(service), user(service, "other")
+        me = user(service)
+        other = user(service, "other")
         await say(other, "x", "counters")
         await say(me, "accent", "Count\u00e9r")
         for number in range(5):
@@ -360,19 +370,23 @@ async def find_runs(
     operations: ServiceOperations, text: str, order: str = "desc", limit: int = 20, **fields: Any
 ) -> tuple[list[str], int]:
     """Return the ids of the found runs of all pages, and the number of pages."""
-    found, cursor, pages = list[str](), None, 0
+    found = list[str]()
+    cursor = None
+    pages = 0
     while cursor is not None or not pages:
         page = Page(limit=limit, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
         shown = (await operations.get_runs(RunFilter(search=text, page=page, **fields))).value
         found += [row["run_id"] for row in shown["data"]]
-        pages, cursor = pages + 1, shown["meta"]["next_cursor"]
+        pages = pages + 1
+        cursor = shown["meta"]["next_cursor"]
         assert ("searched_until" in shown["meta"]) <= (cursor is not None)
     return found, pages
 
 
 async def test_each_run_with_the_words_is_found(searched: Deployment) -> None:
     async with opened(searched) as service:
-        me, other = user(service), user(service, "other")
+        me = user(service)
+        other = user(service, "other")
         runs = [await say(me, "one", f"the cake {number}") for number in range(3)]
         runs.append(await say(me, "two", "a cake, and Tea"))
         await me.create_session(NewSession(session_id="named", session_name="cake"))
@@ -413,7 +427,8 @@ async def test_runs_of_one_session_are_read_in_parts(
     async with opened(searched) as service:
         for name, value in {**SMALL_READS, "FEW": few}.items():
             monkeypatch.setattr(search_pages, name, value)
-        me, other = user(service), user(service, "other")
+        me = user(service)
+        other = user(service, "other")
         runs = list[str]()
         for session_id in ("one", "two"):
             for _ in range(8):
@@ -480,7 +495,8 @@ async def test_runs_that_ended_before_are_indexed_later(
     searched: Deployment, engine: Engine
 ) -> None:
     async with opened(searched) as service:
-        me, database = user(service), service.hosting.databases.system
+        me = user(service)
+        database = service.hosting.databases.system
         service.hosting.databases.outbox.tokenizer = None
         for number in range(3):
             await say(me, f"old{number}", f"earlier text {number}")
@@ -531,7 +547,8 @@ def _read_index(path: Path) -> str:
 
 async def test_sessions_of_one_millisecond_are_in_order(searched: Deployment) -> None:
     async with opened(searched) as service:
-        me, at = user(service), now()
+        me = user(service)
+        at = now()
         database = service.hosting.databases.system
         for number in range(4):
             await me.create_session(NewSession(session_id=f"s{number}"))

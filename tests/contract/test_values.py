@@ -83,7 +83,8 @@ async def orders_story(operations: Operations) -> list[Outcome]:
 
 
 async def _read_pages(operations: Operations, sort: Any, order: Any) -> list[Outcome]:
-    found, cursor = list[Outcome](), None
+    found = list[Outcome]()
+    cursor = None
     for number in range(5):
         page = Page(limit=3, sort_by=sort, sort_order=order, cursor=cursor)
         page_record = (await operations.get_sessions(SessionFilter(page=page))).value

@@ -61,11 +61,14 @@ class Comparison:
     def __init__(
         self, name: str, *, stricter: Mapping[str, str] = {}, wider: Mapping[str, str] = {}
     ) -> None:
-        self.name, self.chance = name, Random(SEED)
-        self.exchanges, self.accepted = 0, 0
+        self.name = name
+        self.chance = Random(SEED)
+        self.exchanges = 0
+        self.accepted = 0
         self.rules = Counter[str]()
         self.differences: list[str] = []
-        self._stricter, self._wider = stricter, wider
+        self._stricter = stricter
+        self._wider = wider
 
     def rounds(self, number: int) -> range:
         """Return the rounds of the short test, or fifty times as many."""

@@ -93,7 +93,8 @@ def examine(cls: Any, pairs: list[tuple[list[Any], list[Any]]]) -> list[object]:
     found: list[object] = []
     fields = dataclasses.fields(cls)
     for first, second in pairs:
-        one, other = build(cls, first), build(cls, second)
+        one = build(cls, first)
+        other = build(cls, second)
         found += [repr(one), one == other, one != other, one == one, one == 1, other == one]
         try:
             found += [
@@ -111,7 +112,8 @@ def examine(cls: Any, pairs: list[tuple[list[Any], list[Any]]]) -> list[object]:
 
 def compare(chance: Random, rounds: int) -> tuple[int, list[str]]:
     """Compare each pair; return the number of comparisons, and the differences."""
-    count, differences = 0, []
+    count = 0
+    differences = []
     for light, twin in TWINS.items():
         twin.__qualname__ = light.__qualname__
         size = len(dataclasses.fields(light))

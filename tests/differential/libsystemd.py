@@ -8,7 +8,9 @@ from functools import cache
 
 MISSING = "needs libsystemd: apt install libsystemd0"
 
-_LISTENING, _STREAM, _ANY_PORT = 1, 1, 0
+_LISTENING = 1
+_STREAM = 1
+_ANY_PORT = 0
 
 
 @cache

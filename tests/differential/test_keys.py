@@ -208,7 +208,8 @@ def test_files_of_keys_have_the_keys_that_a_list_has() -> None:
             content = (data.replace("\n", "\r\n") if chance.random() < 0.3 else data).encode()
             for moment in range(chance.randrange(1, 5)):
                 if chance.random() < 0.7:
-                    old, new = chance.choice(expected)[0], chance.choice(keys)
+                    old = chance.choice(expected)[0]
+                    new = chance.choice(keys)
                     content = PemFile(content, spec).with_new_key(old, new, moment * 10**6)
                     expected = [(name, moment * 10**6 if name == old else time)
                                 for name, time in expected]  # fmt: skip

@@ -40,7 +40,8 @@ class Worker:
     """The numbers of a process, as both sides count them."""
 
     def __init__(self, slot: int, helps: tuple[str, str]) -> None:
-        self.slot, self.helps = slot, helps
+        self.slot = slot
+        self.helps = helps
         self.counts: Numbers = {}
         self.gauges: Numbers = {}
 

@@ -68,7 +68,9 @@ def change_server(chance: Random, server: KeyServer, number: int) -> None:
     ]
     server.body = chance.choice(bodies)
     if number < len(bodies):
-        server.status, server.location, server.body = 200, "", bodies[number]
+        server.status = 200
+        server.location = ""
+        server.body = bodies[number]
 
 
 def test_fetched_key_sets_are_those_of_pyjwt(server: KeyServer) -> None:

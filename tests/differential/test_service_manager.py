@@ -110,7 +110,8 @@ def test_states_arrive_as_those_of_libsystemd(
     )  # fmt: skip
     with Comparison("service manager: states", stricter=RULES) as comparison:
         gc.collect()  # Earlier tests may have left files that a collection closes.
-        before, chance = count_descriptors(), comparison.chance
+        before = count_descriptors()
+        chance = comparison.chance
         for _ in comparison.rounds(400):
             number = chance.choice((*NUMBERS, *LAX_NUMBERS, str(chance.randrange(10**12))))
             values = {
@@ -146,7 +147,8 @@ def refuse(seconds: float | None, number: str) -> Outcome:
 
 def compare_passed_sockets(count: int) -> Iterator[dict[str, Any]]:
     """Take random passed sockets as descriptor 3, by both sides, in a separate process."""
-    chance, library = Random(int(os.environ["AGENTCTL_TEST_SEED"])), Libsystemd()
+    chance = Random(int(os.environ["AGENTCTL_TEST_SEED"]))
+    library = Libsystemd()
     for _ in range(count):
         kinds = (
             (socket.AF_INET, socket.SOCK_STREAM, True), (socket.AF_INET6, socket.SOCK_STREAM, True),
@@ -198,7 +200,8 @@ def take_by_library(library: Libsystemd) -> str | None:
 
 def test_passed_sockets_are_those_of_libsystemd() -> None:
     with Comparison("service manager: sockets") as comparison:
-        seed, count = str(comparison.chance.randrange(10**6)), 20_000 if LONG else 500
+        seed = str(comparison.chance.randrange(10**6))
+        count = 20_000 if LONG else 500
         # Descriptor 3 of this process belongs to others.
         done = subprocess.run(
             [sys.executable, "-m", "tests.differential.test_service_manager", str(count)],

@@ -57,8 +57,10 @@ def test_every_accepted_trace_context_is_that_of_opentelemetry() -> None:
     with Comparison("trace contexts") as comparison:
         chance = comparison.chance
         for _ in comparison.rounds(10_000):
-            first, second = chance.randbytes(16).hex(), chance.randbytes(8).hex()
-            version, flags = chance.choice(["00", "01", "cc", "ff"]), chance.randbytes(1).hex()
+            first = chance.randbytes(16).hex()
+            second = chance.randbytes(8).hex()
+            version = chance.choice(["00", "01", "cc", "ff"])
+            flags = chance.randbytes(1).hex()
             text = f"{version}-{first}-{second}-{flags}" + chance.choice(["", "", "-x", "-"])
             text = changed(chance, text, "0fFg- \t")
             if chance.random() < 0.1:
@@ -143,7 +145,8 @@ def test_signatures_of_webhooks_are_those_of_standardwebhooks() -> None:
         for _ in comparison.rounds(1_000):
             secret = generate_secret()
             library = Webhook(secret)
-            event, body = f"evt_{chance.randrange(10**9)}", chance.randbytes(20).hex()
+            event = f"evt_{chance.randrange(10**9)}"
+            body = chance.randbytes(20).hex()
             signer = Signer([library._whsecret, b"another secret"])
             headers = signer.build_headers(event, int(now.timestamp()), body.encode())
             first, _ = headers["webhook-signature"].split()

@@ -252,14 +252,16 @@ def test_minted_tokens_are_those_of_pyjwt(name: str) -> None:
     public = SECRET if spec.family == "oct" else pairs[spec.family].public
     with Comparison(f"minted tokens, {name}") as comparison:
         for _ in comparison.rounds(5):
-            payload, kid = comparison.chance.randbytes(40), comparison.chance.randbytes(4).hex()
+            payload = comparison.chance.randbytes(40)
+            kid = comparison.chance.randbytes(4).hex()
             own = build_jws(payload, SigningKey(spec, private), "JWT", kid)
             other = JWS.encode(payload, private, name, {"kid": kid}, sort_headers=True)
             if name.startswith(("PS", "ES")):
                 (own_input, _, _), (other_input, _, _) = (x.rpartition(".") for x in (own, other))
                 decoded = JWS.decode_complete(own, public, algorithms=[name])
                 assert decoded["payload"] == payload
-                own, other = own_input, other_input
+                own = own_input
+                other = other_input
             comparison.compare((name, payload), Outcome(own), Outcome(other))
 
 
@@ -301,7 +303,8 @@ def test_cached_verifications_are_those_of_a_new_verifier() -> None:
             if chance.random() < 0.002:
                 moment[0] = NOW
                 kept = [Verifier(each, **clocks) for each in settings]
-            place, header = chance.randrange(len(kept)), chance.choice(tokens)
+            place = chance.randrange(len(kept))
+            header = chance.choice(tokens)
             if chance.random() < 0.1:
                 header = header[:-2] + chance.choice(["AA", "BA", "", "=="])
             own = identify(kept[place], header)

@@ -71,7 +71,8 @@ def for_pydantic(annotation: Any) -> Any:
         return for_pydantic(annotation.__value__)
     if annotation in LEAVES:
         return LEAVES[annotation]
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
         found = for_pydantic(arguments[0])
         for rule in arguments[1:]:

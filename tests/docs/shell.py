@@ -28,7 +28,8 @@ class Shell:
 
     def __init__(self, folder: Path, variables: Mapping[str, str], function: str = "") -> None:
         self._function = function
-        work, home = folder / "work", folder / "home"
+        work = folder / "work"
+        home = folder / "home"
         work.mkdir(parents=True)
         home.mkdir()
         self._output, terminal = os.openpty()

@@ -130,7 +130,8 @@ def first_missing_line(expected: tuple[str, ...], output: str) -> str | None:
 
 def run_commands(tested: Page, terminal: Terminal) -> list[str]:
     """Execute every command of the page, in order, and return the mistakes of the page."""
-    demo, run_id = terminal.demo, ""
+    demo = terminal.demo
+    run_id = ""
     mistakes = []
     shown: dict[int, str] = {}
     for command in tested.commands():

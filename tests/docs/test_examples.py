@@ -30,8 +30,10 @@ def examples(language: str) -> list[Any]:
 
 def with_references(document: dict[str, Any]) -> dict[str, Any]:
     """Add the agents and models that the configuration refers to and does not define."""
-    agents, teams = document.setdefault("agents", []), document.setdefault("teams", [])
-    flows, models = document.setdefault("workflows", []), document.setdefault("models", [])
+    agents = document.setdefault("agents", [])
+    teams = document.setdefault("teams", [])
+    flows = document.setdefault("workflows", [])
+    models = document.setdefault("models", [])
     steps = [step for flow in flows for step in flow["steps"]]
     wanted = [member for team in teams for member in team["members"]]
     wanted += [step["agent"] for step in steps if "agent" in step]

@@ -67,7 +67,9 @@ def test_agent_of_the_page_answers_as_printed(
         (folder / "weather.py").write_text(tested.blocks("python")[0].text)
         (folder / "agentctl.toml").write_text(tested.blocks("toml")[0].text)
         assert two.run(f"cd {folder}")[0] == 0
-        shell, began, steps = one, time.monotonic(), 0
+        shell = one
+        began = time.monotonic()
+        steps = 0
         try:
             for command in tested.commands():
                 if INSTALL.match(command.text) and not IS_INSTALLED:

@@ -91,7 +91,8 @@ def build_programs(folder: Path) -> Path:
 def test_recovered_database_has_the_first_run_and_repeats_no_call(
     folder: Path, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs, binaries = build_programs(folder / "bin"), Path(sys.executable).parent
+    programs = build_programs(folder / "bin")
+    binaries = Path(sys.executable).parent
     work = folder / "work"
     with Shell(folder, {"PATH": f"{binaries}:{os.defpath}"}, function) as shell:
         work.chmod(0o777)

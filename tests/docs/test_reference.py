@@ -22,7 +22,8 @@ from agentctl.records.authorization import KNOWN_SCOPES
 from tests.docs.pages import ROOT, page, pages
 
 CODE = ROOT / "agentctl"
-PROGRAM, REFERENCE = ROOT / "docs" / "generate.py", ROOT / "docs" / "reference"
+PROGRAM = ROOT / "docs" / "generate.py"
+REFERENCE = ROOT / "docs" / "reference"
 VARIABLE = re.compile(r"\b(?:AGENTCTL_(?!TEST_|SECTION__)[A-Z]+(?:_[A-Z]+)*|JWT_[A-Z_]+)\b")
 
 

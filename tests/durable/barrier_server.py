@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-FOLDER, SESSION = Path(sys.argv[1]), sys.argv[2]
+FOLDER = Path(sys.argv[1])
+SESSION = sys.argv[2]
 TOOLS = {"look": "barrier", "cross": "barrier", "note": "text"}
 
 _lock = threading.Lock()
@@ -38,7 +39,9 @@ def call(number: int, name: str, arguments: dict[str, str]) -> None:
 
 def answer(message: dict[str, Any]) -> None:
     """Answer one message of the client."""
-    number, method, given = message.get("id"), message.get("method"), message.get("params") or {}
+    number = message.get("id")
+    method = message.get("method")
+    given = message.get("params") or {}
     if method == "initialize":
         capabilities = {"tools": {}}
         info = {"name": "barriers", "version": "1"}

@@ -21,7 +21,8 @@ from tests.gated.site import Site, kill
 from tests.loops import wait_until
 from tests.process import ServerProcess
 
-FIRST, SECOND = "first", "second"
+FIRST = "first"
+SECOND = "second"
 """The barriers: the first server stops while calls wait at `FIRST`, and the second one is killed
 while they wait at `SECOND`."""
 

@@ -22,10 +22,13 @@ NOTES = [answer(call("note", f"note-{n}", text=f"step {n}")) for n in range(5)]
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements of this process that name a table of durable runs."""
-    seen, begin, last = list[str](), Work.__iter__, list[object]()
+    seen = list[str]()
+    begin = Work.__iter__
+    last = list[object]()
 
     def record(work: Work[Any]) -> Steps[Any]:
-        steps, rows = begin(work), None
+        steps = begin(work)
+        rows = None
         while True:
             try:
                 statement = steps.send(rows) if rows is not None else next(steps)
@@ -66,7 +69,8 @@ async def test_end_of_an_approved_call_is_one_transaction(site: Site) -> None:
     async with Service.open(site.deployment.settings, create=True) as service:
         operations = service.operations_for(local_principal("ann"))
         run = (await operations.create_run("agent", "lasting", RunRequest(json.dumps(plan)))).value
-        database, states = service.hosting.databases.system, list[tuple[list[str], list[str]]]()
+        database = service.hosting.databases.system
+        states = list[tuple[list[str], list[str]]]()
         execution = Sql("SELECT execution FROM approvals WHERE run_id = :run_id")
         steps = Sql("SELECT state FROM run_steps WHERE run_id = :run_id AND call_id = 'c'")
         write = database.write
@@ -83,5 +87,6 @@ async def test_end_of_an_approved_call_is_one_transaction(site: Site) -> None:
         request = ContinueRequest((decision,))
         ended = (await operations.continue_run("agent", "lasting", run["run_id"], request)).value
     assert ended["status"] == "COMPLETED"
-    begun, both = states.index((["executing"], [])), states.index((["done"], ["done"]))
+    begun = states.index((["executing"], []))
+    both = states.index((["done"], ["done"]))
     assert (["done"], []) not in states[begun:both]

@@ -51,7 +51,8 @@ id = "asking"
 object = "looking_agents:asking"
 """
 
-KILLED, PAUSED = ("configured", "graph", "typed"), ("confirming", "asking")
+KILLED = ("configured", "graph", "typed")
+PAUSED = ("confirming", "asking")
 
 PICTURE = build_png(77)
 

@@ -111,7 +111,8 @@ def count_shown(endpoint: ModelEndpoint, tool: str) -> list[int]:
 async def test_killed_and_paused_runs_have_each_file_of_a_tool_once(
     media_site: Site, model_endpoint: ModelEndpoint
 ) -> None:
-    site, folder = media_site, media_site.deployment.folder
+    site = media_site
+    folder = media_site.deployment.folder
     (folder / "hold").touch()
     with site.serve("first") as server:
         durable, paused = [await start(site, server, PLANS[name], "agent", name)
@@ -143,7 +144,8 @@ async def test_killed_and_paused_runs_have_each_file_of_a_tool_once(
 async def test_tool_that_is_called_again_after_a_kill_has_saved_its_files_once(
     media_site: Site, model_endpoint: ModelEndpoint
 ) -> None:
-    site, folder = media_site, media_site.deployment.folder
+    site = media_site
+    folder = media_site.deployment.folder
     with site.serve("first") as server:
         runs = [await start(site, server, PLANS["repeating"], "agent", "repeating")
                 for _ in range(4)]  # fmt: skip

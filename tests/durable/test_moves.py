@@ -73,7 +73,8 @@ READING = [
 
 FROM_SERVER = json.loads(json.dumps(SINGLE).replace('"name": "', '"name": "bars_'))
 
-AT_FIRST, AT_SECOND = ("look first", "cross first"), ("look second", "cross second")
+AT_FIRST = ("look first", "cross first")
+AT_SECOND = ("look second", "cross second")
 WITH_NOTES = (*AT_SECOND, *["note"] * 5)
 
 STARTS = {
@@ -132,7 +133,8 @@ def moved(
 
 async def finish(moved: Moved, name: str) -> tuple[dict[str, Any], Counter[str]]:
     """Answer what a run asks, wait for its end, and return its record and its calls."""
-    site, run = moved.site, moved.runs[name]
+    site = moved.site
+    run = moved.runs[name]
     wanted = ("PAUSED", "COMPLETED", "ERROR", "CANCELLED")
     record = await site.wait_for_end(moved.server, run["run_id"], *wanted)
     asks = AT_SECOND[1] in STARTS[name].second

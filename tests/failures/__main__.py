@@ -23,7 +23,9 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=12, help="trials at the same time")
     parser.add_argument("--log", action="store_true", help="print the log of the server")
     options = parser.parse_args()
-    began, log, trials = time.monotonic(), "", list[Trial]()
+    began = time.monotonic()
+    log = ""
+    trials = list[Trial]()
     for kinds in ([kind for kind in each if kind in options.kinds] for each in SERVERS):
         those = [
             Trial(kind, failure)

@@ -38,10 +38,12 @@ class StoredColumn:
     def __init__(self, server: FailingServer, name: str, session_id: str) -> None:
         self._entry = server.deployment.settings.databases[0]
         self._file = server.deployment.folder / "main.db"
-        self._name, self._session_id = name, session_id
+        self._name = name
+        self._session_id = session_id
 
     async def damage(self, way: str) -> None:
-        column, table = self._name, COLUMNS[self._name]
+        column = self._name
+        table = COLUMNS[self._name]
         if column == "summary":
             await self._execute("UPDATE sessions SET summary = '{}' WHERE session_id = $1")
         expression = EXPRESSIONS[way].format(column=column)

@@ -95,7 +95,8 @@ class _StrictHandler(_Handler):
             chunks = [*_build_chunks(body, reply)]
             lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
             lines.append("data: [DONE]\n\n")
-        cut, hang = reply.get("cut"), reply.get("hang")
+        cut = reply.get("cut")
+        hang = reply.get("hang")
         sent = {"text": 1, "call": 1, "done": len(lines) - 1}.get(cut or hang or "", len(lines))
         self._start_stream()
         for line in lines[:sent]:

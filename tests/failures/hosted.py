@@ -72,7 +72,8 @@ def begin(message: str, context: RunContext) -> list[Any]:
 
 async def function(message: str, context: RunContext, **options: Any) -> Any:
     """Ask the model and call its tools, without a stream."""
-    client, messages = build_client(), begin(message, context)
+    client = build_client()
+    messages = begin(message, context)
     while True:
         answer = await client.chat.completions.create(
             model="function", messages=messages, tools=_SCHEMAS, **options
@@ -93,7 +94,8 @@ async def function_output(message: str, context: RunContext) -> Total:
 
 async def generator(message: str, context: RunContext) -> AsyncIterator[Any]:
     """Stream the answer of the model, and report its tools."""
-    client, messages = build_client(), begin(message, context)
+    client = build_client()
+    messages = begin(message, context)
     while True:
         calls: dict[int, Any] = {}
         async for chunk in await client.chat.completions.create(

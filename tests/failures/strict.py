@@ -39,7 +39,8 @@ def find_violations(body: Body) -> list[str]:
 
 
 def _check_message(message: Body) -> Iterator[str]:
-    role, text = message.get("role"), read_text(message)
+    role = message.get("role")
+    text = read_text(message)
     calls = message.get("tool_calls")
     if role not in ROLES:
         yield "unknown role"

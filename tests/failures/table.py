@@ -326,7 +326,8 @@ PAY: Reply = {"calls": [("pay", '{"amount": 10, "to": "bob"}')]}
 
 
 def _list_actions() -> Iterator[Failure]:
-    hang, stream = {"text": "one", "hang": "head"}, {"text": "one two", "hang": "text"}
+    hang = {"text": "one", "hang": "head"}
+    stream = {"text": "one two", "hang": "text"}
     ended = {"CANCELLED"}
     yield Failure("cancelled-at-start", (hang,), ended, "cancel-at-start")
     for name, replies in {

@@ -300,7 +300,8 @@ class Clients:
         return record
 
     def _judge(self, trial: Trial, record: Record, given: Collection[str] = ()) -> None:
-        status, codes = record["status"], {*(given or trial.failure.codes)}
+        status = record["status"]
+        codes = {*(given or trial.failure.codes)}
         error = record.get("error") or {}
         trial.ended = str(error.get("code") or status)
         # The tools of an agent in code are its code, and a function calls its model itself.

@@ -91,7 +91,8 @@ class Fault(NamedTuple):
 
 def find_faults(source: str) -> list[Fault]:
     """Return every fault of a source, in the order of its lines."""
-    data, original = source.encode(), ast.dump(ast.parse(source))
+    data = source.encode()
+    original = ast.dump(ast.parse(source))
     faults: dict[str, Fault] = {}
     for start, end, new in _Finder(source).changes:
         changed = (data[:start] + new.encode() + data[end:]).decode()
@@ -168,7 +169,8 @@ class _Finder:
 
     def _replace_between(self, left: ast.expr, right: ast.expr, old: str, new: str) -> None:
         """Replace an operator between two operands, which can have parentheses."""
-        start, end = self._end(left), self._start(right)
+        start = self._end(left)
+        end = self._start(right)
         text = self._text(start, end)
         if (found := re.search(old, text)) is not None:
             self.changes.append((start, end, text[: found.start()] + new + text[found.end() :]))

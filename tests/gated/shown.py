@@ -53,7 +53,8 @@ def describe_record(call: Mapping[str, Any]) -> str:
 
 async def read_calls(operations: Operations, run_id: str) -> list[dict[str, Any]]:
     """Return the model calls of a run with their messages."""
-    ids, after = list[str](), None
+    ids = list[str]()
+    after = None
     while page := (await operations.get_run_model_calls(run_id, after=after)).value["model_calls"]:
         ids += [call["id"] for call in page]
         after = ids[-1]
@@ -62,7 +63,8 @@ async def read_calls(operations: Operations, run_id: str) -> list[dict[str, Any]
 
 async def read_runs(operations: Operations) -> list[dict[str, Any]]:
     """Return all runs, those of members included."""
-    runs, page = list[dict[str, Any]](), Page(MAXIMUM_LIMIT)
+    runs = list[dict[str, Any]]()
+    page = Page(MAXIMUM_LIMIT)
     while True:
         found = (await operations.get_runs(RunFilter(page=page, form=SUMMARY_VIEW))).value
         runs += found["data"]
@@ -75,7 +77,8 @@ def compare_over_http(
     client: httpx2.Client, run_id: str, endpoint: ModelEndpoint
 ) -> tuple[Counter[str], Counter[str]]:
     """Return the requests in the records of a run and of those below it, and those of the log."""
-    said, runs = Counter[str](), [run_id]
+    said = Counter[str]()
+    runs = [run_id]
     for each in runs:
         for call in client.get(f"/runs/{each}/model-calls").json()["model_calls"]:
             found = client.get(f"/runs/{each}/model-calls/{call['id']}").json()
@@ -94,7 +97,8 @@ async def compare(operations: Operations, endpoint: ModelEndpoint) -> Counter[st
 
     Each request of the log is that of one recorded call, word for word, and each call was sent.
     """
-    statuses, said = Counter[str](), Counter[str]()
+    statuses = Counter[str]()
+    said = Counter[str]()
     for run in await read_runs(operations):
         for call in await read_calls(operations, run["run_id"]):
             assert call["state"] == "complete", (run["run_id"], call)

@@ -79,7 +79,8 @@ async def test_questions_of_a_server_wait_for_answers_in_any_process(
     assert sorted(map(str, asked)) == ["For how many?", "When\\x1b[31m?"]
     assert all(row.tool_name == "desk_book" for row in asked.values())
     with site.serve("second") as server:
-        when, who = asked["When\\x1b[31m?"], asked["For how many?"]
+        when = asked["When\\x1b[31m?"]
+        who = asked["For how many?"]
         await site.decide_rows(server, [when], "answer", answer={"day": "Monday"})
         await site.decide_rows(server, [who], "answer", answer={"count": 2})
         await site.wait_for_end(server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")

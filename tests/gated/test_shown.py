@@ -240,7 +240,8 @@ class Conversations:
         kind = next(each for each in ("agent", "team", "workflow") if f"{each}_id" in run)
         place: Any = kind, run[f"{kind}_id"], run["run_id"]
         at = self.random.randrange(len(run["messages"]) + 1) if kind == "agent" else 0
-        message, hangs = self.random.choice([None, self.name()]), place[1] in HANGING
+        message = self.random.choice([None, self.name()])
+        hangs = place[1] in HANGING
 
         async def send(confirm: str | None) -> Any:
             if hangs or run["status"] == "COMPLETED" or self.random.random() < 0.3:

@@ -59,7 +59,8 @@ async def test_agents_of_a_supervisor_are_members(graphs: ConformanceServer) -> 
     texts = [
         (each["role"], each["content"], each.get("member_run_id")) for each in run["messages"][1:]
     ]
-    boss, again = members[0]["run_id"], members[2]["run_id"]
+    boss = members[0]["run_id"]
+    again = members[2]["run_id"]
     assert members[0]["tools"][0]["result"] == "Transferred to researcher"
     assert [entry[0] for entry in texts] == [
         "assistant",
@@ -284,7 +285,8 @@ def test_transcripts_show_who_has_spoken(graphs: ConformanceServer) -> None:
 
     ids: list[str] = []
     asyncio.run(start())
-    folder, path = graphs.deployment.folder, str(graphs.deployment.path)
+    folder = graphs.deployment.folder
+    path = str(graphs.deployment.path)
 
     def show(*arguments: str) -> str:
         done = run_command(*arguments, "--config", path, environment={}, folder=folder)

@@ -13,9 +13,12 @@ from agentctl.agents import Output, Thinking, ToolCompleted, ToolStarted
 MILLION = 1_000_000
 
 # Built once, so that a measurement has the work of the server only.
-LONG, WIDE, FITTING = "x" * 300 * MILLION, "é" * 7 * MILLION, "x" * 14 * MILLION
+LONG = "x" * 300 * MILLION
+WIDE = "é" * 7 * MILLION
+FITTING = "x" * 14 * MILLION
 BYTES = LONG.encode()
-LISTS, ROWS = [[0] * 1_000] * 20_000, [[0] * 100] * 60_000
+LISTS = [[0] * 1_000] * 20_000
+ROWS = [[0] * 100] * 60_000
 TIMES = [datetime(2026, 1, 1, tzinfo=UTC)] * 262_143
 NAMES = {str(number): ROWS[0] for number in range(300_000)}
 

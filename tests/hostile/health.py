@@ -43,7 +43,8 @@ class Target(NamedTuple):
     def _exchange(self, request: bytes) -> bytes:
         with self.connect() as connection:
             connection.sendall(request)
-            first, buffer = bytearray(), bytearray(262_144)
+            first = bytearray()
+            buffer = bytearray(262_144)
             while count := connection.recv_into(buffer):
                 first += buffer[: min(count, KEPT_BYTES - len(first))]
         return bytes(first)
@@ -101,7 +102,8 @@ def measure_waits(target: Target, act: Callable[[], None]) -> list[Wait]:
         while not is_last and time.monotonic() < deadline:
             is_last = not worker.is_alive()
             delayed = sum(map(read_delay, processes))
-            worked, begun = read_processor_time(processes[1]), time.perf_counter()
+            worked = read_processor_time(processes[1])
+            begun = time.perf_counter()
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
             assert connection.recv(65_536).startswith(b"HTTP/1.1 200"), "the server is not healthy"
             seconds = time.perf_counter() - begun

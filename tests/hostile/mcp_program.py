@@ -80,7 +80,8 @@ def main(behaviour: str, seconds: float = math.inf) -> None:
     pages = 0
     for line in sys.stdin.buffer:
         message = json.loads(line)
-        method, request_id = message.get("method"), message.get("id")
+        method = message.get("method")
+        request_id = message.get("id")
         if method == "initialize":
             answer = {
                 "protocolVersion": "2025-06-18",

@@ -21,7 +21,8 @@ def sign_in(name: str, url: str, code: str = "", *, denies: bool = False) -> htt
     with httpx2.Client(timeout=30, follow_redirects=True) as client:
         response = client.get(url)
         for _ in range(10):
-            page, address = response.text, str(response.url)
+            page = response.text
+            address = str(response.url)
             form = _FORM.search(page)
             if form is None:
                 return response

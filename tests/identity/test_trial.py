@@ -41,7 +41,9 @@ def run_trial_provider(port: int, server: str, **variables: str) -> Iterator[Non
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The server and its provider, at free ports; yields their URLs. The server starts first."""
-    folder, port, own = tmp_path_factory.mktemp("trial"), find_free_port(), find_free_port()
+    folder = tmp_path_factory.mktemp("trial")
+    port = find_free_port()
+    own = find_free_port()
     text = (TRIAL / "agentctl.toml").read_text()
     config = folder / "agentctl.toml"
     config.write_text(text.replace(":9400", f":{port}").replace("/data/", f"{folder}/"))

@@ -261,7 +261,8 @@ async def kill_at_random(
     cluster: Cluster, figures: Figures, moments: int, runs: int, seed: int
 ) -> None:
     """Kill servers at random moments while they execute `runs` legs each round."""
-    chance, number = random.Random(seed), 0
+    chance = random.Random(seed)
+    number = 0
     while figures.kills < moments:
         cluster.start_all()
         number += 1
@@ -322,7 +323,8 @@ def open_cluster(kind: str, git: Path) -> Iterator[Cluster]:
 
 def run_test(kind: str, git: Path, *, step: int, moments: int, runs: int, seed: int) -> Figures:
     """Run the test on one kind of database and return its figures."""
-    figures, began = Figures(), time.monotonic()
+    figures = Figures()
+    began = time.monotonic()
     with open_cluster(kind, git) as cluster:
         if step:
             asyncio.run(kill_at_each_statement(cluster, figures, step))

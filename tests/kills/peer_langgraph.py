@@ -117,7 +117,8 @@ def build(folder: Path) -> Any:
 
 
 if __name__ == "__main__":
-    action, folder = sys.argv[1], Path(sys.argv[2])
+    action = sys.argv[1]
+    folder = Path(sys.argv[2])
     inputs: dict[str, Any] = {
         "start": {"result": ""},
         "resume": Command(resume="yes"),

@@ -184,7 +184,8 @@ def main() -> int:
     endpoint = start_endpoint()
     try:
         for name, kill in TESTS[options.test].items():
-            counts, ends = Counter[object](), Counter[str]()
+            counts = Counter[object]()
+            ends = Counter[str]()
             for _ in range(options.rounds):
                 with tempfile.TemporaryDirectory(prefix="agentctl-peers-") as folder:
                     count, end = kill(Path(folder), endpoint.base_url)

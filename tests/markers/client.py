@@ -70,7 +70,8 @@ class Clients:
 
     async def run_next(self) -> None:
         """Start a run of a random user, and read, cancel or leave it."""
-        chance, component = self._chance, self._chance.choice(self.server.components)
+        chance = self._chance
+        component = self._chance.choice(self.server.components)
         user = chance.choice(self._users)
         face = self.draw(FACES)
         if component.startswith("workflows") and face in ("chat", "responses"):
@@ -83,7 +84,8 @@ class Clients:
             session = user.new_session(chance)
             await self._create_session(session, component)
         known.append(session)
-        behaviour, fate = self.draw(BEHAVIOURS), self.draw(FATES)
+        behaviour = self.draw(BEHAVIOURS)
+        fate = self.draw(FATES)
         marker = session.new_run(chance)
         note = Note(marker, component, face, behaviour, fate, len(self.outcome.notes))
         self.outcome.notes.append(note)
@@ -217,7 +219,9 @@ class Clients:
 
     async def _stream(self, note: Note, path: str, body: Body, leave: float) -> None:
         """Read a stream of events; cancel the run or leave after a time."""
-        url, received, cancelling = self.server.url + path, bytearray(), False
+        url = self.server.url + path
+        received = bytearray()
+        cancelling = False
         end = asyncio.get_running_loop().time() + leave
         headers = self._headers(note.marker)
         limit = leave if note.fate == "disconnect" else RESPONSE_SECONDS

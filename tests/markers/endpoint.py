@@ -144,7 +144,8 @@ class _MarkedHandler(_VendorHandler):
             self._stream(body["model"], "echo", self._build_answer(body, "echo", ""))
 
     def _answer_chat(self, body: Body) -> None:
-        asked, results = _last_user_text(body), _answer_with_results(body)
+        asked = _last_user_text(body)
+        results = _answer_with_results(body)
         name, seconds = self._read_behaviour(asked, int(results is not None))
         message = self._choose_answer(body, asked, results)
         if name == "hang":
@@ -194,7 +195,8 @@ class _MarkedHandler(_VendorHandler):
 
     def _send_parts(self, parts: list[bytes], body: Body, name: str, seconds: float) -> None:
         """Send the parts of an answer by the name of a behaviour."""
-        streamed, middle = bool(body.get("stream")), len(parts) // 2
+        streamed = bool(body.get("stream"))
+        middle = len(parts) // 2
         if name in ("whole", "tail", "encoded"):
             time.sleep(seconds)
             more = [b": " + parts[0].replace(b"\n", b" ") + b"\n\n"] if streamed else [b"  "]

@@ -47,13 +47,15 @@ def search(plan: Plan) -> Outcome:
     with start_marked_server(plan.engine, subjects, plan.vendors) as server:
         began = time.monotonic()
         asyncio.run(_search(plan, Clients(server, users, chance, outcome), chance))
-        outcome.seconds, outcome.kills = time.monotonic() - began, server.kills
+        outcome.seconds = time.monotonic() - began
+        outcome.kills = server.kills
         judge_ledger(server.ledger, outcome)
     return outcome
 
 
 async def _search(plan: Plan, clients: Clients, chance: Random) -> None:
-    notes, until = clients.outcome.notes, time.monotonic() + plan.seconds
+    notes = clients.outcome.notes
+    until = time.monotonic() + plan.seconds
 
     async def start_runs() -> None:
         while time.monotonic() < until and (

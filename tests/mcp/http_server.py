@@ -54,7 +54,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        method, session = message["method"], self.headers["mcp-session-id"]
+        method = message["method"]
+        session = self.headers["mcp-session-id"]
         self.state.methods.append(method)
         if self.state.status:
             self.answer(self.state.status)

@@ -182,7 +182,8 @@ def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:
 
 
 def handle(message: dict[str, Any], tools: str | None) -> None:
-    method, request_id = message.get("method"), message.get("id")
+    method = message.get("method")
+    request_id = message.get("id")
     parameters = message.get("params") or {}
     _received.append(str(method))
     if method == CANCELLED:

@@ -146,7 +146,8 @@ async def test_cancelled_call_notifies_the_server(remote: State) -> None:
 
 async def test_each_user_has_a_separate_session(remote: State) -> None:
     async with host(per_user(remote)) as hosted:
-        ann, bob = await headers_of(hosted, ANN), await headers_of(hosted, BOB)
+        ann = await headers_of(hosted, ANN)
+        bob = await headers_of(hosted, BOB)
         assert (ann["x-user"], ann["x-tenant"]) == ("ann", "t-acme")
         assert (bob["x-user"], bob["x-tenant"]) == ("bob", "t-bell")
         assert ann["mcp-session-id"] != bob["mcp-session-id"]

@@ -52,7 +52,8 @@ STRICTER_FIRST = {
 
 TEXTS = ("", "x", "é", "\u2028", "\r", '"', "\\", "\U0001f600", "a\nb", "id: 1", "v" * 900)
 STATUSES = (400, 401, 403, 404, 405, 409, 410, 413, 422, 429, 500, 501, 502, 503, 504)
-JSON, EVENTS = "application/json", "text/event-stream"
+JSON = "application/json"
+EVENTS = "text/event-stream"
 ID = '"@"'
 """The place of the id of the request in a planned body."""
 
@@ -100,7 +101,8 @@ def build_events(chance: Random, *last: str, resumable: bool = False) -> str:
 
 def cut(chance: Random, text: str) -> tuple[bytes, ...]:
     """Return the text in random pieces, with the id of the request in one of them."""
-    data, pieces = text.encode(), []
+    data = text.encode()
+    pieces = []
     while data:
         size = chance.randrange(1, len(data) + 1)
         if 0 <= data.find(ID.encode()) < size:
@@ -175,8 +177,11 @@ class Server:
     """
 
     def __init__(self, replies: list[tuple[str, Reply]]) -> None:
-        self.replies, self.busy, self.port = replies, 0, 0
-        self.cancelled, self.called = asyncio.Event(), asyncio.Event()
+        self.replies = replies
+        self.busy = 0
+        self.port = 0
+        self.cancelled = asyncio.Event()
+        self.called = asyncio.Event()
         self._reply = Reply()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -225,7 +230,8 @@ class Server:
     def _replace_id(self, message: Any) -> Reply:
         number: int = message["params"]["arguments"]["number"]
         reply = self.replies[number][1]
-        place, value = ID.encode(), json.dumps(message["id"]).encode()
+        place = ID.encode()
+        value = json.dumps(message["id"]).encode()
         resumed = reply.resumed.replace(place, value)
         if reply.pieces is None:
             return reply
@@ -406,7 +412,8 @@ def test_outcomes_are_those_of_the_library() -> None:
                     own = await converse(server, build)
                     for reply, one, other in zip(replies, own, library, strict=True):
                         if comparison is first:
-                            one, other = drop_errors(one), drop_errors(other)
+                            one = drop_errors(one)
+                            other = drop_errors(other)
                         comparison.compare(reply, one, other)
                 await wait_until(lambda: count_tasks() == len(asyncio.all_tasks()))
 

@@ -306,7 +306,8 @@ async def test_flood_of_lines_leaves_turns_to_other_runs(
     async with host(stdio_spec(call_seconds=60)) as hosted:
         asked = time.monotonic()
         await hosted.text("flood", to=pipe)
-        began, used = time.monotonic(), time.thread_time()
+        began = time.monotonic()
+        used = time.thread_time()
         await asyncio.sleep(3)
         share = (time.thread_time() - used) / (time.monotonic() - began)
     seconds = time.monotonic() - asked

@@ -208,7 +208,8 @@ async def _warm_up(client: httpx2.AsyncClient) -> None:
 
 
 def _sort(outcome: Outcome, text: str, response: httpx2.Response) -> None:
-    status, is_final = response.status_code, "RunCompleted" in response.text
+    status = response.status_code
+    is_final = "RunCompleted" in response.text
     if status in (200, 202) and (is_final or "event:" not in response.text):
         outcome.acknowledged.add(text)
     elif status in (429, 503) and "Retry-After" in response.headers:

@@ -91,7 +91,8 @@ class Proxy:
             server_reader, server = await asyncio.open_unix_connection(str(self._target))
         except OSError:
             return
-        doomed, decided = asyncio.Event(), asyncio.Lock()
+        doomed = asyncio.Event()
+        decided = asyncio.Lock()
         ways = [
             asyncio.create_task(self._there(reader, server, doomed, decided)),
             asyncio.create_task(self._back(server_reader, writer, doomed, decided)),
@@ -123,7 +124,8 @@ class Proxy:
             if self.is_deafening:
                 data = _LISTEN.sub(rb"SELECT '\1'", data)
             if self.at_commit is not None and (executed or _COMMIT in data):
-                ask, self.at_commit = self.at_commit, None
+                ask = self.at_commit
+                self.at_commit = None
                 async with decided:
                     when = await ask()
                 self.cut_commits += 1

@@ -27,7 +27,8 @@ from tests.postgres_server import PostgresServer
 
 __all__ = ["STATEMENT", "WAIT", "Pair", "running_pair"]
 
-WAIT, STATEMENT = 1, 1
+WAIT = 1
+STATEMENT = 1
 """Seconds that the servers wait for a connection and for a statement."""
 
 SCHEMAS = {"main": "pair", "second": "pair_second"}

@@ -28,7 +28,8 @@ from tests.store.rows import START, a_run, a_session
 
 pytestmark = pytest.mark.slow
 
-WAIT, STATEMENT = 0.4, 0.5
+WAIT = 0.4
+STATEMENT = 0.5
 """Seconds that the driver under test waits for a connection and for a statement."""
 
 PATIENT = {"wait_seconds": 60.0, "statement_seconds": 60.0}
@@ -333,7 +334,8 @@ async def test_notifications_arrive_after_the_listener_is_lost(server: PostgresS
 
 
 async def test_the_schema_of_a_user_may_have_any_name(server: PostgresServer) -> None:
-    schema, admin = "My tables", await asyncpg.connect(server.url)
+    schema = "My tables"
+    admin = await asyncpg.connect(server.url)
     await admin.execute(
         f'CREATE ROLE odd LOGIN; CREATE SCHEMA "{schema}" AUTHORIZATION odd;'
         f' ALTER ROLE odd SET search_path = "{schema}"'

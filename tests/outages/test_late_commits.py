@@ -35,7 +35,8 @@ class Place:
     def __init__(
         self, folder: Path, endpoint: ModelEndpoint, server: PostgresServer, extra: str = ""
     ) -> None:
-        self._url, self._schema = server.url, f"late_{uuid4().hex}"
+        self._url = server.url
+        self._schema = f"late_{uuid4().hex}"
         lines = f'url = "{self._url}"\nsearch_path = "{self._schema}"\nstatement_seconds = 60'
         databases = {"main": lines, "second": 'url = "sqlite:///second.db"'}
         self.deployment: Deployment = create_deployment(

@@ -34,7 +34,9 @@ ROLE = "late_followers"
 
 def build_batches(run_id: str, session_id: str) -> list[EventRow]:
     """Return the stored events of a run: about ten in a batch, and some large ones."""
-    chance, batches, seq = random.Random(42), list[EventRow](), 0
+    chance = random.Random(42)
+    batches = list[EventRow]()
+    seq = 0
     while seq < EVENTS:
         count = chance.randint(1, 19)
         size = 20_000 if len(batches) % 97 == 50 else 6
@@ -84,7 +86,8 @@ async def follow(
 async def test_late_followers_share_the_reads_of_a_server(
     server: PostgresServer, tmp_path: Path, model_endpoint: ModelEndpoint, engine: str
 ) -> None:
-    url, databases = str(tmp_path / "main.db"), {"main": 'url = "sqlite:///main.db"'}
+    url = str(tmp_path / "main.db")
+    databases = {"main": 'url = "sqlite:///main.db"'}
     if engine == "postgres":
         url = server.url.replace("postgres@", f"{ROLE}@")
         owner = await asyncpg.connect(server.url)
@@ -130,7 +133,8 @@ async def _follow_late(
 
         one = await _count(postgres, follow(client, path, -1))
         assert one[0] == log
-        chance, paused = random.Random(7), asyncio.Event()
+        chance = random.Random(7)
+        paused = asyncio.Event()
         # Those with the most first: a read for them lacks events of the others.
         places = sorted((chance.randrange(EVENTS // 4) for _ in range(FOLLOWERS)), reverse=True)
         places += [-1, -1, -1]

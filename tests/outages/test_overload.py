@@ -117,7 +117,8 @@ def test_start_is_refused_before_its_body_is_read(
 def test_face_refuses_a_start_before_other_work(
     slow_postgres: PostgresServer, tmp_path: Path, model_endpoint: ModelEndpoint, face: str
 ) -> None:
-    schema, extra = f"overload_{uuid4().hex}", f"[{face}]\nenabled = true"
+    schema = f"overload_{uuid4().hex}"
+    extra = f"[{face}]\nenabled = true"
     with serving(LOCKED, model_endpoint, tmp_path, slow_postgres, schema, extra=extra) as place:
         text, answer = asyncio.run(_refuse_by_face(place, *FACES[face]))
         rows = asyncio.run(place.rows("SELECT input FROM runs"))

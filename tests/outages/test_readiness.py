@@ -36,7 +36,8 @@ async def test_locked_table_matters_once_it_takes_all_connections(
     }
     deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
     async with open_service(deployment) as service:
-        port, database = user(service), service.hosting.databases.system
+        port = user(service)
+        database = service.hosting.databases.system
         run = (await port.create_run("agent", "echo", RunRequest("x"))).value
         connection = await asyncpg.connect(
             server.url, server_settings={"search_path": f"main_{own}"}

@@ -39,7 +39,8 @@ STREAMS = 20 if LONG else 5
 WINDOW = 60.0 if LONG else 5.0
 ATTEMPTS = 3
 
-LONE, LONE_OF_TWO = 0.8, 1.2
+LONE = 0.8
+LONE_OF_TWO = 1.2
 IDLE = 0.4
 LIVE = 1.5
 STREAMING = LIVE + 10
@@ -183,9 +184,11 @@ class Cluster:
         """
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(2)
-        before, began = self.log_size(), clock()
+        before = self.log_size()
+        began = clock()
         await asyncio.sleep(window)
-        found, seconds = self.count_since(before), clock() - began
+        found = self.count_since(before)
+        seconds = clock() - began
         sweepers = await self.execute(
             "SELECT pid FROM counted.leases JOIN counted.workers ON worker_id = owner"
         )
@@ -244,7 +247,8 @@ async def test_statements_do_not_grow_with_the_work_of_others(
 
 async def _count_followers(cluster: Cluster, streams: list[str]) -> None:
     silent = await cluster.start_run(0, "hang", "silent")
-    received, newest = Counter[str](), dict[object, int]()
+    received = Counter[str]()
+    newest = dict[object, int]()
 
     async def follow(client: httpx2.AsyncClient, path: str, session_id: str) -> None:
         # A resumed stream of the same run, from its beginning.
@@ -270,12 +274,14 @@ async def _count_followers(cluster: Cluster, streams: list[str]) -> None:
             "SELECT max(last_seq) FROM counted.run_events"
             f" WHERE run_id = '{streams[0].rpartition('/')[2]}'"
         )
-        size, clock = cluster.log_size(), asyncio.get_running_loop().time
+        size = cluster.log_size()
+        clock = asyncio.get_running_loop().time
         began = clock()
         late = [asyncio.create_task(follow(client, streams[0], "t0")) for _ in range(LATE)]
         waiting += late
         await wait_until(lambda: all(newest.get(task, -1) >= row[0] for task in late), 60)
-        read, seconds = cluster.count_since(size)["counted_1"], clock() - began
+        read = cluster.count_since(size)["counted_1"]
+        seconds = clock() - began
         print(f"{LATE} have read {row[0]} events: {read} statements")
         # One for each to find the run; they share the reads of its events.
         assert read <= LATE + SHARED + (FOLLOWING + SWEEPING) * seconds

@@ -92,7 +92,8 @@ def test_trial_of_the_sign_in_is_optional_and_on_this_machine() -> None:
     assert {name: each["profiles"] for name, each in trial.items()} == {
         "sign-in": ["sign-in"], "identity": ["sign-in"]
     }  # fmt: skip
-    server, provider = trial["sign-in"], trial["identity"]
+    server = trial["sign-in"]
+    provider = trial["identity"]
     assert all(port.startswith("127.0.0.1:") for port in server["ports"])
     assert "ports" not in provider
     assert provider["network_mode"] == "service:sign-in"
@@ -127,7 +128,8 @@ def test_health_check_reports_a_server_that_is_gone(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The files of a release, its folder `packaging`, and the image; programs are in `bin`."""
-    podman, buildah = require_program("podman", "podman"), require_program("buildah", "buildah")
+    podman = require_program("podman", "podman")
+    buildah = require_program("buildah", "buildah")
     folder = tmp_path_factory.mktemp("container") / "release"
     create_debian(folder.parent / "base.tar", "python3,python3-venv,ca-certificates")
     base = f"localhost/agentctl-test-{os.getpid()}"

@@ -63,7 +63,8 @@ def client(
     program = require_program(request.param, PROXIES[request.param])
     folder = tmp_path_factory.mktemp(request.param)
     create_certificate(folder, NAME, "localhost")
-    port, upstream = find_free_port(), demo.url.removeprefix("http://")
+    port = find_free_port()
+    upstream = demo.url.removeprefix("http://")
     command = {"nginx": configure_nginx, "caddy": configure_caddy}[request.param](
         program, folder, port, upstream
     )

@@ -174,7 +174,8 @@ def watch_screen(command: list[str], home: Path, token: str, *, until: str) -> s
     env = {"HOME": str(home), "AGENTCTL_TOKEN": token, "TERM": "xterm-256color"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
-    seen, deadline = "", time.monotonic() + DEADLINE
+    seen = ""
+    deadline = time.monotonic() + DEADLINE
     try:
         while until not in seen:
             assert time.monotonic() < deadline, seen

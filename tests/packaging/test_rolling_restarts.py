@@ -167,14 +167,16 @@ async def test_rolling_restarts_lose_nothing(tmp_path: Path, deployment: Deploym
     try:
         servers = [await asyncio.to_thread(manager.start, deployment) for _ in range(2)]
         load = Load(manager.url, deployment.token("ada", ADMIN, seconds=3600))
-        began, stops = time.monotonic(), list[float]()
+        began = time.monotonic()
+        stops = list[float]()
         async with asyncio.TaskGroup() as group:
             for number in range(STREAMS + BACKGROUND):
                 group.create_task(load.call(number, streamed=number < STREAMS))
             for restart in range(RESTARTS):
                 enough = restart * STREAMS // 2
                 await wait_until(lambda enough=enough: len(load.streams) > enough, 120)
-                place, at = restart % 2, time.monotonic()
+                place = restart % 2
+                at = time.monotonic()
                 await asyncio.to_thread(servers[place].stop)
                 stops.append(time.monotonic() - at)
                 servers[place] = await asyncio.to_thread(manager.start, deployment)

@@ -128,7 +128,8 @@ def test_server_that_leaves_serves_open_connections(
 def wait_for_leave(manager: Manager, server: Instance) -> None:
     """Wait until a server has closed its descriptor of the listening socket."""
     listener = Path(f"/proc/self/fd/{manager.listener.fileno()}").readlink()
-    folder, deadline = Path(f"/proc/{server.process.pid}/fd"), time.monotonic() + DEADLINE
+    folder = Path(f"/proc/{server.process.pid}/fd")
+    deadline = time.monotonic() + DEADLINE
     while listener in read_links(folder):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -25,7 +25,8 @@ from tests.packaging.test_release import build
 
 pytestmark = [pytest.mark.slow, needs_packaging_mode]
 
-NAME, ISSUER = "agents.example.com", "https://id.example.org"
+NAME = "agents.example.com"
+ISSUER = "https://id.example.org"
 PROVIDER_PORT = 9000
 CLIENTS = (
     {

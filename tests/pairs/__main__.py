@@ -49,7 +49,8 @@ async def _search(options: argparse.Namespace, url: str, endpoint: ModelEndpoint
     from tests.pairs.search import Table, list_pairs, opened, search_pair, search_three
 
     kinds = options.kinds.split(",")
-    random, table = Random(options.seed), Table()
+    random = Random(options.seed)
+    table = Table()
     end = time.monotonic() + options.seconds
     pairs = [
         pair
@@ -64,7 +65,8 @@ async def _search(options: argparse.Namespace, url: str, endpoint: ModelEndpoint
             before = len(table.violations)
             while len(table.violations) == before and (todo or options.threes):
                 if time.monotonic() > end:
-                    todo, options.threes = [], 0
+                    todo = []
+                    options.threes = 0
                     break
                 if todo:
                     kind, pair = todo.pop()

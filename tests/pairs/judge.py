@@ -98,7 +98,8 @@ async def find_impossible(database: Any, facts: Facts) -> list[str]:
 
 def _is_known(run: Row) -> bool:
     """Return True for the failure of a parent whose member was cancelled, or by an operation."""
-    detail, code = str(run["error_detail"]), run["error_code"]
+    detail = str(run["error_detail"])
+    code = run["error_code"]
     return detail.endswith("was cancelled") or code == "QUEUE_TIMEOUT"
 
 
@@ -167,7 +168,8 @@ def compare_ledger(facts: Facts, calls: int, granted: int, *, tracked: bool) -> 
     if not tracked or not facts.runs:
         return found
     states = [row["execution"] for row in facts.approvals if row["kind"] == "approval"]
-    made, doubtful = states.count("done"), states.count("unknown") + states.count("failed")
+    made = states.count("done")
+    doubtful = states.count("unknown") + states.count("failed")
     if not made <= calls <= made + doubtful:
         found.append(f"{calls} calls were made, the record has {states}")
     return found

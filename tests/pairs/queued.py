@@ -266,11 +266,13 @@ def _read_calls(place: Place) -> list[tuple[int, bool]]:
 
 def find_broken_order(place: Place, facts: Facts) -> list[str]:
     """Return what the model calls of a session break: a run begins once, in order, and alone."""
-    found, calls = [], _read_calls(place)
+    found = []
+    calls = _read_calls(place)
     rows = Counter(run["amount"] for run in facts.roots)
     begins = Counter(amount for amount, is_first in calls if is_first)
     for run in facts.roots:
-        amount, name = run["amount"], f"run of {run['amount']} {run['status']}"
+        amount = run["amount"]
+        name = f"run of {run['amount']} {run['status']}"
         if run["started_at"] is None and begins[amount] and rows[amount] == 1:
             found.append(f"{name}: has not begun, but called its model")
         ends = ("CANCELLED", "ERROR") if place.lost else ("CANCELLED",)

@@ -140,7 +140,8 @@ class _Stepped:
         self._actor = actor
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        coroutine, actor = self._coroutine, self._actor
+        coroutine = self._coroutine
+        actor = self._actor
         name = getattr(coroutine, "__qualname__", "?")
         error: BaseException | None = None
         place: str | None = f"begin of {name}"
@@ -171,7 +172,8 @@ class _Stepped:
 
 def _describe(coroutine: Any) -> str:
     """Return the innermost place in the package at which a coroutine is suspended."""
-    found, inner = "?", coroutine
+    found = "?"
+    inner = coroutine
     while inner is not None:
         frame = next(
             (
@@ -241,7 +243,8 @@ def _name_unit(work: Work[Any]) -> str:
 
 def _stop_around(run: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     async def stopping(database: Any, work: Work[Any], **more: Any) -> Any:
-        actor, name = _actor.get(), _name_unit(work)
+        actor = _actor.get()
+        name = _name_unit(work)
         if actor is not None and actor.arrive(f"before {name}"):
             await actor.hold(f"before {name}")
         result = await run(database, work, **more)

@@ -224,7 +224,9 @@ async def search_pair(
         samples: number of points; None for all.
     """
     scene, first, second = pair
-    stop, most, polls = 0, 0, 0
+    stop = 0
+    most = 0
+    polls = 0
     for number in range(samples or MOST):
         if samples is None or number == 0:
             stop = number + 1 if samples is None else random.randint(1, 12)

@@ -126,7 +126,8 @@ class Server(TaskOwner):
 
     async def _open(self) -> None:
         opened = Service.open(self._settings, create=True)
-        self._service, self._opened = await opened.__aenter__(), opened
+        self._service = await opened.__aenter__()
+        self._opened = opened
         self.worker._heartbeat_seconds = HEARTBEAT_SECONDS
         await self.service.hosting.databases.open_all()
         prepare_components(self.service.hosting.catalog)

@@ -151,7 +151,8 @@ async def test_pairs_leave_no_run_without_a_way_on_with_postgres(
 
 async def search(engine: str, url: str, endpoint: ModelEndpoint) -> None:
     """Run the chosen pairs and some triples."""
-    random, table = Random(SEED), Table()
+    random = Random(SEED)
+    table = Table()
     kinds = list(KINDS) if LONG else SHORT_KINDS
     async with opened(engine, url, endpoint, kinds) as arena:
         for kind, pair in choose(random, kinds):

@@ -184,12 +184,15 @@ async def _run_until_held(actor: Actor, outcome: Outcome, *, alone: bool) -> Non
         alone: True if nothing else is held, so that there is nothing to wait for.
     """
     loop = asyncio.get_running_loop()
-    points, latest, last = -1, 0.0, loop.time() + WAIT_SECONDS
+    points = -1
+    latest = 0.0
+    last = loop.time() + WAIT_SECONDS
     reached = asyncio.create_task(actor.reached.wait())
     try:
         while not reached.done() and not actor.has_ended:
             if points != actor.points:
-                points, latest = actor.points, loop.time() + BLOCKED_SECONDS
+                points = actor.points
+                latest = loop.time() + BLOCKED_SECONDS
             # A client may wait for another run, alone or not.
             is_quiet = actor.name == "start" and loop.time() >= latest + WAIT_SECONDS
             if is_quiet or (not alone and loop.time() >= min(latest, last)):

@@ -61,7 +61,8 @@ def test_server_that_dies_in_a_step_is_asked_about(waiting: WaitingDeployment) -
 
 
 def test_rejected_and_edited_calls(shared: WaitingServer) -> None:
-    rejected, edited = shared.start("refund", "a"), shared.start("refund", "b")
+    rejected = shared.start("refund", "a")
+    edited = shared.start("refund", "b")
     shared.decide(rejected, "reject", note="too much")
     shared.decide(edited, "approve", arguments={"amount": 5, "to": "C"})
     assert shared.wait_for_end(rejected)["content"] == "refused: too much"
@@ -94,7 +95,8 @@ def test_calls_of_several_tasks_are_asked_for_together(shared: WaitingServer) ->
 
 
 def test_question_is_answered_or_rejected(shared: WaitingServer) -> None:
-    answered, rejected = shared.start("form"), shared.start("form")
+    answered = shared.start("form")
+    rejected = shared.start("form")
     shared.decide(answered, "answer", answer={"size": 3})
     shared.decide(rejected, "reject", note="no idea")
     assert shared.wait_for_end(answered)["content"] == "size 3"

@@ -97,7 +97,8 @@ def test_approved_calls_are_made_once_on_another_server(moved: Moved) -> None:
 
 
 def test_call_of_a_lost_server_is_not_made_again(moved: Moved) -> None:
-    server, runs = moved.server, moved.calling
+    server = moved.server
+    runs = moved.calling
     for run in runs.values():
         server.wait_for(run["run_id"], "PAUSED")
         asked = [(each["kind"], each["execution"]) for each in server.list_approvals(run)]

@@ -19,7 +19,8 @@ def calls_of(form: str) -> int:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rejected_and_edited_calls(shared_graphs: WaitingServer, form: str) -> None:
-    rejected, edited = shared_graphs.start(form, CALL), shared_graphs.start(form, CALL)
+    rejected = shared_graphs.start(form, CALL)
+    edited = shared_graphs.start(form, CALL)
     shared_graphs.decide(rejected, "reject", note="too much")
     shared_graphs.decide(edited, "approve", arguments={"amount": 5, "to": "eve"})
     ended = shared_graphs.wait_for_end(rejected)

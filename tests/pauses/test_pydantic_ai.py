@@ -57,10 +57,12 @@ def test_approved_call_is_made_once_on_another_server(waiting: WaitingDeployment
 
 
 def test_rejected_and_edited_calls(shared: WaitingServer) -> None:
-    rejected, edited = shared.start("library", plan([PAY])), shared.start("library", plan([PAY]))
+    rejected = shared.start("library", plan([PAY]))
+    edited = shared.start("library", plan([PAY]))
     shared.decide(rejected, "reject", note="too much")
     shared.decide(edited, "approve", arguments={"amount": 5, "to": "carl"})
-    rejected, edited = shared.wait_for_end(rejected), shared.wait_for_end(edited)
+    rejected = shared.wait_for_end(rejected)
+    edited = shared.wait_for_end(edited)
     assert rejected["content"] == "The call was rejected: too much"
     assert shared.deployment.ledger(rejected) == []
     assert edited["content"] == "paid 5"

@@ -146,7 +146,8 @@ class WaitingDeployment:
     def serve(self, log: str = "server.log") -> Iterator[WaitingServer]:
         """Run a server process; a process that was killed may end as it did."""
         variables = {"MODEL_URL": self.model_url, **self.variables}
-        place, python = self.inner.path, self.python
+        place = self.inner.path
+        python = self.python
         with serve_config(place, log=log, variables=variables, python=python) as process:
             yield WaitingServer(self, process)
 

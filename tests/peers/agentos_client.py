@@ -29,7 +29,9 @@ from agno.workflow import RemoteWorkflow
 
 RELEASE_3 = hasattr(AgentOSClient, "aget_session_run_previews")
 
-AGENT, TEAM, WORKFLOW = SessionType.AGENT, SessionType.TEAM, SessionType.WORKFLOW
+AGENT = SessionType.AGENT
+TEAM = SessionType.TEAM
+WORKFLOW = SessionType.WORKFLOW
 
 Check = Callable[[], Awaitable[Any]]
 
@@ -546,7 +548,8 @@ class Checks:
         assert (found.memory, found.topics) == ("Likes tea", ["drinks"]), found
 
     async def memory_update(self) -> None:
-        memory_id, text = self.kept["memory"], "Likes coffee"
+        memory_id = self.kept["memory"]
+        text = "Likes coffee"
         changed = await self.client.update_memory(
             memory_id, text, "user", topics=["drinks"], headers=self.headers
         )
@@ -585,7 +588,8 @@ class Checks:
     async def refused_changed_arguments(self) -> None:
         run = await self.pause("agent", "clerk")
         (tool,) = run.tools
-        tool.confirmed, tool.tool_args = True, {"a": 99, "b": 99}
+        tool.confirmed = True
+        tool.tool_args = {"a": 99, "b": 99}
         given = {"tools": [tool], **self.given(run)}
         await self.client.continue_agent_run("clerk", run.run_id, **given)
 

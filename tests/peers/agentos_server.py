@@ -169,7 +169,8 @@ def serve_system(system: System) -> None:
     import uvicorn
 
     db = open_database(system["database"])
-    remote, key = system["remote"], system["public_key"]
+    remote = system["remote"]
+    key = system["public_key"]
     components = build_gateway(remote) if remote else build_components(system, db)
     authorization: dict[str, Any] = {}
     if key:

@@ -95,7 +95,9 @@ class Agentctl:
     """Commands of this project on a server, with a token of an administrator."""
 
     def __init__(self, url: str, token: str, folder: Path) -> None:
-        self.url, self.token, self.folder = url, token, folder
+        self.url = url
+        self.token = token
+        self.folder = folder
 
     def __call__(self, *words: str, remote: bool = True) -> Result:
         """Run a command to its end."""

@@ -86,7 +86,8 @@ def build_table() -> str:
     for client in CLIENTS:
         tried = list_operations(client)
         right = [name for name in tried if name not in client.differences]
-        total, due = total + len(tried), due + len(right)
+        total = total + len(tried)
+        due = due + len(right)
         place = f"../../tests/peers/{client.program}"
         shown = f'[{len(right)}]({place} "{", ".join(right)}")'
         reasons = dict.fromkeys(client.differences.values())

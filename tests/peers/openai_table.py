@@ -62,7 +62,9 @@ MARKS = {"right": "✓", "refused": "refused", "": ""}
 
 def build_table() -> str:
     """Return the table, its sum and the reasons of the refusals."""
-    results, reasons, total = read_results(), list[str](), Counter[str]()
+    results = read_results()
+    reasons = list[str]()
+    total = Counter[str]()
     heads = ["program", *SHOWN, "tried", "right", "due errors", "refused"]
     lines = [f"| {' | '.join(heads).replace('_', ' ')} |", "| --- " * len(heads) + "|"]
     for name, program in PROGRAMS.items():

@@ -11,8 +11,11 @@ from tests.peers.cells import NONE, Cell, Row, refused, works
 
 __all__ = ["LOCAL_COMMANDS", "ROWS"]
 
-_COMMANDS, _CLIENTS, _UI = "test_commands.py", "test_clients.py", "test_agent_ui.py"
-_DATABASES, _OPERATIONS = "test_databases.py", "agentos_client.py"
+_COMMANDS = "test_commands.py"
+_CLIENTS = "test_clients.py"
+_UI = "test_agent_ui.py"
+_DATABASES = "test_databases.py"
+_OPERATIONS = "agentos_client.py"
 _CONTINUATIONS = "test_continuations.py"
 
 

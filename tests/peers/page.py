@@ -79,7 +79,8 @@ def wrap(text: str, indent: int) -> Iterator[str]:
 def render(page: str) -> str:
     """Return the text of the page with current tables, between the comments that mark them."""
     for name, build in (("operations", build_operations_table), ("tokens", build_tokens_table)):
-        begin, end = f"<!-- {name}: tests/peers/page.py -->", f"<!-- end of {name} -->"
+        begin = f"<!-- {name}: tests/peers/page.py -->"
+        end = f"<!-- end of {name} -->"
         pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
         assert pattern.search(page), f"{PAGE} has no place for the table of {name}"
         text = f"{begin}\n\n{build()}\n\n{end}"

@@ -95,7 +95,8 @@ def serve_agentos(
     """
     python = find_python(release)
     port = find_free_port()
-    url, place = f"http://127.0.0.1:{port}", database or f"sqlite:///{folder / 'agentos.db'}"
+    url = f"http://127.0.0.1:{port}"
+    place = database or f"sqlite:///{folder / 'agentos.db'}"
     system = {
         "port": port,
         "database": place,
@@ -104,7 +105,8 @@ def serve_agentos(
         "public_key": public_key,
         "remote": remote,
     }
-    description, log = folder / "system.json", folder / "agentos.log"
+    description = folder / "system.json"
+    log = folder / "agentos.log"
     description.write_text(json.dumps(system))
     if release == INSTALLED:
         release = metadata.version("agno")

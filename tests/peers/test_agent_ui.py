@@ -77,7 +77,8 @@ def serve_page(folder: Path, model_url: str, origin: str) -> Iterator[tuple[str,
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Iterator[Page]:
-    folder, origin = tmp_path_factory.mktemp("page"), "http://localhost:3000"
+    folder = tmp_path_factory.mktemp("page")
+    origin = "http://localhost:3000"
     with serve_page(folder, model_endpoint.base_url, origin) as (url, token):
         opened = Page(url, token, origin)
         yield opened
@@ -107,7 +108,8 @@ def test_page_connects_and_lists(page: Page) -> None:
 
 def test_page_chats_and_opens_the_session(page: Page) -> None:
     events = page.send("/agents/tool-add", '{"a": 1, "b": 2}')
-    started, ended = events[0], events[-1]
+    started = events[0]
+    ended = events[-1]
     assert (started["event"], ended["event"]) == ("RunStarted", "RunCompleted")
     assert (started["session_id"], ended["content"]) == (ended["session_id"], "3")
     assert "".join(e["content"] for e in events if e["event"] == "RunContent") == "3"

@@ -120,7 +120,8 @@ def require_all_operations(server: Ours, release: str, folder: Path) -> None:
 
 
 def test_events_after_a_cancel_end_with_the_cancel(ours: Ours) -> None:
-    names, cancelled = [], False
+    names = []
+    cancelled = False
     form = {"message": "x", "stream": "true"}
     headers = ours.deployment.bearer("ann", *SCOPES)
     url = f"{ours.url}/agents/trickle/runs"

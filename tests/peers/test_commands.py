@@ -165,7 +165,8 @@ def test_paused_run_names_what_it_waits_for(agentctl: Agentctl, option: str) -> 
 
 def test_paused_run_is_continued_at_a_terminal(agentctl: Agentctl, terminal: Terminal) -> None:
     message = ("-m", '{"a": 2, "b": 3}', "--url", agentctl.url)
-    env, when = {"AGENTCTL_TOKEN": agentctl.token}, "[l]ater: "
+    env = {"AGENTCTL_TOKEN": agentctl.token}
+    when = "[l]ater: "
     components = (("agent", "clerk"), ("team", "office"), ("workflow", "form"))
     for kind, component in components if PEERS else components[:1]:
         start = ("runs", "start", f"--{kind}", component, *message)

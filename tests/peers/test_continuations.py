@@ -278,7 +278,8 @@ def test_strangers_find_no_run_and_no_approval(payers: Payers) -> None:
         assert (answer.status_code, answer.content) == (404, absent.content)
     of_others = payers.deployment.token("joe", "approvals:clerk:read", "approvals:clerk:write")
     assert payers.call("GET", f"/approvals/{approval_id}", token=of_others).status_code == 404
-    path, body = f"/approvals/{approval_id}/resolve", {"status": "approved"}
+    path = f"/approvals/{approval_id}/resolve"
+    body = {"status": "approved"}
     assert payers.call("POST", path, token=of_others, json=body).status_code == 403
     assert payers.call("GET", "/approvals").status_code == 403
 

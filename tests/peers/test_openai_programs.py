@@ -31,7 +31,8 @@ def host(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 def test_program_has_the_stored_results(host: Host, program: str) -> None:
     if not PROGRAMS[program].is_installed:
         pytest.skip(f"needs the packages of {program}: make test-peers")
-    found, stored = host.run(program), read_results()[program]
+    found = host.run(program)
+    stored = read_results()[program]
     different = {
         operation: (outcome, stored.get(operation, "not stored"))
         for operation, outcome in found.items()

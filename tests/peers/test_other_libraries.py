@@ -116,7 +116,8 @@ class Served(NamedTuple):
 def serve(name: str, folder: Path, endpoint: ModelEndpoint) -> Iterator[Served]:
     """Run a server in the environment of a library; each model is an agent."""
     python = find_python(name)
-    library, code = LIBRARIES[name], read_wrapper(name)
+    library = LIBRARIES[name]
+    code = read_wrapper(name)
     # An agent of smolagents answers by calls only.
     echo = "plan" if name == "smolagents" else "echo"
     tool = "plan" if name == "smolagents" else f"tool:{library.tool}"
@@ -306,7 +307,8 @@ QUESTIONS = {
 def test_question_survives_a_kill(
     tmp_path: Path, model_endpoint: ModelEndpoint, vendor_endpoint: ModelEndpoint, name: str
 ) -> None:
-    library, expected = LIBRARIES[name], QUESTIONS[name]
+    library = LIBRARIES[name]
+    expected = QUESTIONS[name]
     endpoint = vendor_endpoint if library.is_vendor else model_endpoint
     endpoint.forget()
     code = read_block(f"### A person in {library.title}")

@@ -39,7 +39,8 @@ FEW = {
 
 pytestmark = pytest.mark.slow
 
-FIRST, SECOND = "first question", "second question"
+FIRST = "first question"
+SECOND = "second question"
 
 
 WORKING = {
@@ -197,7 +198,8 @@ def check_cancelled(
     server: AgentServer, agent: str, session: str, turn: Turn, answer: dict[str, Any], place: str
 ) -> None:
     """Check a cancelled run, and that the session goes on with what has happened."""
-    public, models = server.library.agents[agent], server.library.models
+    public = server.library.agents[agent]
+    models = server.library.models
     check_stopped(server, turn, answer, place)
     models.release()
     run_id = turn.record["run_id"]
@@ -221,7 +223,8 @@ def test_failure_of_each_model_call(server: AgentServer, agent: str) -> None:
     calls = server.turn(agent, FIRST, f"{agent}-failing").calls
     for place in dict.fromkeys((call.role, call.number) for call in calls):
         for status, code in ((500, "MODEL_UNAVAILABLE"), (400, "MODEL_REJECTED")):
-            refuse, session = (*place, status), f"{agent}-failing-{place}-{status}"
+            refuse = (*place, status)
+            session = f"{agent}-failing-{place}-{status}"
             run = server.turn(agent, FIRST, re.sub(r"[^\w-]+", "-", session), refuse=refuse)
             assert "secret" not in str(run.record), refuse
             error = (run.record["error"] or {}).get("code")

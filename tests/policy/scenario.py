@@ -78,7 +78,8 @@ def open_scenario(deployment: Deployment) -> Iterator[Scenario]:
 
 
 def _bearers(served: InProcessServer) -> dict[str, str | None]:
-    deployment, everything = served.deployment, KNOWN_SCOPES
+    deployment = served.deployment
+    everything = KNOWN_SCOPES
     here = ("theirs", "theirs-team", "theirs-flow", "theirs-live", "absent")
     narrow = [f"sessions:{one}:{act}" for one in here for act in ("read", "write", "delete")]
     return {

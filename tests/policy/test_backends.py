@@ -144,14 +144,16 @@ def webhook_rows() -> Iterator[Row]:
 
 def component_rows() -> Iterator[Row]:
     for kind, name in COMPONENTS.items():
-        ids, path = operation_ids(kind), f"/{KINDS[kind].path}"
+        ids = operation_ids(kind)
+        path = f"/{KINDS[kind].path}"
         yield Row(ids.list, f"GET {path}", lambda operations, k=kind: operations.get_components(k))
         for one in (name, "apart", "absent"):
             yield from rows_of_component(kind, one, f"{path}/{one}")
 
 
 def rows_of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row]:
-    ids, run = operation_ids(kind), f"{path}/runs/{ABSENT_RUN}"
+    ids = operation_ids(kind)
+    run = f"{path}/runs/{ABSENT_RUN}"
     yield Row(ids.get, f"GET {path}", lambda operations: operations.get_component(kind, name))
     yield Row(
         ids.list_runs,
@@ -171,7 +173,8 @@ def rows_of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row
             {"message": "x", "session_id": session, "stream": False},
         )
     for query, session_id in (("?session_id=theirs", "theirs"), ("", None)):
-        cancel, resume = CancelRequest(session_id), ResumeRequest(session_id)
+        cancel = CancelRequest(session_id)
+        resume = ResumeRequest(session_id)
         yield Row(
             ids.cancel_run,
             f"POST {run}/cancel{query}",
@@ -211,7 +214,8 @@ def approval_rows() -> Iterator[Row]:
 
 
 def approval_rows_of_component(kind: ComponentKind, name: str) -> Iterator[Row]:
-    ids, path = operation_ids(kind), f"/{KINDS[kind].path}/{name}"
+    ids = operation_ids(kind)
+    path = f"/{KINDS[kind].path}/{name}"
     approval = f"{path}/approvals/{ABSENT_RUN}"
     yield Row(ids.get_approval, f"GET {approval}", lambda p: p.get_approval(kind, name, ABSENT_RUN))
     yield Row(
@@ -396,7 +400,8 @@ def other_rows() -> Iterator[Row]:
         f"GET /runs/{ABSENT_RUN}/model-calls/model-1",
         lambda operations: operations.get_run_model_call(ABSENT_RUN, "model-1"),
     )
-    path, named = "GET /service-accounts?name=one", AccountFilter("one")
+    path = "GET /service-accounts?name=one"
+    named = AccountFilter("one")
     yield Row(
         "list_service_accounts", path, lambda operations: operations.list_service_accounts(named)
     )
@@ -458,7 +463,8 @@ def memory_rows() -> Iterator[Row]:
 
 def file_rows() -> Iterator[Row]:
     absent = f"/files/{ABSENT_RUN}"
-    wanted, upload = FileFilter(user_id="absent"), FileUpload("a/b")
+    wanted = FileFilter(user_id="absent")
+    upload = FileUpload("a/b")
     yield Row("get_files", "GET /files?user_id=absent", lambda o: o.get_files(wanted))
     yield Row("get_file", f"GET {absent}", lambda o: o.get_file(ABSENT_RUN))
     yield Row(

@@ -21,9 +21,11 @@ pytestmark = pytest.mark.slow
 
 ROLE = "counted"
 
-IDLE, MOST = 2, 5
+IDLE = 2
+MOST = 5
 
-CALLERS, SECONDS = 24, 2.0
+CALLERS = 24
+SECONDS = 2.0
 
 COUNT = f"SELECT count(*) FROM pg_stat_activity WHERE usename = '{ROLE}'"
 

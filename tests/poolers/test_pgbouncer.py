@@ -33,7 +33,8 @@ from tests.postgres_server import PostgresServer, execute
 
 pytestmark = pytest.mark.slow
 
-CALLERS, RUNS = 8, 24
+CALLERS = 8
+RUNS = 24
 
 ROLES = ("pooled_one", "pooled_two", "pooled_empty")
 """Users with a schema of the same name, each of a deployment."""

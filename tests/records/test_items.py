@@ -15,7 +15,8 @@ from agentctl.records.items import build_items, cut_item
 from agentctl.records.run_reader import RunReader
 from agentctl.transcripts.model import DrawnCall
 
-TEAM, MEMBER = "r1", "r2"
+TEAM = "r1"
+MEMBER = "r2"
 CALL = {"tool_call_id": "c1", "tool_name": "add", "tool_args": {"a": 1}}
 DELEGATION = {
     "tool_call_id": "c2",

@@ -17,7 +17,8 @@ PEM_PARTS = ("-----BEGIN A-----", "-----END A-----", "-----END B-----", "-----",
 
 def find_pem_blocks(text: str) -> list[tuple[int, int]]:
     """Find the blocks whose content has no five hyphens, from left to right."""
-    found, start = [], text.find("-----BEGIN ")
+    found = []
+    start = text.find("-----BEGIN ")
     while start >= 0:
         label, _, rest = text[start + 11 :].partition("-----")
         content = start + 11 + len(label) + 5
@@ -33,7 +34,8 @@ def find_pem_blocks(text: str) -> list[tuple[int, int]]:
 
 def find_json_strings(text: str) -> list[tuple[int, int]]:
     """Find the strings from left to right; one without an end is as long as its text allows."""
-    found, position = [], 0
+    found = []
+    position = 0
     while (start := text.find('"', position)) >= 0:
         position = start + 1
         while position < len(text) and text[position] != '"':

@@ -472,7 +472,8 @@ def test_prefix_and_token_are_sent(serve: Serve) -> None:
 
 
 def test_loopback_requests_use_no_proxy(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    proxy, server = serve(answer(500)), serve(answer())
+    proxy = serve(answer(500))
+    server = serve(answer())
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HTTP_PROXY", proxy.url)

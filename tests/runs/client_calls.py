@@ -283,7 +283,8 @@ class DeleteCall(Call):
 
 def check_cancel(answer: dict[str, Any], before: RunRow, run: RunRow) -> None:
     """Compare the response to a cancel with the stored rows before and after it."""
-    outcome, status = answer["cancel"], answer["status"]
+    outcome = answer["cancel"]
+    status = answer["status"]
     if is_final(before.status):
         assert (outcome, status) == ("already_final", before.status), (answer, before)
     if outcome == "requested":

@@ -131,7 +131,8 @@ class Process(TaskOwner):
     async def open(self) -> None:
         """Start like `serve`, with a sweep for dead workers. Runs in a separate task."""
         opened = Service.open(self._settings, create=True)
-        self._service, self._opened = await opened.__aenter__(), opened
+        self._service = await opened.__aenter__()
+        self._opened = opened
         self._service._worker._heartbeat_seconds = HEARTBEAT_SECONDS
         self.note_worker_id()
         await self._service.prepare()

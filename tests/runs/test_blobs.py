@@ -41,7 +41,8 @@ def store(
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     url = request.getfixturevalue("endpoint")
-    region, prefix = "eu-central-1", tmp_path.name
+    region = "eu-central-1"
+    prefix = tmp_path.name
     settings = Files("s3", tmp_path / "files", "files", prefix, url, region)
     return open_blob_store(settings)
 

@@ -95,8 +95,10 @@ async def test_service_polls_only_while_a_run_is_live(
     """Count the polls of an idle service whose pollers do not pause."""
     monkeypatch.setattr(module, "POLL_SECONDS", 0)
     async with open_service(deployment) as service:
-        operations, database = user(service), service.hosting.databases["main"]
-        polls, changes = list[int](), database.changes
+        operations = user(service)
+        database = service.hosting.databases["main"]
+        polls = list[int]()
+        changes = database.changes
 
         def count() -> int:
             polls.append(1)

@@ -63,7 +63,8 @@ def build_json(
     run: RunIdentity, kind: EventKind, at: int, text: str, members: Members
 ) -> tuple[str, bytes]:
     """Return an event as the releases without text rows have sent it."""
-    name, names = EVENT_NAMES[run.kind][kind], KINDS[run.kind]
+    name = EVENT_NAMES[run.kind][kind]
+    names = KINDS[run.kind]
     body: dict[str, Any] = {
         "event": name,
         "created_at": at // 1_000_000,
@@ -92,7 +93,8 @@ TEXT_EVENT = st.tuples(
     st.integers(0, 10**9),
 )
 def test_both_forms_of_a_row_are_read_as_the_same_events(happened: list[Any], first: int) -> None:
-    portion, pieces = list[StreamEvent](), list[Piece | None]()
+    portion = list[StreamEvent]()
+    pieces = list[Piece | None]()
     for seq, each in enumerate(happened, first):
         if isinstance(each, bytes):
             portion.append(StreamEvent(seq, "ToolCallStarted", each))
@@ -117,7 +119,8 @@ def test_both_forms_of_a_row_are_read_as_the_same_events(happened: list[Any], fi
 
 def test_a_text_row_has_only_what_the_run_does_not_determine() -> None:
     member = RunIdentity("m1", "s1", "root", "agent", "offers", "Offers")
-    thinking, at = find_frame(member, EventKind.THINKING, (("node", "n"),)), 1_763_892_000_123_456
+    thinking = find_frame(member, EventKind.THINKING, (("node", "n"),))
+    at = 1_763_892_000_123_456
     pieces = [
         Piece(ROOT.content_frame, at, "Hel"),
         Piece(ROOT.content_frame, at + 20_013, "lo"),
@@ -215,7 +218,8 @@ async def test_events_stay_json_until_the_upgrade_is_finished(
     monkeypatch.setattr(stream_module, "VERSION_SECONDS", 0.05)
     old = WorkerRow("old", *identify_this_process(), beat=now(), started_at=1)
     async with two_services(migrated) as (owner, other):
-        port, main = user(owner), main_database(owner)
+        port = user(owner)
+        main = main_database(owner)
         await owner.hosting.databases.system.write(workers.register(old))
         async with streamed_run(port, "agent", "trickle", message="x", session_id="s1") as (
             run,

@@ -283,7 +283,8 @@ async def test_damaged_events_do_not_stop_the_stream(
     deployment: Deployment, batches: int, damaged: str
 ) -> None:
     async with open_service(deployment) as service:
-        database, seq = main_database(service), 0
+        database = main_database(service)
+        seq = 0
         run = await create_live_run(database, "dead", component_id="echo")
         for _ in range(batches):
             seq = await store_events(database, run, "one ", "two", seq=seq)
@@ -301,7 +302,8 @@ async def test_follower_waits_through_the_silence_of_another_process(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow_module, "CHANGE_WAIT_SECONDS", 0.01)
-    wait, silences = FollowedRun.wait, 0
+    wait = FollowedRun.wait
+    silences = 0
 
     async def count_silences(followed: FollowedRun, position: int, seconds: float) -> News | None:
         nonlocal silences
@@ -322,7 +324,8 @@ async def test_follower_of_a_quiet_run_does_not_poll(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two_services(deployment) as (owner, other), start_hanging_run(owner) as run_id:
-        database, reads = main_database(other), 0
+        database = main_database(other)
+        reads = 0
         read = database.read
 
         async def count_read(work: Work[Any], **options: Any) -> Any:
@@ -364,7 +367,8 @@ async def test_follower_waits_for_a_busy_database_until_the_shutdown(
     async with open_service(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
-        database, refusals = main_database(service), 2
+        database = main_database(service)
+        refusals = 2
         read = database.read
 
         async def refuse_read(work: Work[Any], **options: Any) -> Any:

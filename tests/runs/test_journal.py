@@ -132,7 +132,8 @@ async def test_end_of_a_member_keeps_the_changes_of_the_session_state(
     deployment: Deployment,
 ) -> None:
     async with open_bench(deployment) as bench:
-        first, second = await bench.start_member("one"), await bench.start_member("two")
+        first = await bench.start_member("one")
+        second = await bench.start_member("two")
         bench.root.state.apply(StateChanges({"topic": "tea"}, ()))
         await bench.end(second)
         one, two = await bench.list_steps()

@@ -123,7 +123,8 @@ async def test_unneeded_job_has_no_counts() -> None:
 
 
 async def test_wake_ends_a_pause_at_once_and_then_rests() -> None:
-    calls, woken = Calls(), asyncio.Event()
+    calls = Calls()
+    woken = asyncio.Event()
     lane = Lane(HOUR, [Job("woken", calls.note("woken"))], woken=woken, rest=HOUR)
     async with running(lane):
         woken.set()

@@ -210,7 +210,8 @@ async def test_two_claims_of_a_leg_execute_it_once(deployment: Deployment, payer
 async def test_claimed_leg_executes_after_a_failed_read(
     deployment: Deployment, payer: Payer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_revoked, failures = legs.is_revoked, [errors.Unavailable("no answer")] * 2
+    is_revoked = legs.is_revoked
+    failures = [errors.Unavailable("no answer")] * 2
 
     def read(actor: str | None, at: int) -> Work[bool]:
         if failures:
@@ -257,7 +258,8 @@ async def test_lost_leg_goes_on_from_its_checkpoint_twice(
     deployment: Deployment, payer: Payer
 ) -> None:
     async with open_service(deployment) as service:
-        database, run = database_of(service), await start(service)
+        database = database_of(service)
+        run = await start(service)
         await decide(service, run["run_id"], "approve")
         for _ in range(2):
             await lose_leg(service, run["run_id"])
@@ -270,7 +272,8 @@ async def test_lost_leg_goes_on_from_its_checkpoint_twice(
 
 async def test_reported_use_of_a_lost_leg_counts(deployment: Deployment, payer: Payer) -> None:
     async with open_service(deployment) as service:
-        database, run = database_of(service), await start(service)
+        database = database_of(service)
+        run = await start(service)
         await decide(service, run["run_id"], "approve")
         await lose_leg(service, run["run_id"])
         of_models = '{"m": {"total_tokens": 10}, "n": {"total_tokens": 20}}'
@@ -284,7 +287,8 @@ async def test_reported_use_of_a_lost_leg_counts(deployment: Deployment, payer: 
 
 async def test_third_loss_of_a_leg_ends_the_run(deployment: Deployment, payer: Payer) -> None:
     async with open_service(deployment) as service:
-        database, run = database_of(service), await start(service)
+        database = database_of(service)
+        run = await start(service)
         await decide(service, run["run_id"], "approve")
         for _ in range(2):
             await lose_leg(service, run["run_id"])
@@ -320,7 +324,8 @@ async def test_lost_call_is_unknown_until_a_person_says_what_happened(
     deployment: Deployment, payer: Payer, verb: str, fields: dict[str, Any], paid: int, content: str
 ) -> None:
     async with open_service(deployment) as service:
-        database, run = database_of(service), await start(service)
+        database = database_of(service)
+        run = await start(service)
         await lose_call(service, run["run_id"])
         first, asked = await database.read(approvals.list_of_run(run["run_id"]))
         assert (first.status, first.execution) == ("approved", "unknown")
@@ -338,7 +343,8 @@ async def test_deleted_events_of_a_paused_run_are_rebuilt_from_its_rows(
     deployment: Deployment, payer: Payer
 ) -> None:
     async with open_service(deployment) as service:
-        database, run = database_of(service), await start(service)
+        database = database_of(service)
+        run = await start(service)
         await lose_call(service, run["run_id"])
         await database.write(events.delete_older(now() + 1))
         request = ResumeRequest(run["session_id"])
@@ -353,7 +359,8 @@ async def test_deleted_events_of_a_paused_run_are_rebuilt_from_its_rows(
 
 async def test_lost_leg_with_effects_is_not_repeated(deployment: Deployment, payer: Payer) -> None:
     async with open_service(deployment) as service:
-        database, run = database_of(service), await start(service)
+        database = database_of(service)
+        run = await start(service)
         await decide(service, run["run_id"], "approve")
         await lose_leg(service, run["run_id"])
         assert await database.write(runs.mark_effects(run["run_id"], 2))
@@ -365,7 +372,8 @@ async def test_lost_call_after_other_effects_ends_the_run_once_it_is_reported(
     deployment: Deployment, payer: Payer
 ) -> None:
     async with open_service(deployment) as service:
-        database, run = database_of(service), await start(service)
+        database = database_of(service)
+        run = await start(service)
         await lose_call(service, run["run_id"], has_effects=True)
         assert (await admin(service).get_run(run["run_id"])).value["status"] == "PAUSED"
         assert await decide(service, run["run_id"], "retry")
@@ -499,7 +507,8 @@ async def test_time_of_an_approval_bounds_its_decisions(
 ) -> None:
     async with open_service(deployment) as service:
         run = await start(service)
-        database, row = database_of(service), await approval_of(service, run["run_id"])
+        database = database_of(service)
+        row = await approval_of(service, run["run_id"])
         expires = Sql("UPDATE approvals SET expires_at = :at WHERE approval_id = :id")
         await database.write(expires.execute(id=row.approval_id, at=now() + 3_600_000_000))
         check_pending(await approval_of(service, run["run_id"]))
@@ -544,7 +553,8 @@ async def test_length_of_a_note_is_bounded(deployment: Deployment, payer: Payer)
 async def test_pause_is_stored_when_the_database_answers_again(
     deployment: Deployment, payer: Payer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_pause, failures = finish.write_pause, [errors.Unavailable("no answer")] * 2
+    write_pause = finish.write_pause
+    failures = [errors.Unavailable("no answer")] * 2
 
     def write(*arguments: Any) -> Any:
         if failures:
@@ -568,7 +578,8 @@ async def test_cancel_of_an_ended_run_makes_the_other_writes(
 ) -> None:
     rename = Sql("UPDATE sessions SET session_name = 'cancelled' WHERE session_id = :session_id")
     async with open_service(deployment) as service:
-        run, database = await start(service), database_of(service)
+        run = await start(service)
+        database = database_of(service)
         first = await database.write(cancel_run(database.outbox, run["run_id"], "ann", None))
         assert first is not None
         result = await service.hosting.canceller.cancel(

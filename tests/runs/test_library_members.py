@@ -150,7 +150,8 @@ async def test_refused_writes_delay_the_events_of_members_and_lose_none(
     async def script(run: HostedRun, members: LibraryMembers) -> None:
         nonlocal refused
         database = database_of(service)
-        write, refused = database.write, 0
+        write = database.write
+        refused = 0
 
         async def refuse_write(work: Any, **more: Any) -> Any:
             nonlocal refused

@@ -122,7 +122,8 @@ def refuse_writes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, on_refusal: Callable[[], None]
 ) -> None:
     """Let the database refuse the next two writes."""
-    write, left = bench.database.write, 2
+    write = bench.database.write
+    left = 2
 
     async def refuse(work: Work[Any]) -> Any:
         nonlocal left
@@ -140,8 +141,11 @@ async def test_work_that_ends_before_its_run_is_stored_is_reported(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_bench(deployment) as bench, asyncio.timeout(60):
-        loop, changes, refusals = asyncio.get_running_loop(), list[str](), list[str]()
-        short, long = loop.create_future(), loop.create_future()
+        loop = asyncio.get_running_loop()
+        changes = list[str]()
+        refusals = list[str]()
+        short = loop.create_future()
+        long = loop.create_future()
         unstopped = bench.root.transcript.unstopped
         unstopped.add(short, "short")
         unstopped.add(long, "long")
@@ -246,7 +250,8 @@ async def test_cancel_of_a_silent_worker_leaves_open_whether_its_work_has_stoppe
     deployment: Deployment,
 ) -> None:
     async with open_bench(deployment) as bench, asyncio.timeout(60):
-        hosting, clock = bench.service.hosting, 0.0
+        hosting = bench.service.hosting
+        clock = 0.0
         monitor = WorkerMonitor(hosting.databases, clock=lambda: clock)
         silent = WorkerRow(OWNER, "far", "boot/1", 1, 1, beat=1, started_at=1)
         await bench.database.write(workers.register(silent))
@@ -268,7 +273,8 @@ async def test_cancel_of_a_silent_worker_leaves_open_whether_its_work_has_stoppe
 async def test_cancel_reads_the_run_of_a_live_worker_now_and_then(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait_for_change, pauses = ChangeTracker.wait_for_change, list[float]()
+    wait_for_change = ChangeTracker.wait_for_change
+    pauses = list[float]()
 
     async def record_pause(tracker: ChangeTracker, timeout: float) -> bool:
         pauses.append(timeout)

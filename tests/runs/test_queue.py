@@ -49,7 +49,8 @@ class Worker:
         self.held: set[str] = set()
 
     async def run(self, component: Any, context: Any, catalog: Any) -> None:
-        message, session_id = context.spec.input, context.spec.session_id
+        message = context.spec.input
+        session_id = context.spec.session_id
         self.begun.append(message)
         self.at_work[session_id] += 1
         self.most[session_id] = max(self.most[session_id], self.at_work[session_id])
@@ -373,7 +374,8 @@ async def test_a_server_with_few_slots_begins_the_runs_of_another_one(
     ):
         await start(full, "free", "1", "s1")
         await wait_until(lambda: worker.begun == ["1"])
-        run, database = await start(full, "free", "2", "s2"), idle.hosting.databases.system
+        run = await start(full, "free", "2", "s2")
+        database = idle.hosting.databases.system
         # The clock of the machine that admitted the run may be ahead.
         ahead = Sql("UPDATE runs SET queued_at = queued_at + 3600000000 WHERE run_id = :run_id")
         await database.write(ahead.execute(run_id=run["run_id"]))
@@ -480,7 +482,8 @@ async def test_a_run_that_waits_too_long_ends_with_an_error(
     async with serve(add_agents(settings)) as (service,):
         await start(service, "lined", "1")
         runs = [await start(service, "lined", message) for message in "23"]
-        claims, database = service.hosting.engine.claims, service.hosting.databases.system
+        claims = service.hosting.engine.claims
+        database = service.hosting.databases.system
         await claims.end_overdue(database)
         assert (await read(service, runs[0]["run_id"]))["status"] == "PENDING"
         age = Sql("UPDATE runs SET queued_at = queued_at - 601000000 WHERE run_id = :run_id")
@@ -502,7 +505,8 @@ async def test_the_sweep_finds_a_run_that_no_one_has_let_begin(
     async with serve(add_agents(settings)) as (service,):
         first = await start(service, "lined", "1")
         second = await start(service, "lined", "2")
-        claims, database = service.hosting.engine.claims, service.hosting.databases.system
+        claims = service.hosting.engine.claims
+        database = service.hosting.databases.system
         # The end of a run by a server that knows no queue.
         forget = Sql("UPDATE sessions SET has_queue = 0")
         await database.write(forget.execute())

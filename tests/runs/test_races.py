@@ -279,7 +279,8 @@ async def test_busy_session_accepts_one_of_many_concurrent_runs(tmp_path: Path) 
 async def test_followers_get_the_end_that_another_process_stored(tmp_path: Path) -> None:
     asyncio.get_running_loop().set_task_factory(create_process_task)  # type: ignore[arg-type]
     settings = build_settings(tmp_path / "main.db")
-    judge, judged = Process(settings), Process(settings)
+    judge = Process(settings)
+    judged = Process(settings)
     try:
         for process in (judge, judged):
             await process.run(process.open())

@@ -131,7 +131,8 @@ def assert_same(line: str, event: tuple[str, bytes]) -> None:
     name, _, data = line.partition(" ")
     assert line.endswith("}\n")
     assert name == event[0]
-    there, wanted = orjson.loads(data), orjson.loads(event[1])
+    there = orjson.loads(data)
+    wanted = orjson.loads(event[1])
     assert list(there) == list(wanted)
     times = {"created_at": 0, "at": ""}
     assert there | times == wanted | times
@@ -158,7 +159,8 @@ async def test_writes_of_the_old_owner_are_refused(shared: SharedDatabases) -> N
         run = await create_live_run(main, "w1")
         following = await store_events(main, run, "early")
         await recover_runs(main, "w1", may_still_run=True)
-        before, stored_batches = await read_run(main), await batches(main)
+        before = await read_run(main)
+        stored_batches = await batches(main)
         assert before.stopped_at is None
         assert not await main.write(events.append_batch("r1", 1, following, following, "late {}\n"))
         assert not await main.write(runs.finish(an_end("r1")))

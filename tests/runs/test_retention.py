@@ -109,7 +109,8 @@ async def test_server_deletes_idle_sessions_in_the_background(
     ]
     configured = replace(configured, retention=AGES.table, agents=tuple(agents))
     async with open_service(configured) as service:
-        databases, counters = service.hosting.databases, service.hosting.engine.counters
+        databases = service.hosting.databases
+        counters = service.hosting.engine.counters
         for name in ("main", "second"):
             await databases[name].write(create_all())
         entry = audit.AuditRow(now(), "me", "http", "x", None, "allowed", None, None, None)

@@ -229,7 +229,8 @@ class Runs(RuleBasedStateMachine):
     @rule(number=anyone, moment=moments)
     def wrong_verdict(self, number: int, moment: float) -> None:
         """Declare a process without heartbeats dead, although it continues."""
-        judge, victim = self.one_up(number), self.one_up(number + 1)
+        judge = self.one_up(number)
+        victim = self.one_up(number + 1)
         owner = victim.service.hosting.engine.worker_id
         self.step(moment, judge.run(_judged_silent(judge, owner)))
 
@@ -242,7 +243,8 @@ class Runs(RuleBasedStateMachine):
         self.step(moment)
 
     def ask(self, number: int, wanted: Wanted) -> None:
-        (kind, component_id), mark = wanted.what, f"m{next(self.numbers)}"
+        (kind, component_id) = wanted.what
+        mark = f"m{next(self.numbers)}"
         request = RunRequest(
             f'{mark} {{"seconds": 0.05}} says more than one word',
             session_id=f"{kind}-{wanted.session}",
@@ -286,7 +288,8 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: self.processes and self.keyed)
     @rule(number=anyone, which=anyone)
     def another_request_with_that_key(self, number: int, which: int) -> None:
-        process, asked = self.one_up(number), self.keyed[which % len(self.keyed)]
+        process = self.one_up(number)
+        asked = self.keyed[which % len(self.keyed)]
         if asked.given:
             request = RunRequest("else", idempotency_key=asked.request.idempotency_key)
             with pytest.raises(errors.ValidationFailed):
@@ -320,7 +323,8 @@ class Runs(RuleBasedStateMachine):
             process = self.one_up(number + place)
             runs = (self.checker.live_runs() if live else []) or list(self.checker.runs.values())
             if runs:
-                run, reason = runs[one % len(runs)], f"reason {next(self.numbers)}"
+                run = runs[one % len(runs)]
+                reason = f"reason {next(self.numbers)}"
                 call = CancelCall(process, self.checker, run, wait, reason)
                 call.orphaned = run.owner in self.dead
                 self.start_call(call, 0)

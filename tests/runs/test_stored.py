@@ -46,11 +46,13 @@ async def test_reads_are_shared_and_state_is_read_for_each_request(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_service(deployment) as service:
-        database, seq = service.hosting.databases["main"], 0
+        database = service.hosting.databases["main"]
+        seq = 0
         run = await create_live_run(database, "dead", component_id="echo")
         for _ in range(10):
             seq = await store_events(database, run, "one ", "two", seq=seq)
-        reads, stored = CountedReads(database, monkeypatch), StoredEvents()
+        reads = CountedReads(database, monkeypatch)
+        stored = StoredEvents()
 
         async def read(position: int) -> tuple[StoredPart, bool]:
             return await stored.read(database, "r1", position)
@@ -90,12 +92,15 @@ async def test_size_of_reads_and_of_what_is_kept_is_bounded(
     monkeypatch.setattr(stored_module, "KEPT_SECONDS", 0.2)
     monkeypatch.setattr(stored_module, "PART_KEPT_BYTES", 2 * PART_BYTES)
     async with open_service(deployment) as service:
-        database, seq = service.hosting.databases["main"], 0
+        database = service.hosting.databases["main"]
+        seq = 0
         run = await create_live_run(database, "dead", component_id="echo")
         sizes = [*[20_000] * 10, 3 * PART_BYTES, 10]
         for size in sizes:
             seq = await store_events(database, run, "x" * size, seq=seq)
-        stored, position, found = StoredEvents(), -1, list[list[int]]()
+        stored = StoredEvents()
+        position = -1
+        found = list[list[int]]()
         while position < seq - 1:
             part, _ = await stored.read(database, "r1", position)
             found.append(list_first(part))
@@ -111,7 +116,8 @@ async def test_readers_that_wait_for_a_connection_share_a_read_of_the_state(
     async with open_service(deployment) as service:
         database = service.hosting.databases["main"]
         await create_live_run(database, "dead", component_id="echo")
-        reads, states = CountedReads(database, monkeypatch), StateReads()
+        reads = CountedReads(database, monkeypatch)
+        states = StateReads()
 
         found = await asyncio.gather(*(states.read(database, "r1", EVERYONE) for _ in range(5)))
         assert [state is not None and state.status for state in found] == ["RUNNING"] * 5

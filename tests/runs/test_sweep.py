@@ -148,7 +148,8 @@ async def test_concurrent_sweeps_end_each_run_once(shared: SharedDatabases) -> N
 async def test_suspended_process_resumes_with_a_new_worker_id(shared: SharedDatabases) -> None:
     """SIGSTOP for longer than the heartbeat limit, then SIGCONT."""
     async with open_service(shared.settings) as service:
-        databases, worker = service.hosting.databases, service._worker
+        databases = service.hosting.databases
+        worker = service._worker
         worker._heartbeat_seconds = QUICK
         await worker.register()
         service.hosting.monitor._dead_after_seconds = 2
@@ -185,7 +186,8 @@ async def test_jobs_continue_after_any_failure(
     shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_service(shared.settings, create=False) as service, shared.open():
-        databases, times = service.hosting.databases, service.hosting.jobs.times
+        databases = service.hosting.databases
+        times = service.hosting.jobs.times
         # Open the second database, and remove the first one.
         databases["second"]
         (shared.folder / "main.db").rename(shared.folder / "away.db")

@@ -137,7 +137,8 @@ async def test_cancel_of_the_last_member_that_waits_releases_its_root(
     deployment: Deployment,
 ) -> None:
     async with open_bench(deployment) as bench:
-        first, second = await bench.start_member("one"), await bench.start_member("two")
+        first = await bench.start_member("one")
+        second = await bench.start_member("two")
         for member in (first, second):
             await pause(member)
         root = Pause([], {})

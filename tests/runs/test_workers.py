@@ -110,7 +110,8 @@ async def test_heartbeat_continues_while_the_event_loop_is_blocked(shared: Share
         await wait_for_heartbeats(databases, worker.id)
         before = (await list_workers(databases))[0].beat
         # Block the event loop: only the heartbeat thread can write meanwhile.
-        other, deadline = apsw.Connection(str(shared.folder / "main.db")), time.monotonic() + 60
+        other = apsw.Connection(str(shared.folder / "main.db"))
+        deadline = time.monotonic() + 60
         while other.execute("SELECT beat FROM workers").fetchall()[0][0] <= before + 200_000:
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -245,7 +245,9 @@ class SlowSaver(InMemorySaver):
 def remembering_slowly() -> Any:
     saver.storage.clear()
     slow = SlowSaver()
-    slow.storage, slow.writes, slow.blobs = saver.storage, saver.writes, saver.blobs
+    slow.storage = saver.storage
+    slow.writes = saver.writes
+    slow.blobs = saver.blobs
     return graph("tool:linger", langchain_tool(linger), checkpointer=slow)
 
 

@@ -185,7 +185,8 @@ def test_random_conversations_fit_and_stay_pairs(seed: int) -> None:
         messages.append({"role": "assistant", "content": "a" * chance.randrange(3_000)})
     own = len(messages)
     messages.append({"role": "user", "content": "now" * chance.randrange(300)})
-    context, compaction = ContextMessages(messages, own, runs), Compaction()
+    context = ContextMessages(messages, own, runs)
+    compaction = Compaction()
     for turn in range(30):
         fitted = fit_messages(context, 3_000, compaction, other_bytes=100)
         shown = list(fitted.messages)
@@ -197,7 +198,8 @@ def test_random_conversations_fit_and_stay_pairs(seed: int) -> None:
         assert fitted.estimated_tokens <= 3_000 * 0.8
         assert fitted.size >= sum(map(measure_message, shown)) + 100
         # The numbers do not fall, and another process shows the same.
-        before, after = compaction._asdict(), fitted.compaction._asdict()
+        before = compaction._asdict()
+        after = fitted.compaction._asdict()
         assert all(after[name] >= before[name] for name in list(before)[:3])
         again = ContextMessages([*messages], own, runs)
         assert fit_messages(again, 3_000, compaction, other_bytes=100) == fitted

@@ -17,7 +17,8 @@ def test_system_exit_at_a_time_limit_does_not_end_the_loop() -> None:
         raise SystemExit(3)
 
     async def work() -> str:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
         assert task is not None
         # As `asyncio.timeout` does it; the other task takes its turn before this one wakes up.
         loop.call_soon(task.cancel)

@@ -111,7 +111,8 @@ async def test_pieces_of_parallel_answers_are_complete(steps: list[str]) -> None
     steps += [f"{name}:end" for name in ("left", "right") if f"{name}:end" not in steps]
     ended = await run(f"{MODULE}:ordered", steps=steps)
     assert ended.joined_deltas == ended.transcript.content == "left one\n\nright two"
-    texts, nodes = defaultdict[str, str](str), {}
+    texts = defaultdict[str, str](str)
+    nodes = {}
     for event in ended.events:
         if isinstance(event, Content) and event.origin is not None:
             texts[event.origin["message_id"]] += event.delta

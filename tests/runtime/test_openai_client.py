@@ -115,7 +115,8 @@ Results = dict[str, tuple[dict[str, Any], dict[str, Any]]]
 
 async def observe_all(url: str, messages: Mapping[str, str]) -> Results:
     """Return the results of this client and of the library for each message."""
-    client, library = connect_client(url), Library(url)
+    client = connect_client(url)
+    library = Library(url)
     turns = asyncio.Semaphore(CONCURRENT)
 
     async def observe_both(message: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -221,7 +221,8 @@ def measure_script(endpoint: ModelEndpoint, message: str) -> tuple[float, FakeCo
     """Return the longest step of the event loop, the context of a run, and its failure."""
 
     async def work(catalog: Catalog) -> tuple[float, FakeContext, Any]:
-        context, failure = FakeContext(catalog), None
+        context = FakeContext(catalog)
+        failure = None
         async with measure_steps() as longest:
             try:
                 await context.execute("agent", "writer", message, [])

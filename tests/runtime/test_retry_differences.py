@@ -83,8 +83,10 @@ async def call_with_tenacity(
 
 
 def test_attempts_are_those_of_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, waits = [0.0], list[float]()
-    fraction, cancelled_wait = [0.0], [0]
+    clock = [0.0]
+    waits = list[float]()
+    fraction = [0.0]
+    cancelled_wait = [0]
 
     async def pause(seconds: float) -> None:
         waits.append(seconds)
@@ -114,9 +116,11 @@ def test_attempts_are_those_of_tenacity(monkeypatch: pytest.MonkeyPatch) -> None
         return Outcome((result, [round(wait, 9) for wait in waits]))
 
     async def compare(comparison: Comparison) -> None:
-        chance, seen = comparison.chance, set[object]()
+        chance = comparison.chance
+        seen = set[object]()
         for _ in comparison.rounds(300):
-            retries, seconds = chance.randrange(7), chance.choice((3.0, 20.0, 90.0))
+            retries = chance.randrange(7)
+            seconds = chance.choice((3.0, 20.0, 90.0))
             monkeypatch.setattr(own_part, "RETRY_SECONDS", seconds)
             attempts = build_attempts(retries)
             # The same object for several calls: nothing of a cancelled one is left for the next.
@@ -131,7 +135,8 @@ def test_attempts_are_those_of_tenacity(monkeypatch: pytest.MonkeyPatch) -> None
                     for _ in range(chance.randrange(9))
                 ]
                 failures.append(None)
-                fraction[0], cancelled_wait[0] = chance.random(), chance.choice((0, 0, 1, 2, 3))
+                fraction[0] = chance.random()
+                cancelled_wait[0] = chance.choice((0, 0, 1, 2, 3))
                 ours = await observe(call(attempts, failures, work))
                 theirs = await observe(
                     call_with_tenacity(retries, seconds, failures, pause, uniform)

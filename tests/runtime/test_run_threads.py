@@ -45,7 +45,8 @@ async def call_in_thread(unstopped: UnstoppedWork, release: threading.Event) -> 
 
 async def test_thread_of_a_run_has_its_own_daemon_thread() -> None:
     install_executor()
-    unstopped, release = UnstoppedWork(), threading.Event()
+    unstopped = UnstoppedWork()
+    release = threading.Event()
     release.set()
 
     assert await call_in_thread(unstopped, release) == "agent"
@@ -54,7 +55,9 @@ async def test_thread_of_a_run_has_its_own_daemon_thread() -> None:
 
 async def test_cancelled_call_leaves_a_known_thread() -> None:
     install_executor()
-    unstopped, release, before = UnstoppedWork(), threading.Event(), abandoned_threads.count
+    unstopped = UnstoppedWork()
+    release = threading.Event()
+    before = abandoned_threads.count
     call = asyncio.create_task(call_in_thread(unstopped, release))
     await asyncio.sleep(0.01)
     call.cancel()
@@ -80,7 +83,9 @@ async def test_too_many_abandoned_threads_refuse_a_call(monkeypatch: pytest.Monk
 async def test_many_calls_share_the_threads_of_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unstopped_module, "WATCH_SECONDS", 600)
     install_executor()
-    works, peak, lock = [0], [0], threading.Lock()
+    works = [0]
+    peak = [0]
+    lock = threading.Lock()
     starters: list[str] = []
 
     def work(number: int) -> int:
@@ -108,7 +113,9 @@ async def test_waiting_calls_end_with_a_cancelled_run(
 ) -> None:
     monkeypatch.setattr(unstopped_module, "WATCH_SECONDS", 600)
     install_executor()
-    unstopped, release, made = UnstoppedWork(), threading.Event(), list[int]()
+    unstopped = UnstoppedWork()
+    release = threading.Event()
+    made = list[int]()
     before = abandoned_threads.count
 
     def work(number: int) -> None:
@@ -139,7 +146,8 @@ async def test_waiting_calls_end_with_a_cancelled_run(
 async def test_threads_can_wait_for_calls_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unstopped_module, "WATCH_SECONDS", 0.05)
     install_executor()
-    loop, outer = asyncio.get_running_loop(), threading.Barrier(MAXIMUM_THREADS)
+    loop = asyncio.get_running_loop()
+    outer = threading.Barrier(MAXIMUM_THREADS)
 
     def work() -> str:
         # All threads of the run wait for the event loop.
@@ -154,7 +162,9 @@ async def test_threads_can_wait_for_calls_in_threads(monkeypatch: pytest.MonkeyP
 
 async def test_call_of_a_failed_run_is_known() -> None:
     install_executor()
-    loop, unstopped, release = asyncio.get_running_loop(), UnstoppedWork(), threading.Event()
+    loop = asyncio.get_running_loop()
+    unstopped = UnstoppedWork()
+    release = threading.Event()
     started = threading.Event()
 
     def hold() -> None:

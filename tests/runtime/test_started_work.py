@@ -37,7 +37,8 @@ async def wait_for_ever() -> None:
 
 
 async def test_cancelled_task_is_not_interrupted_while_it_ends() -> None:
-    unstopped, ended = UnstoppedWork(), asyncio.Event()
+    unstopped = UnstoppedWork()
+    ended = asyncio.Event()
 
     async def close_slowly() -> None:
         try:
@@ -57,7 +58,8 @@ async def test_cancelled_task_is_not_interrupted_while_it_ends() -> None:
 
 
 async def test_task_that_a_cancelled_one_starts_is_cancelled_later() -> None:
-    unstopped, later = UnstoppedWork(), list[asyncio.Task[None]]()
+    unstopped = UnstoppedWork()
+    later = list[asyncio.Task[None]]()
 
     async def start_another() -> None:
         try:
@@ -78,9 +80,11 @@ async def test_task_that_starts_late_does_not_name_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A model may have requested thousands of calls: each that ignores the cancel may start tasks.
-    unstopped, ended = UnstoppedWork(), asyncio.Event()
+    unstopped = UnstoppedWork()
+    ended = asyncio.Event()
     monkeypatch.setattr(started_work, "GRACE_SECONDS", 0.05)
-    find_name, named = CodeScope.find_name, list[object]()
+    find_name = CodeScope.find_name
+    named = list[object]()
 
     def count(scope: CodeScope, work: object) -> str:
         named.append(work)
@@ -105,7 +109,8 @@ async def test_task_that_starts_late_does_not_name_the_others(
 
 
 async def test_timer_starts_no_task_after_the_stop() -> None:
-    unstopped, started = UnstoppedWork(), list[asyncio.Task[None]]()
+    unstopped = UnstoppedWork()
+    started = list[asyncio.Task[None]]()
 
     def start_late() -> None:
         started.append(asyncio.create_task(wait_for_ever()))
@@ -118,7 +123,8 @@ async def test_timer_starts_no_task_after_the_stop() -> None:
 
 
 async def test_new_context_does_not_hide_a_task() -> None:
-    unstopped, inner = UnstoppedWork(), list[asyncio.Task[None]]()
+    unstopped = UnstoppedWork()
+    inner = list[asyncio.Task[None]]()
 
     async def start_inner() -> None:
         inner.append(asyncio.create_task(wait_for_ever()))
@@ -149,7 +155,8 @@ async def test_tasks_of_connections_and_of_the_server_are_left_alone(module: str
 
 
 async def test_failure_of_a_task_that_was_left_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    unstopped, release = UnstoppedWork(), asyncio.Event()
+    unstopped = UnstoppedWork()
+    release = asyncio.Event()
 
     async def fail() -> None:
         await release.wait()
@@ -166,7 +173,8 @@ async def test_failure_of_a_task_that_was_left_is_logged(caplog: pytest.LogCaptu
 
 async def test_nested_generators_end_with_their_run_on_a_busy_machine() -> None:
     """Their ends take longer than the grace, because other programs have the processor."""
-    unstopped, ended = UnstoppedWork(), list[int]()
+    unstopped = UnstoppedWork()
+    ended = list[int]()
 
     async def count(depth: int) -> AsyncIterator[int]:
         try:
@@ -190,7 +198,8 @@ async def test_nested_generators_end_with_their_run_on_a_busy_machine() -> None:
 
 
 async def test_code_that_leaves_generators_for_ever_is_cancelled() -> None:
-    unstopped, ended = UnstoppedWork(), list[int]()
+    unstopped = UnstoppedWork()
+    ended = list[int]()
 
     async def count() -> AsyncIterator[int]:
         try:
@@ -215,7 +224,8 @@ async def test_code_that_leaves_generators_for_ever_is_cancelled() -> None:
 
 
 async def test_generator_that_does_not_end_is_named() -> None:
-    unstopped, release = UnstoppedWork(), asyncio.Event()
+    unstopped = UnstoppedWork()
+    release = asyncio.Event()
 
     async def count() -> AsyncIterator[int]:
         try:
@@ -267,7 +277,8 @@ async def test_process_is_ended_next_to_more_than_a_thousand_open_files() -> Non
 
 async def test_process_of_a_cancelled_run_gets_one_signal(tmp_path: Path) -> None:
     """The second one lets some programs end without their cleanup."""
-    unstopped, signals = UnstoppedWork(), tmp_path / "signals"
+    unstopped = UnstoppedWork()
+    signals = tmp_path / "signals"
     line = (
         f"trap 'echo term >> {signals}' TERM; echo ready >> {signals}; while :; do sleep 0.05; done"
     )
@@ -298,7 +309,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 async def test_call_that_waits_in_a_thread_of_anyio_is_named() -> None:
     """The thread was started outside of the run, and the call waits as idle threads do."""
     await anyio.to_thread.run_sync(threading.current_thread)
-    unstopped, values = UnstoppedWork(), queue.Queue[int]()
+    unstopped = UnstoppedWork()
+    values = queue.Queue[int]()
     with CodeScope(unstopped).enter():
         call = anyio.to_thread.run_sync(values.get, abandon_on_cancel=True)
         task = asyncio.create_task(call)
@@ -311,7 +323,9 @@ async def test_call_that_waits_in_a_thread_of_anyio_is_named() -> None:
 
 
 async def test_call_that_no_thread_of_anyio_has_begun_is_cancelled() -> None:
-    unstopped, limiter, begun = UnstoppedWork(), anyio.CapacityLimiter(1), list[int]()
+    unstopped = UnstoppedWork()
+    limiter = anyio.CapacityLimiter(1)
+    begun = list[int]()
     await limiter.acquire()
     with CodeScope(unstopped).enter():
         call = anyio.to_thread.run_sync(begun.append, 1, limiter=limiter)
@@ -339,7 +353,8 @@ async def test_thread_of_anyio_between_two_calls_is_not_named() -> None:
 
 
 async def test_thread_of_a_pool_between_two_calls_is_not_named(pool: ThreadPoolExecutor) -> None:
-    unstopped, idle = UnstoppedWork(), pool._idle_semaphore._cond
+    unstopped = UnstoppedWork()
+    idle = pool._idle_semaphore._cond
     with CodeScope(unstopped).enter():
         await asyncio.get_running_loop().run_in_executor(pool, idle.acquire)
     await unstopped.end_started(cancel=False)
@@ -350,7 +365,9 @@ async def test_thread_of_a_pool_between_two_calls_is_not_named(pool: ThreadPoolE
 async def test_call_of_another_run_in_a_thread_of_a_pool_is_not_named(
     pool: ThreadPoolExecutor,
 ) -> None:
-    first, second, release = UnstoppedWork(), UnstoppedWork(), threading.Event()
+    first = UnstoppedWork()
+    second = UnstoppedWork()
+    release = threading.Event()
     with CodeScope(first).enter():
         await asyncio.wrap_future(pool.submit(int))
     with CodeScope(second).enter():
@@ -363,7 +380,9 @@ async def test_call_of_another_run_in_a_thread_of_a_pool_is_not_named(
 
 
 async def test_what_a_call_of_a_pool_starts_is_named(pool: ThreadPoolExecutor) -> None:
-    unstopped, release, inner = UnstoppedWork(), threading.Event(), list[Future[bool]]()
+    unstopped = UnstoppedWork()
+    release = threading.Event()
+    inner = list[Future[bool]]()
 
     def start() -> None:
         inner.append(pool.submit(release.wait))

@@ -85,7 +85,8 @@ class Server:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
-        connection, own = self._connections, writer.get_extra_info("socket")
+        connection = self._connections
+        own = writer.get_extra_info("socket")
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0] or 0)
             await reader.readexactly(length)
@@ -138,17 +139,21 @@ class Writer:
         stray = b""
         fault = draw()
         if fault < 0.12 and method != "HEAD":
-            data, ending = data[: self._chance.randrange(len(data))], "close"
+            data = data[: self._chance.randrange(len(data))]
+            ending = "close"
         elif fault < 0.2:
-            data, ending = data[: self._chance.randrange(len(data))], "reset"
+            data = data[: self._chance.randrange(len(data))]
+            ending = "reset"
         elif fault < 0.24 and method != "HEAD":
             # Without the last byte: a body that ends with the connection is waited for as well.
-            data, ending = data[: self._chance.randrange(len(data))], "hang"
+            data = data[: self._chance.randrange(len(data))]
+            ending = "hang"
             action = "timeout"
         elif fault < 0.34 and ending == "keep":
             stray = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother"
             # What the library does with it is in KNOWN.
-            action, ending = "unread", "close"
+            action = "unread"
+            ending = "close"
         pieces = self._cut(data)
         if stray:
             # Its start arrives with the end of the response. What arrives after the next request
@@ -158,7 +163,8 @@ class Writer:
         return Script(method, pieces, ending, action, self._chance.randrange(40))
 
     def _write_response(self, mark: bytes, method: str, *, is_plain: bool) -> tuple[bytes, str]:
-        draw, choice = self._chance.random, self._chance.choice
+        draw = self._chance.random
+        choice = self._chance.choice
         head = b""
         for _ in range(choice([0, 0, 0, 1, 3])):
             head += choice(
@@ -188,10 +194,12 @@ class Writer:
         return head + (b"" if method == "HEAD" else self._write_chunks(body)), ending
 
     def _write_chunks(self, body: bytes) -> bytes:
-        data, extension = b"", self._chance.choice([b"", b"", b";a=b", b';a="b c"'])
+        data = b""
+        extension = self._chance.choice([b"", b"", b";a=b", b';a="b c"'])
         while body:
             size = self._chance.choice([1, 20, 3_000, len(body)])
-            data, body = data + chunk(body[:size], extension), body[size:]
+            data = data + chunk(body[:size], extension)
+            body = body[size:]
         trailer = self._chance.choice([b"", b"", b"x-sum: 1\r\n", b"a: b\r\nc:\r\n"])
         return data + b"0\r\n" + trailer + b"\r\n"
 
@@ -209,7 +217,8 @@ async def act(client: httpx2.AsyncClient, url: str, script: Script, outcome: Out
     seconds = httpx2.Timeout(60, read=READ_TIMEOUT if script.action == "timeout" else 60)
     content = b"x" * 10 if script.method == "POST" else None
     async with client.stream(script.method, url, content=content, timeout=seconds) as response:
-        outcome.status, outcome.fields = response.status_code, tuple(response.headers.raw)
+        outcome.status = response.status_code
+        outcome.fields = tuple(response.headers.raw)
         if script.action == "unread":
             await asyncio.sleep(TURN * (script.turns % 8))
             return
@@ -248,7 +257,8 @@ async def run_case(
         for number, script in enumerate(server.cases[case]):
             outcome = await observe(client, f"{url}/{name}/{case}/{number}", script)
             used = server.connection_of.get((name, case, number), -1)
-            outcome.reused, before = used == before, used
+            outcome.reused = used == before
+            before = used
             outcomes.append(outcome)
     return outcomes
 
@@ -291,7 +301,9 @@ def find_problems(server: Server, case: int, outcomes: list[list[Outcome]]) -> b
                     each.body = b""
             if script.action == "timeout":
                 for each in both:  # On a busy machine the time passes before all pieces are sent.
-                    each.status, each.fields, each.body = None, (), b""
+                    each.status = None
+                    each.fields = ()
+                    each.body = b""
             if both[0] != both[1]:
                 return True
         # The connection of an exchange that was not read to its end may be kept or closed.

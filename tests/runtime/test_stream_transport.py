@@ -331,7 +331,8 @@ async def test_body_of_a_response_to_head_is_not_left(part: bytes) -> None:
 async def test_data_before_a_request_is_not_its_response() -> None:
     """The event loop has not read the data that the kernel has when the request is sent."""
     listening = socket.create_server(("127.0.0.1", 0))
-    released, pushed = threading.Event(), threading.Event()
+    released = threading.Event()
+    pushed = threading.Event()
 
     def serve() -> None:
         first, _ = listening.accept()

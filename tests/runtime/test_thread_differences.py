@@ -45,7 +45,9 @@ async def collect(calls: list[Future[Any]]) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 async def test_functions_have_the_same_outcomes(seed: int) -> None:
-    random, unstopped, before = Random(seed), UnstoppedWork(), abandoned_threads.count
+    random = Random(seed)
+    unstopped = UnstoppedWork()
+    before = abandoned_threads.count
     given = [
         (random.randrange(9), number) for number in range(random.randrange(1, 3 * MAXIMUM_THREADS))
     ]

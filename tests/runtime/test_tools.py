@@ -138,7 +138,8 @@ def test_missing_module_has_a_hint() -> None:
 def test_configuration_folder_is_first_on_the_path_during_import_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere, beside = tmp_path / "lib", tmp_path / "conf"
+    elsewhere = tmp_path / "lib"
+    beside = tmp_path / "conf"
     for folder, word in ((elsewhere, "far"), (beside, "near")):
         folder.mkdir()
         text = f"def where() -> str:\n    return {word!r}\n"

@@ -44,7 +44,8 @@ async def test_no_unstopped_work() -> None:
 
 @pytest.mark.parametrize("failing", [False, True])
 async def test_abandoned_thread_is_pending_until_its_late_result(failing: bool) -> None:
-    unstopped, release = UnstoppedWork(), threading.Event()
+    unstopped = UnstoppedWork()
+    release = threading.Event()
 
     def work() -> str:
         release.wait(60)
@@ -72,7 +73,8 @@ async def test_abandoned_thread_is_pending_until_its_late_result(failing: bool) 
 
 @pytest.mark.parametrize("returns", [False, True])
 async def test_task_that_ends_as_cancelled_has_no_late_result(returns: bool) -> None:
-    unstopped, release = UnstoppedWork(), asyncio.Event()
+    unstopped = UnstoppedWork()
+    release = asyncio.Event()
 
     async def stubborn() -> str:
         try:
@@ -97,7 +99,8 @@ async def test_task_that_ends_as_cancelled_has_no_late_result(returns: bool) -> 
 
 async def test_listener_is_called_once_with_earlier_late_results() -> None:
     unstopped = UnstoppedWork()
-    first, second = threading.Event(), threading.Event()
+    first = threading.Event()
+    second = threading.Event()
     await abandon_thread(unstopped, first, "first")
     await abandon_thread(unstopped, second, "second")
     assert unstopped.names == ["first", "second"]
@@ -112,8 +115,10 @@ async def test_listener_is_called_once_with_earlier_late_results() -> None:
 
 
 async def test_names_are_those_of_the_rest_when_a_part_ends() -> None:
-    unstopped, member = UnstoppedWork(), UnstoppedWork()
-    first, second = threading.Event(), threading.Event()
+    unstopped = UnstoppedWork()
+    member = UnstoppedWork()
+    first = threading.Event()
+    second = threading.Event()
     await abandon_thread(unstopped, first, "tool")
     await abandon_thread(member, second, "runner")
     await abandon_thread(member, second, "runner")
@@ -145,7 +150,8 @@ async def test_number_of_abandoned_threads_is_limited(
     monkeypatch.setattr(event_loop, "MAXIMUM_ABANDONED", event_loop.abandoned_threads.count + 2)
     # Another test of this process may have logged the same within the last minute.
     monkeypatch.setattr(event_loop.abandoned_threads, "_logged_at", -60.0)
-    unstopped, release = UnstoppedWork(), threading.Event()
+    unstopped = UnstoppedWork()
+    release = threading.Event()
     called: list[str] = []
     for name in ("first", "second"):
         await abandon_thread(unstopped, release, name)
@@ -165,7 +171,8 @@ async def test_number_of_abandoned_threads_is_limited(
 
 
 async def test_thread_that_outlives_its_loop_is_counted() -> None:
-    before, release = event_loop.abandoned_threads.count, threading.Event()
+    before = event_loop.abandoned_threads.count
+    release = threading.Event()
     await asyncio.to_thread(asyncio.run, abandon_thread(UnstoppedWork(), release))
 
     assert event_loop.abandoned_threads.count == before + 1
@@ -174,7 +181,8 @@ async def test_thread_that_outlives_its_loop_is_counted() -> None:
 
 
 async def test_wait_ends_with_the_work() -> None:
-    quick, stuck = asyncio.create_task(asyncio.sleep(0)), asyncio.create_task(asyncio.sleep(30))
+    quick = asyncio.create_task(asyncio.sleep(0))
+    stuck = asyncio.create_task(asyncio.sleep(30))
 
     assert await wait_until_done({quick}, 30.0)
     assert not await wait_until_done({quick, stuck}, 0.02)

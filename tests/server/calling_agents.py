@@ -186,7 +186,8 @@ def schema_output() -> Any:
 
 def two_models() -> Any:
     """A graph whose node calls a second model before the answer of the first one has ended."""
-    first, second = langchain.ChatModel(model="fast"), langchain.ChatModel(model="plan")
+    first = langchain.ChatModel(model="fast")
+    second = langchain.ChatModel(model="plan")
 
     async def answer(state: MessagesState) -> dict[str, Any]:
         whole = ""

@@ -23,7 +23,8 @@ from pydantic_ai.providers.bedrock import BedrockProvider
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-URL, VENDOR_URL = os.environ["MODEL_URL"], os.environ["VENDOR_URL"]
+URL = os.environ["MODEL_URL"]
+VENDOR_URL = os.environ["VENDOR_URL"]
 NOBODY = "http://127.0.0.1:9/"
 
 

@@ -38,7 +38,9 @@ class Site:
     """A server with its client, its folder and the endpoint of its models."""
 
     def __init__(self, client: httpx2.Client, folder: Path, endpoint: ModelEndpoint) -> None:
-        self.client, self.folder, self.endpoint = client, folder, endpoint
+        self.client = client
+        self.folder = folder
+        self.endpoint = endpoint
 
     def put(self, name: str, data: bytes) -> str:
         return upload(self.client, name, data)

@@ -142,7 +142,8 @@ async def send_requests(
 async def fuzz(deployment: Deployment, port: int, seconds: float, seed: int) -> Findings:
     tokens = ["", "x.y.z", deployment.token("me"), deployment.token("me", "sessions:read")]
     tokens += [deployment.token(name, ADMIN, seconds=86_400) for name in ("me", "you")] * 2
-    findings, until = Findings(), time.monotonic() + seconds
+    findings = Findings()
+    until = time.monotonic() + seconds
     await asyncio.gather(
         *(send_requests(port, seed + one, tokens, until, findings) for one in range(BATCH))
     )

@@ -21,7 +21,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 import agentctl
 from agentctl import agno, langchain, openai_agents, pydantic_ai
 
-URL, MODEL = os.environ["MODEL_URL"], "echo"
+URL = os.environ["MODEL_URL"]
+MODEL = "echo"
 
 
 def build_langgraph() -> Any:

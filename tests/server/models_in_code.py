@@ -103,7 +103,8 @@ def build_counting_graph() -> Any:
         return int(task.get_name().removeprefix("Task-"))
 
     async def answer(state: MessagesState) -> dict[str, Any]:
-        first, pieces = await count_tasks(), 0
+        first = await count_tasks()
+        pieces = 0
         async for _ in model.astream(state["messages"]):
             pieces += 1
         tasks = await count_tasks() - first

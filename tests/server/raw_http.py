@@ -95,7 +95,8 @@ class RawConnection:
     def _exactly(self, size: int) -> bytes:
         while len(self._unread) < size:
             self._more()
-        found, self._unread = self._unread[:size], self._unread[size:]
+        found = self._unread[:size]
+        self._unread = self._unread[size:]
         return found
 
     def _more(self) -> None:

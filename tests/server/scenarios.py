@@ -48,7 +48,8 @@ RUN = {"message": "hello", "stream": False}
 
 
 def _sign_in() -> Iterator[Scenario]:
-    key, place = {"Agentctl-Console-Key": "k" * 43}, "/console/sign-in"
+    key = {"Agentctl-Console-Key": "k" * 43}
+    place = "/console/sign-in"
     for operation, method, own in (
         ("keep_console_token", "POST", 204),
         ("restore_console_token", "GET", 404),
@@ -104,7 +105,8 @@ def _system() -> Iterator[Scenario]:
 
 
 def _explanations() -> Iterator[Scenario]:
-    operation, path = "explain_auth", "POST /auth/explain"
+    operation = "explain_auth"
+    path = "POST /auth/explain"
     asked = {"method": "GET", "path": "/agents/echo"}
     own = ('"allowed":true', '"operation":"get_agent"', '"principal":"boss"')
     yield Scenario(operation, path, "admin", 200, own, ("eyJ",), json=asked)
@@ -134,7 +136,8 @@ FAMILIES = (
 
 def _families() -> Iterator[Scenario]:
     for kind, path, name, session_id, text in FAMILIES:
-        one, run = f"{path}/{name}", f"{path}/{name}/runs/{{{kind}_run}}"
+        one = f"{path}/{name}"
+        run = f"{path}/{name}/runs/{{{kind}_run}}"
         yield from _reads(kind, path, one, text)
         yield from _starts(kind, path, one, session_id, text)
         yield from _runs(kind, path, one, run, session_id)
@@ -162,7 +165,8 @@ def _reads(kind: str, path: str, one: str, text: str) -> Iterator[Scenario]:
 
 
 def _starts(kind: str, path: str, one: str, session_id: str, text: str) -> Iterator[Scenario]:
-    operation, runs = f"create_{kind}_run", f"POST {one}/runs"
+    operation = f"create_{kind}_run"
+    runs = f"POST {one}/runs"
     inside = {**RUN, "session_id": session_id}
     yield Scenario(operation, runs, "me", 200, (text, "COMPLETED"), json=inside)
     event = {"agent": "RunStarted", "team": "TeamRunStarted", "workflow": "WorkflowStarted"}[kind]
@@ -180,7 +184,8 @@ def _starts(kind: str, path: str, one: str, session_id: str, text: str) -> Itera
 
 
 def _runs(kind: str, path: str, one: str, run: str, session_id: str) -> Iterator[Scenario]:
-    listed, got = f"list_{kind}_runs", f"get_{kind}_run"
+    listed = f"list_{kind}_runs"
+    got = f"get_{kind}_run"
     yield Scenario(listed, f"GET {one}/runs?limit=100", "me", 200, (f"{{{kind}_run}}", '"meta"'))
     yield Scenario(listed, f"GET {one}/runs", "other", 200, lacks=(f"{{{kind}_run}}",))
     yield Scenario(listed, f"GET {path}/nothing/runs", "me", 404, NOT_FOUND)
@@ -198,7 +203,8 @@ def _runs(kind: str, path: str, one: str, run: str, session_id: str) -> Iterator
 
 
 def _cancels(kind: str, path: str, one: str, run: str, session_id: str) -> Iterator[Scenario]:
-    operation, cancel = f"cancel_{kind}_run", f"POST {run}/cancel"
+    operation = f"cancel_{kind}_run"
+    cancel = f"POST {run}/cancel"
     final = ('"cancel":"already_final"', '"status":"COMPLETED"')
     yield Scenario(operation, f"{cancel}?session_id={session_id}", "me", 200, final)
     yield Scenario(operation, cancel, "admin", 200, final)
@@ -212,10 +218,12 @@ def _cancels(kind: str, path: str, one: str, run: str, session_id: str) -> Itera
 
 
 def _resumes(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenario]:
-    operation, resume = f"resume_{kind}_run_stream", f"POST {run}/resume"
+    operation = f"resume_{kind}_run_stream"
+    resume = f"POST {run}/resume"
     inside = f"{resume}?session_id={session_id}"
     prefix = {"agent": "Run", "team": "TeamRun", "workflow": "Workflow"}[kind]
-    content, end = f"event: {prefix}Content\n", f"event: {prefix}Completed\n"
+    content = f"event: {prefix}Content\n"
+    end = f"event: {prefix}Completed\n"
     yield Scenario(operation, inside, "me", 200, (content, end, "id: 0\n", "id: 1\n"))
     yield Scenario(operation, resume, "admin", 200, (content, end))
     yield Scenario(operation, f"{inside}&last_event_index=0", "me", 200, (end,), (content,))
@@ -255,7 +263,8 @@ def _resumes(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenari
 def _repeats(kind: str, path: str, one: str, run: str) -> Iterator[Scenario]:
     at_zero = {"at": 0, "message": "again"}
     for verb, body in (("retry", {}), ("fork", at_zero)):
-        operation, repeat = f"{verb}_{kind}_run", f"POST {run}/{verb}"
+        operation = f"{verb}_{kind}_run"
+        repeat = f"POST {run}/{verb}"
         whole = {**body, "stream": False}
         origin = (f'"origin_run_id":"{{{kind}_run}}"', f'"origin_kind":"{verb}"')
         yield Scenario(operation, repeat, "me", 200, ("COMPLETED", *origin), json=whole)
@@ -271,9 +280,11 @@ def _repeats(kind: str, path: str, one: str, run: str) -> Iterator[Scenario]:
 
 
 def _parts(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenario]:
-    operation, events = f"get_{kind}_run_events", f"GET {run}/events"
+    operation = f"get_{kind}_run_events"
+    events = f"GET {run}/events"
     prefix = {"agent": "Run", "team": "TeamRun", "workflow": "Workflow"}[kind]
-    content, end = f"event: {prefix}Content\n", f"event: {prefix}Completed\n"
+    content = f"event: {prefix}Content\n"
+    end = f"event: {prefix}Completed\n"
     yield Scenario(operation, events, "me", 200, (content, end, "id: 0\n", "id: 1\n"))
     inside = f"{events}?session_id={session_id}"
     yield Scenario(operation, f"{inside}&last_event_index=0", "me", 200, (end,), (content,))
@@ -282,7 +293,8 @@ def _parts(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenario]
     yield Scenario(operation, f"GET {one}/runs/no/events", "me", 404, NOT_FOUND)
     yield Scenario(operation, f"{events}?last_event_index=-2", "me", 422, ("last_event_index",))
     yield Scenario(operation, events, "powerless", 403, FORBIDDEN)
-    operation, tool = f"get_{kind}_run_tool_call", f"GET {run}/tools/none"
+    operation = f"get_{kind}_run_tool_call"
+    tool = f"GET {run}/tools/none"
     yield Scenario(operation, tool, "me", 404, ("NOT_FOUND", "Tool call not found"))
     yield Scenario(operation, f"{tool}?session_id=theirs", "me", 404, NOT_FOUND)
     yield Scenario(operation, tool, "other", 404, ("NOT_FOUND", "Run not found"))
@@ -319,7 +331,8 @@ def _lists() -> Iterator[Scenario]:
 
 
 def _creations() -> Iterator[Scenario]:
-    operation, path = "create_session", "POST /sessions"
+    operation = "create_session"
+    path = "POST /sessions"
     yield Scenario(operation, path, "me", 201, ('"session_name":""', '"chat_history":[]'), json={})
     yield Scenario(
         operation, f"{path}?type=team", "me", 201, ('"team_id":"crew"',), json={"team_id": "crew"}
@@ -369,7 +382,8 @@ def _one_session() -> Iterator[Scenario]:
 
 def _changes() -> Iterator[Scenario]:
     to_change = "/sessions/to-rename"
-    operation, path = "update_session", f"PATCH {to_change}"
+    operation = "update_session"
+    path = f"PATCH {to_change}"
     yield Scenario(operation, path, "me", 200, ('"metadata":{"a":1}',), json={"metadata": {"a": 1}})
     yield Scenario(operation, path, "me", 200, ('"metadata":null',), json={"metadata": None})
     yield Scenario(operation, path, "writer", 200, json={"session_state": {}})
@@ -378,7 +392,8 @@ def _changes() -> Iterator[Scenario]:
     yield Scenario(operation, "PATCH /sessions/nothing", "me", 404, NOT_FOUND, json={"owner": 1})
     yield Scenario(operation, "PATCH /sessions/theirs", "me", 404, NOT_FOUND, json={"metadata": {}})
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN, json={"owner": 1})
-    operation, path = "rename_session", f"POST {to_change}/rename"
+    operation = "rename_session"
+    path = f"POST {to_change}/rename"
     renamed = {"session_name": "New name"}
     yield Scenario(operation, path, "me", 200, ('"session_name":"New name"',), json=renamed)
     yield Scenario(operation, path, "me", 422, ("session_name",), json={})
@@ -388,7 +403,8 @@ def _changes() -> Iterator[Scenario]:
 
 
 def _summaries() -> Iterator[Scenario]:
-    operation, path = "summarize_session", "POST /sessions"
+    operation = "summarize_session"
+    path = "POST /sessions"
     refused = ("BAD_REQUEST", "makes summaries")
     yield Scenario(operation, f"{path}/summed/summarize", "me", 200, ('"covered_runs":',))
     yield Scenario(operation, f"{path}/mine/summarize", "me", 400, refused)
@@ -399,8 +415,10 @@ def _summaries() -> Iterator[Scenario]:
 
 
 def _holds() -> Iterator[Scenario]:
-    operation, path = "hold_session", "POST /sessions/summed/hold"
-    held, wrong = {"reason": "claim 17"}, {"reason": ""}
+    operation = "hold_session"
+    path = "POST /sessions/summed/hold"
+    held = {"reason": "claim 17"}
+    wrong = {"reason": ""}
     yield Scenario(operation, path, "admin", 422, ("reason",), json=wrong)
     yield Scenario(operation, path, "admin", 200, ('"reason":"claim 17"',), json=held)
     yield Scenario(operation, path, "admin", 409, ("CONFLICT", "held already"), json=held)
@@ -408,7 +426,8 @@ def _holds() -> Iterator[Scenario]:
     yield Scenario(operation, path, "me", 403, FORBIDDEN, json=held)
     held_ids = ("HELD", '"session_ids":["summed"]')
     yield Scenario("delete_session", "DELETE /sessions/summed", "me", 409, held_ids)
-    operation, path = "release_session", "DELETE /sessions/summed/hold"
+    operation = "release_session"
+    path = "DELETE /sessions/summed/hold"
     yield Scenario(operation, path, "me", 403, FORBIDDEN)
     yield Scenario(operation, path, "admin", 204)
     yield Scenario(operation, path, "admin", 409, ("CONFLICT", "not held"))
@@ -416,12 +435,14 @@ def _holds() -> Iterator[Scenario]:
 
 
 def _retention() -> Iterator[Scenario]:
-    operation, path = "get_idle_sessions", "GET /retention/sessions"
+    operation = "get_idle_sessions"
+    path = "GET /retention/sessions"
     yield Scenario(operation, f"{path}?idle_days=1", "admin", 200, ('"data":[]',))
     yield Scenario(operation, f"{path}?idle_days=0", "admin", 422, ("idle_days",))
     yield Scenario(operation, path, "admin", 200, ('"data":[]',))
     yield Scenario(operation, f"{path}?idle_days=1", "me", 403, FORBIDDEN)
-    operation, path = "prune_sessions", "POST /retention/sessions/prune"
+    operation = "prune_sessions"
+    path = "POST /retention/sessions/prune"
     ids = {"idle_days": 1, "session_ids": ["mine", "nothing"]}
     kept = ('"removed":[]', '"used":["mine"]', '"missing":["nothing"]')
     yield Scenario(operation, path, "admin", 200, kept, json=ids)
@@ -432,16 +453,19 @@ def _retention() -> Iterator[Scenario]:
 
 
 def _personal_data() -> Iterator[Scenario]:
-    operation, path = "get_user_data", "GET /user-data"
+    operation = "get_user_data"
+    path = "GET /user-data"
     yield Scenario(operation, f"{path}?user_id=none", "admin", 200, ('"open_runs":0',))
     yield Scenario(operation, path, "admin", 422, ("user_id",))
     yield Scenario(operation, f"{path}?user_id=none", "me", 403, FORBIDDEN)
-    operation, path = "get_user_rows", "GET /user-data/rows?user_id=none"
+    operation = "get_user_rows"
+    path = "GET /user-data/rows?user_id=none"
     yield Scenario(operation, f"{path}&part=usage", "admin", 200, ('"data":[]',))
     yield Scenario(operation, f"{path}&part=other", "admin", 422, ("part",))
     yield Scenario(operation, f"{path}&part=usage&db_id=none", "admin", 404, NOT_FOUND)
     yield Scenario(operation, f"{path}&part=usage", "me", 403, FORBIDDEN)
-    operation, path = "erase_user_data", "POST /user-data/erase"
+    operation = "erase_user_data"
+    path = "POST /user-data/erase"
     nobody = {"user_id": "none"}
     yield Scenario(operation, path, "admin", 200, ('"erased":[]',), json=nobody)
     yield Scenario(operation, path, "admin", 422, ("vacuum",), json={**nobody, "vacuum": "soon"})
@@ -456,7 +480,8 @@ def _deletions() -> Iterator[Scenario]:
     yield Scenario(operation, "DELETE /sessions/theirs", "me", 404, NOT_FOUND)
     yield Scenario(operation, "DELETE /sessions/mine?cancel=perhaps", "me", 422, ("cancel",))
     yield Scenario(operation, "DELETE /sessions/mine", "writer", 403, FORBIDDEN)
-    operation, path = "delete_sessions", "DELETE /sessions"
+    operation = "delete_sessions"
+    path = "DELETE /sessions"
     yield Scenario(operation, path, "me", 204, json={"session_ids": ["bulk-1", "bulk-2"]})
     yield Scenario(operation, path, "me", 404, NOT_FOUND, json={"session_ids": ["mine", "theirs"]})
     for ids in ([], ["a"] * 101, [1], "mine", None):
@@ -465,7 +490,8 @@ def _deletions() -> Iterator[Scenario]:
 
 
 def _runs_of_sessions() -> Iterator[Scenario]:
-    operation, path = "get_session_runs", "GET /sessions/mine/runs"
+    operation = "get_session_runs"
+    path = "GET /sessions/mine/runs"
     yield Scenario(operation, path, "me", 200, ("{agent_run}",))
     yield Scenario(operation, f"{path}?limit=1", "me", 200, ("{agent_run}",))
     itself = ('"run_id":"{agent_run}"',)  # its retry, which follows, names it as the origin
@@ -477,19 +503,22 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     yield Scenario(operation, f"{path}?view=items", "me", 200, ('"items":[{',), ('"messages"',))
     yield Scenario(operation, f"{path}?view=phase", "me", 200, ('"words":"completed"',))
     yield Scenario(operation, f"{path}?view=none", "me", 422, ("view",))
-    operation, path = "export_session", "GET /sessions/mine/export"
+    operation = "export_session"
+    path = "GET /sessions/mine/export"
     yield Scenario(operation, path, "me", 200, ('{"session":{', "{agent_run}"))
     yield Scenario(operation, f"{path}?format=markdown", "me", 200, ("\n## 1. me, ",))
     yield Scenario(operation, f"{path}?format=xml", "me", 422, ("format",))
     yield Scenario(operation, "GET /sessions/theirs/export", "me", 404, NOT_FOUND)
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
-    operation, path = "get_session_run", "GET /sessions/mine/runs/{agent_run}"
+    operation = "get_session_run"
+    path = "GET /sessions/mine/runs/{agent_run}"
     yield Scenario(operation, path, "me", 200, ("{agent_run}",))
     yield Scenario(operation, f"{path}?type=workflow", "me", 404, NOT_FOUND)
     yield Scenario(operation, "GET /sessions/mine/runs/{their_run}", "me", 404, NOT_FOUND)
     yield Scenario(operation, "GET /sessions/theirs/runs/{their_run}", "me", 404, NOT_FOUND)
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
-    operation, path = "get_runs", "GET /runs"
+    operation = "get_runs"
+    path = "GET /runs"
     yield Scenario(operation, f"{path}?limit=100", "me", 200, ("{team_run}",), ("{their_run}",))
     yield Scenario(operation, f"{path}?limit=100", "admin", 200, ("{team_run}", "{their_run}"))
     filters = "status=COMPLETED&component_type=workflow&component_id=line&session_id=mine-workflow"
@@ -500,7 +529,8 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     yield Scenario(operation, live, "admin", 200, ('"meta"',), ("{agent_run}",))
     yield Scenario(operation, f"{live}&status=RUNNING", "me", 422, ("live and status",))
     yield Scenario(operation, f"{every}&live=false&status=COMPLETED", "me", 200, ("{agent_run}",))
-    since, until = f"{every}&created_after=", f"{every}&created_before="
+    since = f"{every}&created_after="
+    until = f"{every}&created_before="
     for past in ("2001-01-01T00:00:00Z", "2001-01-01t00:00:00.5%2B02:00"):
         yield Scenario(operation, since + past, "me", 200, ("{agent_run}",))
         yield Scenario(operation, until + past, "me", 200, ('"data":[]',))
@@ -522,7 +552,8 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     yield Scenario(operation, f"{ended}2001-01-01T00:00:00Z&model=no", "me", 200, ('"data":[]',))
     yield Scenario(operation, f"{path}?db_id=nothing", "me", 404, NOT_FOUND)
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
-    operation, path = "get_run", "GET /runs/{agent_run}"
+    operation = "get_run"
+    path = "GET /runs/{agent_run}"
     yield Scenario(operation, path, "me", 200, ("{agent_run}",))
     yield Scenario(operation, "GET /runs/{their_run}", "me", 404, NOT_FOUND)
     yield Scenario(operation, f"{path}?db_id=second", "me", 404, NOT_FOUND)
@@ -535,7 +566,8 @@ def _granting(*scopes: str, **more: Any) -> dict[str, Any]:
 
 
 def _accounts() -> Iterator[Scenario]:
-    operation, path = "create_service_account", "POST /service-accounts"
+    operation = "create_service_account"
+    path = "POST /service-accounts"
     told = ('"token":"agentctl_pat_', '"name":"new"', '"created_by":"max"', '"state":"active"')
     body = _granting("agents:echo:read")
     yield Scenario(operation, path, "manager", 201, told, json=body)
@@ -559,7 +591,8 @@ def _accounts() -> Iterator[Scenario]:
     for text, wrong in _wrong_accounts(body):
         yield Scenario(operation, path, "manager", 422, (text, *REFUSED), ("_pat_",), json=wrong)
     yield Scenario(operation, path, "manager", 415, ("application/json",), form={"name": "x"})
-    operation, path = "list_service_accounts", "GET /service-accounts"
+    operation = "list_service_accounts"
+    path = "GET /service-accounts"
     seeded = ("{kept_account}", '"token_hint"', '"meta"')
     yield Scenario(operation, f"{path}?limit=100", "manager", 200, seeded, ("_pat_", "token_hash"))
     yield Scenario(operation, f"{path}?name=kept", "admin", 200, ("{kept_account}",), ('"doomed"',))
@@ -569,7 +602,8 @@ def _accounts() -> Iterator[Scenario]:
         name = query.partition("=")[0]
         yield Scenario(operation, f"{path}?{query}", "manager", 422, (name, *REFUSED))
     yield Scenario(operation, f"{path}?limit=x", "powerless", 403, FORBIDDEN)
-    operation, path = "revoke_service_account", "DELETE /service-accounts"
+    operation = "revoke_service_account"
+    path = "DELETE /service-accounts"
     yield Scenario(operation, f"{path}/{{doomed_account}}", "manager", 204)
     yield Scenario(operation, f"{path}/nothing", "manager", 404, NOT_FOUND)
     yield Scenario(operation, f"{path}/kept", "manager", 404, NOT_FOUND)
@@ -599,8 +633,11 @@ def _wrong_accounts(body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _memories() -> Iterator[Scenario]:
-    operation, path, who = "get_memories", "GET /memories", "rememberer"
-    mine, theirs = ('"Likes green tea"', '"user_id":"me"'), ("black", "{their_memory}")
+    operation = "get_memories"
+    path = "GET /memories"
+    who = "rememberer"
+    mine = ('"Likes green tea"', '"user_id":"me"')
+    theirs = ("black", "{their_memory}")
     for query in ("", "?user_id=me", "?topics=food", "?search_content=LIKES+tea", "?limit=100"):
         yield Scenario(operation, f"{path}{query}", who, 200, mine, theirs)
     none = ('{"data":[],"meta":{',)
@@ -614,18 +651,21 @@ def _memories() -> Iterator[Scenario]:
         name = query.partition("=")[0]
         yield Scenario(operation, f"{path}?{query}", who, 422, (name, *REFUSED))
     yield Scenario(operation, path, "me", 403, ("memories:read", *FORBIDDEN))
-    operation, path = "get_memory", "GET /memories"
+    operation = "get_memory"
+    path = "GET /memories"
     yield Scenario(operation, f"{path}/{{my_memory}}", who, 200, ('"topics":["food"]', *mine))
     yield Scenario(operation, f"{path}/{{their_memory}}", who, 404, NOT_FOUND)
     yield Scenario(operation, f"{path}/nothing", who, 404, NOT_FOUND)
     yield Scenario(operation, f"{path}/{{their_memory}}", "admin", 200, ('"user_id":"other"',))
     yield Scenario(operation, f"{path}/{{my_memory}}", "me", 403, ("memories:read", *FORBIDDEN))
-    operation, path = "get_memory_topics", "GET /memory_topics"
+    operation = "get_memory_topics"
+    path = "GET /memory_topics"
     yield Scenario(operation, path, who, 200, ('"food"',), ("secret",))
     yield Scenario(operation, f"{path}?user_id=other", who, 200, ("[]",))
     yield Scenario(operation, f"{path}?user_id=other", "admin", 200, ('["secret"]',))
     yield Scenario(operation, path, "me", 403, FORBIDDEN)
-    operation, path = "create_memory", "POST /memories"
+    operation = "create_memory"
+    path = "POST /memories"
     body = {"memory": "Plays chess", "topics": ["games", "games"]}
     made = ('"topics":["games"]', '"user_id":"me"', '"run_id":null')
     yield Scenario(operation, path, who, 201, made, json=body)
@@ -639,7 +679,8 @@ def _memories() -> Iterator[Scenario]:
     yield Scenario(operation, path, "me", 403, FORBIDDEN, json={})
     for text, wrong in _wrong_memories():
         yield Scenario(operation, path, who, 422, (text, *REFUSED), json=wrong)
-    operation, path = "update_memory", "PATCH /memories"
+    operation = "update_memory"
+    path = "PATCH /memories"
     changed = ('"memory":"Lives in Oslo"', '"topics":["home"]')
     body = {"memory": "Lives in Oslo", "topics": ["home"]}
     yield Scenario(operation, f"{path}/{{old_memory}}", who, 200, changed, json=body)
@@ -647,7 +688,8 @@ def _memories() -> Iterator[Scenario]:
     for json in (body, {"memory": 1}):
         yield Scenario(operation, f"{path}/{{their_memory}}", who, 404, NOT_FOUND, json=json)
     yield Scenario(operation, f"{path}/{{my_memory}}", "me", 403, FORBIDDEN, json=body)
-    operation, path = "delete_memories", "DELETE /memories"
+    operation = "delete_memories"
+    path = "DELETE /memories"
     both = {"memory_ids": ["{bulk_memory}", "{their_memory}"]}
     yield Scenario(operation, path, who, 404, NOT_FOUND, json=both)
     wrong_user = {"memory_ids": ["{bulk_memory}"], "user_id": "other"}
@@ -662,7 +704,8 @@ def _memories() -> Iterator[Scenario]:
     for wrong in ({}, {"memory_ids": []}, {"memory_ids": ["x"], "all": True}, {"all": False}):
         yield Scenario(operation, path, who, 422, ("memory_ids", *REFUSED), json=wrong)
     yield Scenario(operation, path, "me", 403, FORBIDDEN, json=both)
-    operation, path = "delete_memory", "DELETE /memories"
+    operation = "delete_memory"
+    path = "DELETE /memories"
     yield Scenario(operation, f"{path}/{{their_memory}}", who, 404, NOT_FOUND)
     yield Scenario(operation, f"{path}/{{my_memory}}", "me", 403, FORBIDDEN)
     their_own = '"memory":"Likes black tea"'
@@ -670,7 +713,8 @@ def _memories() -> Iterator[Scenario]:
 
 
 def _files() -> Iterator[Scenario]:
-    operation, path = "get_files", "GET /files"
+    operation = "get_files"
+    path = "GET /files"
     yield Scenario(operation, path, "me", 200, ("my_file.txt", "{my_file}"), ("{their_file}",))
     yield Scenario(operation, f"{path}?user_id=other", "me", 200, ('{"data":[],',))
     yield Scenario(operation, f"{path}?user_id=other", "admin", 200, ("{their_file}",))
@@ -696,7 +740,8 @@ def _files() -> Iterator[Scenario]:
     yield Scenario("get_file_content", content, "me", 206, ("file",), ("my_file",), headers=part)
     beyond = {"range": "bytes=99-"}
     yield Scenario("get_file_content", content, "me", 416, ("7 bytes",), headers=beyond)
-    operation, path = "upload_file", "POST /files"
+    operation = "upload_file"
+    path = "POST /files"
     made = ('"media_type":"application/json"', '"user_id":"me"', '"session_id":null')
     yield Scenario(operation, f"{path}?name=a.json", "me", 201, made, json={"a": 1})
     yield Scenario(operation, f"{path}?name=a.json", "powerless", 403, FORBIDDEN, json={"a": 1})
@@ -744,7 +789,8 @@ def _known_documents() -> Iterator[Scenario]:
 
 
 def _audit() -> Iterator[Scenario]:
-    operation, path = "get_audit", "GET /audit"
+    operation = "get_audit"
+    path = "GET /audit"
     mine = f"{path}?principal=me&limit=100"
     made = ('"operation":"create_agent_run"', '"resource":"agent:echo,session:only,run:{only_run}"')
     once = f"{path}?principal=once&operation=create_agent_run"
@@ -762,7 +808,8 @@ def _audit() -> Iterator[Scenario]:
         yield Scenario(operation, f"{path}?{query}", "auditor", 422, (name, *REFUSED))
     yield Scenario(operation, path, "me", 403, ("audit:read", *FORBIDDEN))
     yield Scenario(operation, f"{path}?limit=0", "powerless", 403, FORBIDDEN)
-    operation, path = "get_audit_heads", "GET /audit/heads"
+    operation = "get_audit_heads"
+    path = "GET /audit/heads"
     yield Scenario(operation, path, "auditor", 200, ('{"data":[],"meta":{"next_cursor":null}}',))
     for query in ("limit=0", "limit=101", "limit=x", "cursor=x", "cursor="):
         name = query.partition("=")[0]
@@ -773,7 +820,8 @@ def _audit() -> Iterator[Scenario]:
 
 def _approvals() -> Iterator[Scenario]:
     """Yield requests about approvals and pauses, of which the scenarios have none."""
-    path, who = "GET /approvals", "approver"
+    path = "GET /approvals"
+    who = "approver"
     yield Scenario("get_approvals", path, who, 200, ('"data":[]', '"total_count":0'))
     for query in ("status=maybe", "kind=x", "limit=0", "cursor=x", "created_after=now"):
         wrong = (query.partition("=")[0], *REFUSED)
@@ -783,10 +831,13 @@ def _approvals() -> Iterator[Scenario]:
     yield Scenario("get_approvals", path, "nobody", 401)
     components = {"agent": "agents/echo", "team": "teams/desk", "workflow": "workflows/line"}
     for kind, component in components.items():
-        one, get, decide = f"/{component}/approvals/none", "get", "decide"
+        one = f"/{component}/approvals/none"
+        get = "get"
+        decide = "decide"
         hint = f"approvals:{component.partition('/')[2]}:"
         for verb, request in ((get, f"GET {one}"), (decide, f"POST {one}/decide")):
-            operation, scope = f"{verb}_{kind}_approval", "read" if verb == get else "write"
+            operation = f"{verb}_{kind}_approval"
+            scope = "read" if verb == get else "write"
             for body in ({"decision": "reject"}, {"decision": 1}, {}):
                 json = body if verb == decide else None
                 yield Scenario(operation, request, who, 404, NOT_FOUND, json=json)
@@ -794,14 +845,13 @@ def _approvals() -> Iterator[Scenario]:
                     operation, request, "me", 403, (f"{hint}{scope}", *FORBIDDEN), json=json
                 )
             yield Scenario(operation, request, "bad", 401)
-        operation, receipt = f"get_{kind}_approval_receipt", f"GET {one}/receipt"
+        operation = f"get_{kind}_approval_receipt"
+        receipt = f"GET {one}/receipt"
         yield Scenario(operation, receipt, who, 404, NOT_FOUND)
         yield Scenario(operation, receipt, "me", 403, (f"{hint}read", *FORBIDDEN))
         yield Scenario(operation, receipt, "bad", 401)
-        operation, resume = (
-            f"continue_{kind}_run",
-            f"POST /{component}/runs/{{{kind}_run}}/continue",
-        )
+        operation = f"continue_{kind}_run"
+        resume = f"POST /{component}/runs/{{{kind}_run}}/continue"
         has_ended = ("CONFLICT", "The run has ended as COMPLETED already")
         yield Scenario(operation, resume, "me", 409, has_ended)
         yield Scenario(operation, resume, "me", 409, has_ended, json={"stream": False})
@@ -815,7 +865,8 @@ def _webhooks() -> Iterator[Scenario]:
     """Yield requests about webhooks, of which the scenarios have none."""
     yield Scenario("get_webhooks", "GET /webhooks", "admin", 200, ("[]",))
     yield Scenario("get_webhooks", "GET /webhooks", "me", 403, ("webhooks:read", *FORBIDDEN))
-    operation, path = "get_webhook_deliveries", "GET /webhooks/deliveries"
+    operation = "get_webhook_deliveries"
+    path = "GET /webhooks/deliveries"
     yield Scenario(operation, path, "admin", 200, ('"data":[]', '"total_count":0'))
     for query in ("state=maybe", "limit=0", "cursor=x", "created_after=now", "id_prefix=short"):
         wrong = (query.partition("=")[0], *REFUSED)
@@ -850,17 +901,20 @@ def _budgets_and_causes() -> Iterator[Scenario]:
     yield Scenario("get_budgets", "GET /budgets?user_id=%00", "admin", 422, ("user_id", *REFUSED))
     yield Scenario("get_budgets", "GET /budgets", "me", 403, ("usage:read", *FORBIDDEN))
     yield Scenario("get_budgets", "GET /budgets", "nobody", 401)
-    operation, path = "get_deployment", "GET /deployment"
+    operation = "get_deployment"
+    path = "GET /deployment"
     yield Scenario(operation, path, "admin", 200, ('"workers":[', "are free on its disk"))
     yield Scenario(operation, path, "me", 403, FORBIDDEN)
     yield Scenario(operation, path, "nobody", 401)
-    operation, path = "get_run_causes", "GET /runs/{agent_run}/causes"
+    operation = "get_run_causes"
+    path = "GET /runs/{agent_run}/causes"
     yield Scenario(operation, path, "admin", 200, ("{agent_run}", '"causes":[]'))
     yield Scenario(operation, "GET /runs/absent/causes", "admin", 404, NOT_FOUND)
     yield Scenario(operation, f"{path}?db_id=second", "admin", 404, NOT_FOUND)
     yield Scenario(operation, path, "me", 403, ("runs:debug", *FORBIDDEN))
     yield Scenario(operation, path, "nobody", 401)
-    operation, path = "get_failures", "GET /failures"
+    operation = "get_failures"
+    path = "GET /failures"
     yield Scenario(operation, path, "admin", 200, ('"data":[', '"total_count"'))
     yield Scenario(operation, f"{path}?limit=0", "admin", 422, ("limit", *REFUSED))
     yield Scenario(operation, f"{path}?db_id=nothing", "admin", 404, NOT_FOUND)

@@ -46,7 +46,8 @@ def test_runs_and_events_have_the_version_of_the_component(
     host: ThreadedServer, kind: ComponentKind
 ) -> None:
     component_id, read_event = COMPONENTS[kind]
-    path, headers = f"/{KINDS[kind].path}/{component_id}/runs", host.bearer("ada", ADMIN)
+    path = f"/{KINDS[kind].path}/{component_id}/runs"
+    headers = host.bearer("ada", ADMIN)
     given = {"trace": "t1", "agentctl": {"version": "of the caller"}}
     form = {"message": "hello", "session_id": f"s-{kind}", "metadata": json.dumps(given)}
 

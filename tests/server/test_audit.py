@@ -264,7 +264,8 @@ def test_every_worker_writes_its_counts(deployment: Deployment) -> None:
 
 
 async def _deny_repeatedly(deployment: Deployment) -> None:
-    weak, other = bearer(deployment), deployment.bearer("you")
+    weak = bearer(deployment)
+    other = deployment.bearer("you")
     async with served(deployment) as http:
         for number in range(60):
             path = f"/sessions/s{number % 2}"

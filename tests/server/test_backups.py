@@ -43,7 +43,8 @@ url = "sqlite:///main.db"
 
 
 def test_killed_server_leaves_no_half_backup(tmp_path: Path) -> None:
-    config, folder = tmp_path / "agentctl.toml", tmp_path / "backups"
+    config = tmp_path / "agentctl.toml"
+    folder = tmp_path / "backups"
     config.write_text(CONFIG)
     database = open_sqlite("main", tmp_path / "main.db", create=True)
     for number in range(40):
@@ -106,7 +107,8 @@ def test_killed_server_leaves_no_half_backup(tmp_path: Path) -> None:
 
 
 def test_folder_that_hangs_does_not_keep_the_server(tmp_path: Path) -> None:
-    config, folder = tmp_path / "agentctl.toml", tmp_path / "backups"
+    config = tmp_path / "agentctl.toml"
+    folder = tmp_path / "backups"
     config.write_text(CONFIG)
     open_sqlite("main", tmp_path / "main.db", create=True).close_blocking()
     folder.mkdir(0o700)

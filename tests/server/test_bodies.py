@@ -116,7 +116,8 @@ def part(name: str, value: bytes, more: str = "") -> bytes:
     return lines.encode() + value + b"\r\n"
 
 
-MESSAGE, PLAIN = part("message", b"hi"), part("stream", b"false")
+MESSAGE = part("message", b"hi")
+PLAIN = part("stream", b"false")
 
 
 @pytest.mark.parametrize(

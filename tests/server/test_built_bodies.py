@@ -12,7 +12,8 @@ from agentctl.interop.agentos.server.operation import (
 
 
 def test_body_of_a_known_document_is_built_once() -> None:
-    bodies, built = BuiltBodies(), list[bytes]()
+    bodies = BuiltBodies()
+    built = list[bytes]()
 
     def respond(raw: bytes) -> bytes:
         def build() -> dict[str, int]:

@@ -199,7 +199,8 @@ def test_attempts_of_a_call_have_the_names_of_their_models(client: httpx2.Client
 def test_synchronous_node_streams_and_ends_with_its_run(
     client: httpx2.Client, model_endpoint: ModelEndpoint
 ) -> None:
-    before, events = model_endpoint.open_calls(), []
+    before = model_endpoint.open_calls()
+    events = []
     body = {"message": "hello", "stream": True}
     with client.stream("POST", "/agents/synchronous_node/runs", json=body) as response:
         for line in response.iter_lines():

@@ -201,7 +201,8 @@ def test_agent_of_a_library_reads_results_that_are_left_out(
     model_endpoint.forget()
     run = run_agent(client, name, f"{name} work 4 3200", session_id=name)
     assert run["status"] == "COMPLETED", run["error"]
-    first, read = run["tools"][0], run["tools"][2]
+    first = run["tools"][0]
+    read = run["tools"][2]
     assert [tool["tool_name"] for tool in run["tools"]] == [
         "fetch", "fetch", "read_tool_result", "fetch",
     ]  # fmt: skip
@@ -222,7 +223,8 @@ def test_agent_of_a_library_reads_results_that_are_left_out(
         assert [m["content"] for m in shown["messages"] if m["role"] == "tool"] == results
 
     # The later runs of the session have the result, and no other session has it.
-    known, unknown = f"read {first['tool_call_id']}", "read call_of_no_run"
+    known = f"read {first['tool_call_id']}"
+    unknown = "read call_of_no_run"
     page = run_agent(client, name, known, session_id=name)["tools"][0]["result"]
     assert " of 3200]\n1111" in page
     for message, session in ((known, f"{name}-other"), (unknown, name)):

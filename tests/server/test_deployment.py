@@ -104,7 +104,8 @@ def check_doctor(placed: Deployment, server: ServerProcess) -> None:
         findings: list[dict[str, str]] = json.loads(done.stdout)
         return findings
 
-    boss, ann = placed.token("boss", ADMIN), placed.token("ann", "agents:read")
+    boss = placed.token("boss", ADMIN)
+    ann = placed.token("ann", "agents:read")
     words = [
         {
             re.sub(r"\w+ s old", "old", each["what"])

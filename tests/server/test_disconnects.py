@@ -159,7 +159,8 @@ async def test_disconnected_clients_leak_nothing(
         await leave(host, agent, "first", 1)
         await wait_until(lambda: not watched.engine.live_runs(), SECONDS)
         await wait_until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
-        tasks, calls = watched.tasks, sockets(model_endpoint.port, remote=True)
+        tasks = watched.tasks
+        calls = sockets(model_endpoint.port, remote=True)
         await leave(host, agent, "then", CLIENTS)
         await wait_until(lambda: not watched.engine.live_runs(), SECONDS)
         await wait_until(lambda: sockets(host.port, remote=False) == 0, SECONDS)

@@ -69,7 +69,8 @@ def test_runs_complete_under_a_provider_that_refuses_half(
         def run(number: int) -> tuple[str, dict[str, Any]]:
             message = f"message {number} with some words"
             body = {"message": message, "session_id": f"s{number}"}
-            text, run_id = "", ""
+            text = ""
+            run_id = ""
             with client.stream("POST", "/agents/flaky/runs", json=body) as stream:
                 for line in stream.iter_lines():
                     if line.startswith("data: "):

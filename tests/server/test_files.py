@@ -363,7 +363,8 @@ def test_sixteen_large_files_are_small_in_database_and_memory(host: Host) -> Non
             store(number, 1)
         with client.stream("GET", "/files") as response:
             response.read()
-        database, memory = host.database_bytes(), host.resident_bytes()
+        database = host.database_bytes()
+        memory = host.resident_bytes()
         for number in range(16):
             store(16 + number, 10)
         assert host.database_bytes() - database < 65_536
@@ -391,11 +392,13 @@ def test_many_uploads_at_once_are_refused_or_whole(host: Host) -> None:
                 detail = answer.json()
                 assert (answer.status_code, detail["error_code"]) == (429, "QUOTA_EXCEEDED")
         assert {*statuses} <= {201, 429, 503}, statuses
-        listed, cursor = list[Any](), None
+        listed = list[Any]()
+        cursor = None
         while listed == [] or cursor:
             query = {"limit": "100"} | ({"cursor": cursor} if cursor else {})
             page = client.get("/files", params=query).json()
-            listed, cursor = listed + page["data"], page["meta"]["next_cursor"]
+            listed = listed + page["data"]
+            cursor = page["meta"]["next_cursor"]
         assert {row["file_id"] for row in listed} == {row["file_id"] for row in stored}
         assert 0 < sum(row["size"] for row in listed) <= DAY_BYTES
         for row in listed[:5]:

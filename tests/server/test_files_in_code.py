@@ -66,7 +66,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 @pytest.mark.parametrize("agent", [*OWN, *KNOWN])
 def test_agent_of_a_library_looks_at_the_bytes(site: Site, agent: str) -> None:
     shade = 20 + [*OWN, *KNOWN].index(agent)
-    picture, model = build_png(shade), "history" if agent in KNOWN else "echo"
+    picture = build_png(shade)
+    model = "history" if agent in KNOWN else "echo"
     form = base64.b64encode(picture).decode()
     files = [site.put("dot.png", picture), site.put("paper.pdf", PDF), site.put("a.txt", b"hello")]
     record = site.run(agent, "look", *files)
@@ -89,7 +90,8 @@ def test_agent_of_a_library_looks_at_the_bytes(site: Site, agent: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", [*OWN, *KNOWN])
 def test_agent_of_a_library_gets_a_picture_without_text(site: Site, agent: str) -> None:
-    picture, model = build_png(60), "history" if agent in KNOWN else "echo"
+    picture = build_png(60)
+    model = "history" if agent in KNOWN else "echo"
     form = {"stream": False, "files": [site.put("dot.png", picture)]}
     record = site.client.post(f"/agents/{agent}/runs", json=form).json()
     (prompt,) = [each for each in site.sent(model) if each["role"] == "user"]

@@ -89,7 +89,8 @@ SOUND = {
 def test_chat_completion_gives_the_files_of_all_messages(
     client: openai.OpenAI, model_endpoint: ModelEndpoint
 ) -> None:
-    one, two = build_png(11), build_png(12)
+    one = build_png(11)
+    two = build_png(12)
     client.chat.completions.create(
         model="seeing",
         messages=[
@@ -230,7 +231,8 @@ def test_chat_of_the_ai_sdk_sends_a_picture(
 
 
 def test_pictures_need_no_text(served: ThreadedServer, model_endpoint: ModelEndpoint) -> None:
-    headers, data = served.bearer("ada", *SCOPES), build_png(19)
+    headers = served.bearer("ada", *SCOPES)
+    data = build_png(19)
     source = {"type": "data", "value": base64.b64encode(data).decode(), "mimeType": "image/png"}
     agui = {
         "threadId": "textless-agui", "runId": "r1", "state": {}, "tools": [], "context": [],

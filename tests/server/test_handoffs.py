@@ -67,7 +67,9 @@ def build_round_trip(name: str) -> list[dict[str, Any]]:
     names = ("FAQ Agent", "Triage Agent", "Seat Booking Agent")
     faq, triage, seats = (f"transfer_to_{each.lower().replace(' ', '_')}" for each in names)
     if name == "swarm":
-        faq, triage, seats = "to_questions", "to_triage", "to_seats"
+        faq = "to_questions"
+        triage = "to_triage"
+        seats = "to_seats"
     return [
         {"content": "One moment.", "tool_calls": [call(1, faq)]},
         {"tool_calls": [call(2, "look_up", question="bags")]},

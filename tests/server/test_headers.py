@@ -54,7 +54,8 @@ def test_every_response_has_a_new_request_id(server: ThreadedServer, kind: str) 
 
 def test_runs_have_the_id_of_the_request_that_started_them(server: ThreadedServer) -> None:
     answer = start(server, "/teams/desk", "traced")
-    run, request_id = answer.json(), answer.headers["x-request-id"]
+    run = answer.json()
+    request_id = answer.headers["x-request-id"]
     assert run["request_id"] == request_id
     listed = server.client.get(
         "/runs?session_id=traced&view=summary", headers=as_caller(server, "me")

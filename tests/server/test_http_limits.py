@@ -152,7 +152,8 @@ def test_application_learns_of_a_missing_body(host: ThreadedServer, slow: Slow) 
 
 @pytest.mark.slow
 def test_announced_bytes_give_a_body_more_time(host: ThreadedServer) -> None:
-    parts, part = 4, b"x" * (SLOWEST_BODY // 4)
+    parts = 4
+    part = b"x" * (SLOWEST_BODY // 4)
     with open_raw_connection(host.port) as connection:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
         connection.send(head % (parts * len(part)))
@@ -200,7 +201,8 @@ def test_slow_reader_gets_the_whole_response(host: ThreadedServer) -> None:
     """Also after the keep-alive time."""
     with open_raw_connection(host.port) as connection:
         connection.send(GET.replace(b"/health", b"/large"))
-        received, began = 0, time.monotonic()
+        received = 0
+        began = time.monotonic()
         while received < LARGE:
             found = len(connection.socket.recv(1 << 20))
             assert found, received
@@ -256,7 +258,8 @@ def test_huge_header_costs_no_memory(deployment: Deployment) -> None:
     )
     cases = [*((sent, 431) for sent in HUGE_HEADERS.values()), (extension, 400)]
     with serve_config(deployment.path) as served:
-        port, pid = served.port, served.process.pid
+        port = served.port
+        pid = served.process.pid
         for sent, status in 3 * cases:  # The peak of a server that has started completely.
             send_until_rejected(port, sent, 200_000, status)
         before = peak_memory(pid)

@@ -46,7 +46,9 @@ class Told:
         self.left = threading.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, body, left = scope["path"], b"", False
+        path = scope["path"]
+        body = b""
+        left = False
         while path not in ("/unread", "/stream"):
             message = await receive()
             body += message.get("body", b"")
@@ -265,10 +267,12 @@ def test_body_after_an_ignored_upgrade_is_read(
     hidden = get(b"/hidden")
     fields = HOST + UPGRADE % b"h2c"
     if chunked:
-        framing, body = b"Transfer-Encoding: chunked\r\n", b"%x\r\n%b\r\n0\r\nX: y\r\n\r\n"
+        framing = b"Transfer-Encoding: chunked\r\n"
+        body = b"%x\r\n%b\r\n0\r\nX: y\r\n\r\n"
         body %= (len(hidden), hidden)
     else:
-        framing, body = b"Content-Length: %d\r\n" % len(hidden), hidden
+        framing = b"Content-Length: %d\r\n" % len(hidden)
+        body = hidden
     head = b"POST /a HTTP/1.1\r\n" + fields + framing + b"\r\n"
     with open_raw_connection(host.port) as connection:
         connection.send(head + body[:cut])

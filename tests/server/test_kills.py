@@ -55,7 +55,8 @@ FINAL_SECONDS = 5.0 * BUSY
 TAKEOVER_SECONDS = 20.0 * BUSY
 """The same where it is another process that has to notice (docs/security-cases.md, R47)."""
 
-WORKERS, FOLLOWERS = 8, 6
+WORKERS = 8
+FOLLOWERS = 6
 """Callers that make one request after the other, and callers that follow runs without an end."""
 
 QUICK = (("/agents/echo", "a"), ("/teams/crew", "t"), ("/workflows/line", "w"))
@@ -136,7 +137,8 @@ class Load:
         shared = self._dice.random() < 0.5
         session_id = f"{self._label}-shared" if shared else own
         suffix = "" if kind == "a" else f"-{kind}"
-        stream, background = self._dice.random() < 0.5, self._dice.random() < 0.3
+        stream = self._dice.random() < 0.5
+        background = self._dice.random() < 0.3
         await self._request_document(path, session_id + suffix, stream, background).ask(client)
 
     async def _follow(self, client: httpx2.AsyncClient) -> None:
@@ -252,7 +254,8 @@ def check_stored_events(connection: apsw.Connection, asked: RequestedRun, status
 async def check_stream(client: httpx2.AsyncClient, asked: RequestedRun) -> None:
     """Check that a stream continues after the last received event, up to its end."""
     assert asked.run_id is not None
-    last, final_status = asked.received[-1].number, asked.final_status
+    last = asked.received[-1].number
+    final_status = asked.final_status
     url = f"{asked.url}/resume?session_id={asked.body['session_id']}"
     async with client.stream("POST", url, headers={"Last-Event-ID": str(last)}) as answer:
         assert answer.status_code == 200, await answer.aread()

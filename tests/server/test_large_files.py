@@ -112,11 +112,13 @@ def test_sixteen_large_pictures_of_a_run_are_small_in_database_and_memory(
         host = Host(place, server)
         with host.as_user("boss", ADMIN) as client:
             look(client, store(client, 1_000_000))  # Libraries are loaded, and pages written.
-            database, memory = host.database_bytes(), forget_peak(host)
+            database = host.database_bytes()
+            memory = forget_peak(host)
             stored = store(client, ITEM)
             assert host.database_bytes() - database < 65_536
             assert read_peak(host) - memory < ITEM
-            database, memory = host.database_bytes(), forget_peak(host)
+            database = host.database_bytes()
+            memory = forget_peak(host)
             look(client, stored)
             assert host.database_bytes() - database < 65_536
             assert read_peak(host) - memory < ITEM

@@ -329,7 +329,8 @@ def fail_run(agent: str, message: str) -> Probe:
     def probe(servers: Servers) -> str:
         user = f"user-of-{agent}"
         headers = servers.small.bearer(user, "agents:run", "sessions:delete")
-        body, small = run(message, session_id=f"s-{agent}"), servers.small.client
+        body = run(message, session_id=f"s-{agent}")
+        small = servers.small.client
         path = f"/agents/{agent}/runs"
         answered = ask_when_free(lambda: small.post(path, json=body, headers=headers))
         assert answered.status_code == 200, answered.text
@@ -343,7 +344,8 @@ def call_tool(agent: str, arguments: Any) -> Probe:
 
     def probe(servers: Servers) -> str:
         headers = servers.small.bearer(f"user-of-{agent}", "agents:run")
-        body, small = run(json.dumps(arguments)), servers.small.client
+        body = run(json.dumps(arguments))
+        small = servers.small.client
         path = f"/agents/{agent}/runs"
         answered = ask_when_free(lambda: small.post(path, json=body, headers=headers))
         assert answered.status_code == 200, answered.text
@@ -371,7 +373,9 @@ def report_progress(servers: Servers) -> list[str]:
     """Return the texts of the progress events of a run that reports 1,005 times."""
     headers = servers.small.bearer("reporter", "agents:run")
     body = {"message": "1005", "stream": True, "session_id": "reports"}
-    path, small, texts = "/agents/reporting/runs", servers.small.client, []
+    path = "/agents/reporting/runs"
+    small = servers.small.client
+    texts = []
     answered = ask_when_free(lambda: small.post(path, json=body, headers=headers))
     for line in answered.iter_lines():
         data = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
@@ -432,7 +436,8 @@ def follow_two_runs(servers: Servers) -> str:
     small = servers.small
     body = run("x", background=True, user_id="follower")
     began = ask_when_free(lambda: ask(small, "POST /agents/hang/runs", body)).json()
-    path, query = f"/agents/hang/runs/{began['run_id']}", f"session_id={began['session_id']}"
+    path = f"/agents/hang/runs/{began['run_id']}"
+    query = f"session_id={began['session_id']}"
     headers = small.bearer("root", ADMIN)
     with small.client.stream("GET", f"{path}/events?{query}", headers=headers) as followed:
         assert followed.status_code == 200

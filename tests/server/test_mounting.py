@@ -53,7 +53,8 @@ async def check_refusals_in_order(http: httpx2.AsyncClient, deployment: Deployme
     assert (await http.get("health")).status_code == 200
     assert (await http.post("agents/echo/runs", content=b"{")).status_code == 401
     assert (await http.get("nothing")).status_code == 401
-    weak, strong = bearer(deployment, "teams:read"), bearer(deployment, ADMIN)
+    weak = bearer(deployment, "teams:read")
+    strong = bearer(deployment, ADMIN)
     refused = await http.post("agents/echo/runs", content=b"{", headers=weak)
     assert refused.status_code == 403
     assert refused.json()["required_scopes"] == ["agents:echo:run", "agents:*:run", "agents:run"]

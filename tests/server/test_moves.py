@@ -107,7 +107,8 @@ class Clients:
         with httpx2.Client(base_url=self.url, timeout=60) as http:
             number = 0
             while not self._stopped.wait(0.02):
-                name, number = f"w{uuid4().hex}", number + 1
+                name = f"w{uuid4().hex}"
+                number = number + 1
                 form = {"message": f"say {name}", "session_id": name, "stream": "false"}
                 if not self._is_done(http.post("/agents/echo/runs", data=form)):
                     continue
@@ -211,7 +212,8 @@ def test_live_run_of_another_database_stops_when_that_moves(
 
     try:
         with serve_config(config) as server, httpx2.Client(base_url=server.url, timeout=60) as http:
-            stays, moves = start(http, "slow"), start(http, "elsewhere")
+            stays = start(http, "slow")
+            moves = start(http, "elsewhere")
             wait_for(lambda: read_status(http, "slow", stays) == "RUNNING", problem="no run begins")
             wait_for(
                 lambda: read_status(http, "elsewhere", moves) == "RUNNING", problem="no run begins"

@@ -40,7 +40,8 @@ def seen(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[ObservedServer]:
     """A server with one process and the JSON log."""
-    folder, url = tmp_path_factory.mktemp("seen"), model_endpoint.base_url
+    folder = tmp_path_factory.mktemp("seen")
+    url = model_endpoint.base_url
     with serve_observed(folder, url, more=MCP_SERVER) as server:
         yield server
 
@@ -50,7 +51,8 @@ def pair(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[ObservedServer]:
     """A server with two workers and the readable log."""
-    folder, url = tmp_path_factory.mktemp("pair"), model_endpoint.base_url
+    folder = tmp_path_factory.mktemp("pair")
+    url = model_endpoint.base_url
     with serve_observed(folder, url, "--workers", "2", form="readable") as server:
         yield server
 
@@ -138,7 +140,8 @@ def test_log_lines_of_a_run_have_its_ids(seen: ObservedServer) -> None:
 def test_log_lines_of_a_member_have_its_run_id(seen: ObservedServer) -> None:
     body = {"message": "hello", "session_id": "s3", "stream": False}
     answer = seen.client.post("/teams/choir/runs", json=body)
-    request_id, run_id = answer.headers["x-request-id"], answer.json()["run_id"]
+    request_id = answer.headers["x-request-id"]
+    run_id = answer.json()["run_id"]
     wait_for(lambda: run_id in {line.get("run_id") for line in of_request(seen, request_id)})
     levels = {line["run_id"]: line["level"] for line in of_request(seen, request_id)}
     assert levels.pop(run_id) == "info"
@@ -240,7 +243,8 @@ def test_runs_are_counted(seen: ObservedServer) -> None:
             seen.value("agentctl_cancel_seconds_count"),
         ]
 
-    before, spent = counts(), seen.value("agentctl_cancel_seconds_sum")
+    before = counts()
+    spent = seen.value("agentctl_cancel_seconds_sum")
     start(seen, "echo")
     start(seen, "http-500")
     run_id = start(seen, "hang", background=True)

@@ -24,7 +24,8 @@ from agentctl.server import create_app, running
 from agentctl.server.own_routes import access, application
 from tests.deployment import ADMIN, Deployment
 
-CASES, REQUESTS = 30, 20
+CASES = 30
+REQUESTS = 20
 
 SEGMENTS = ("a", "b", "{x}", "{y:path}", "{n:int}")
 
@@ -44,7 +45,8 @@ def add_routes(target: Any, chance: random.Random, public: set[str], depth: int 
         # Two parameters of a path have different names.
         path = "".join(f"/{part.replace('{x', f'{{x{at}')}" for at, part in enumerate(parts))
         name = f"{depth}.{number}.{chance.random():.6f}"
-        kind, is_open = chance.randrange(5), chance.random() < 0.4
+        kind = chance.randrange(5)
+        is_open = chance.random() < 0.4
         if kind == 0 and depth < 2:
             router = APIRouter()
             add_routes(router, chance, public, depth + 1)
@@ -75,7 +77,8 @@ async def test_access_is_that_of_the_route_that_fastapi_chooses(settled: Deploym
     async with running(served):
         for case in range(CASES):
             public = set[str]()
-            plain, own = FastAPI(redirect_slashes=False), agentctl.create_app(settled.settings)
+            plain = FastAPI(redirect_slashes=False)
+            own = agentctl.create_app(settled.settings)
             own.state.agentctl = served.state.agentctl
             for app in (plain, own):
                 add_routes(app, random.Random(case), public)
@@ -83,7 +86,8 @@ async def test_access_is_that_of_the_route_that_fastapi_chooses(settled: Deploym
             async with connect(plain) as there, connect(own) as here:
                 for _ in range(REQUESTS):
                     words = chance.choices(("a", "b", "7"), k=chance.randrange(1, 4))
-                    method, path = chance.choice(("GET", "POST")), "/" + "/".join(words)
+                    method = chance.choice(("GET", "POST"))
+                    path = "/" + "/".join(words)
                     expected = await there.request(method, path)
                     known = await here.request(method, path, headers=admin)
                     unknown = await here.request(method, path)
@@ -110,7 +114,8 @@ def test_declarations_of_the_package_are_those_of_the_functions() -> None:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         }
 
-    declared, defined = read(agentctl), read(access, application)
+    declared = read(agentctl)
+    defined = read(access, application)
     names = {"create_app", "public", "current_user", "operations", "require"}
     assert {name: declared[name] for name in names} == {name: defined[name] for name in names}
 

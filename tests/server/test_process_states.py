@@ -26,7 +26,8 @@ def test_process_that_nobody_waits_for_is_not_alive() -> None:
 
 def test_process_that_hangs_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_states, "PATIENCE", 0.0)
-    log, command = tmp_path / "log", [sys.executable, "-S", "-c", HANG]
+    log = tmp_path / "log"
+    command = [sys.executable, "-S", "-c", HANG]
     with (
         log.open("wb") as stderr,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=STACKS) as process,

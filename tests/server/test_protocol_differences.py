@@ -157,8 +157,10 @@ class Servers:
             leaves: the client ends its side after the last piece. Otherwise the last request must
                 ask the server to close.
         """
-        echo, state = self.echoes[which], self._states[which]
-        echo.received, self._read = [], 0
+        echo = self.echoes[which]
+        state = self._states[which]
+        echo.received = []
+        self._read = 0
         reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[which])
         answer = b""
         async with asyncio.timeout(PATIENCE):
@@ -189,7 +191,8 @@ WAYS = (b"length", b"stream", b"slow", b"empty")
 
 def build_request(chance: random.Random, *, last: bool, ways: tuple[bytes, ...] = WAYS) -> bytes:
     """Return a valid request that both servers must understand in the same way."""
-    method, target = chance.choice(_METHODS), chance.choice(_TARGETS)
+    method = chance.choice(_METHODS)
+    target = chance.choice(_TARGETS)
     fields = [b"Host: x", *chance.sample(_FIELDS, chance.randrange(4))]
     fields.append(b"X-Way: " + chance.choice(ways))
     version = b"1.0" if last and chance.random() < 0.1 else b"1.1"

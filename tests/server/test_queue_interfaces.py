@@ -103,10 +103,8 @@ class Line:
         return str(run["run_id"])
 
     def cancel(self, run_id: str, path: str | None = None) -> dict[str, Any]:
-        place, query = (
-            f"{path or self.path}/runs/{run_id}/cancel",
-            {"session_id": self.session_id, "wait": 30},
-        )
+        place = f"{path or self.path}/runs/{run_id}/cancel"
+        query = {"session_id": self.session_id, "wait": 30}
         found = self.host.client.post(place, params=query, headers=self.headers)
         assert found.status_code == 200, found.text
         return dict(found.json())
@@ -116,7 +114,8 @@ class Line:
         self.cancel(self.first, f"/{KINDS[self.kind].path}/{BUSY[self.kind]}")
 
     def wait_for_end(self, run_id: str, status: str) -> None:
-        path, headers = f"/runs/{run_id}", self.host.bearer("a", ADMIN)
+        path = f"/runs/{run_id}"
+        headers = self.host.bearer("a", ADMIN)
         wait_for(lambda: self.host.client.get(path, headers=headers).json()["status"] == status)
 
 

@@ -79,7 +79,8 @@ class Hole:
 @contextlib.contextmanager
 def hole(url: str) -> Iterator[tuple[Hole, str]]:
     """Return the proxy socket and a database URL through it."""
-    parts, name = urlsplit(url), ".s.PGSQL.5432"
+    parts = urlsplit(url)
+    name = ".s.PGSQL.5432"
     folders = parse_qs(parts.query).get("host")
     server = f"{folders[0]}/{name}" if folders else (parts.hostname or "", parts.port or 5432)
     with TemporaryDirectory(prefix="hole-") as front:

@@ -210,7 +210,8 @@ def test_every_request_waits_once_for_a_foreign_lock(place: Place) -> None:
 
 
 def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:
-    url, pid = httpx2.URL(place.server.url), place.server.process.pid
+    url = httpx2.URL(place.server.url)
+    pid = place.server.process.pid
     with ExitStack() as crowd:
         for _ in range(300):
             crowd.enter_context(socket.create_connection((url.host, url.port), timeout=60))

@@ -62,7 +62,8 @@ def test_public_and_changing_operations_have_no_tag(server: ThreadedServer) -> N
 
 def test_tag_changes_with_each_change_of_a_session(server: ThreadedServer) -> None:
     me = as_caller(server, "me")
-    client, path = server.client, "/sessions/tagged"
+    client = server.client
+    path = "/sessions/tagged"
     lists = ("/sessions?session_name=&limit=100", "/runs?session_id=tagged&view=summary")
     assert client.post("/sessions", json={"session_id": "tagged"}, headers=me).status_code == 201
     seen: set[str] = set()

@@ -254,7 +254,8 @@ def test_cancelled_generator_keeps_text_state_and_closes_its_call(host: Threaded
 def test_agent_that_ignores_its_cancel_is_reported_as_not_stopped(
     host: ThreadedServer, code: Any
 ) -> None:
-    caller, url = headers(host, "ann"), "/agents/ignore_cancel/runs"
+    caller = headers(host, "ann")
+    url = "/agents/ignore_cancel/runs"
     body = {"message": "stuck", "background": True, "stream": False, "session_id": "stuck"}
     run_id = host.client.post(url, json=body, headers=caller).json()["run_id"]
     wait_for(lambda: "stuck" in code.events)
@@ -273,7 +274,8 @@ def test_agent_that_ignores_its_cancel_is_reported_as_not_stopped(
 
 
 def test_thread_of_a_tool_sees_the_cancel(host: ThreadedServer, code: Any) -> None:
-    caller, url = headers(host, "ann"), "/agents/watch/runs"
+    caller = headers(host, "ann")
+    url = "/agents/watch/runs"
     body = {"message": "{}", "background": True, "stream": False, "session_id": "watched"}
     run_id = host.client.post(url, json=body, headers=caller).json()["run_id"]
 
@@ -364,7 +366,8 @@ def test_state_of_a_session_cannot_grow_beyond_its_limit(host: ThreadedServer) -
     half = "x" * 40_000
     run(host, "describe_agent", session_id="grown", session_state={"a": half})
     body = {"message": "x", "stream": False, "session_id": "grown", "session_state": {"b": half}}
-    url, caller = "/agents/describe_agent/runs", headers(host, "ann")
+    url = "/agents/describe_agent/runs"
+    caller = headers(host, "ann")
     answer = host.client.post(url, json=body, headers=caller)
     assert answer.status_code == 413
     assert session(host, "grown")["session_state"] == {"a": half}

@@ -109,7 +109,9 @@ def as_url(data: bytes, media_type: str) -> str:
 
 
 def test_model_gets_each_file_in_its_own_part(site: Site) -> None:
-    picture, sound, table = build_png(), b"RIFF\x04\x00\x00\x00WAVE", b"a,b\n1,2\n"
+    picture = build_png()
+    sound = b"RIFF\x04\x00\x00\x00WAVE"
+    table = b"a,b\n1,2\n"
     files = [
         site.put("dot.png", picture),
         site.put("paper.pdf", PDF),
@@ -142,7 +144,8 @@ def test_model_gets_each_file_in_its_own_part(site: Site) -> None:
 
 
 def test_later_message_shows_earlier_files_again(site: Site) -> None:
-    picture, other = build_png(1), build_png(2)
+    picture = build_png(1)
+    other = build_png(2)
     first = site.run("seeing", "first", site.put("one.png", picture))
     session_id = first["session_id"]
     site.run("seeing", "second", session_id=session_id)
@@ -198,7 +201,8 @@ def test_files_that_cannot_be_given_are_refused_before_the_run(site: Site) -> No
     picture = site.put("dot.png", build_png(7))
     of_other = upload(site.client, "dot.png", build_png(8), user_id="someone")
     bound = site.run("seeing", "bind", site.put("b.png", build_png(9)))["files"][0]
-    path, before = "/agents/{}/runs", site.client.get("/runs").json()["meta"]["total_count"]
+    path = "/agents/{}/runs"
+    before = site.client.get("/runs").json()["meta"]["total_count"]
 
     status, text = refuse(site, path.format("blind"), [picture])
     assert status == 422

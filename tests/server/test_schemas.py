@@ -11,7 +11,9 @@ from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
 
 OBJECT: dict[str, Any] = {"additionalProperties": True, "type": "object"}
-TEXT, NUMBER, FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+TEXT = {"type": "string"}
+NUMBER = {"type": "integer"}
+FLAG = {"type": "boolean"}
 TIME = {"type": "string", "format": "date-time"}
 OBJECTS = {"items": OBJECT, "type": "array"}
 

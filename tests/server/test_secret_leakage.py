@@ -328,7 +328,8 @@ def ask_badly(scene: Scene, port: int) -> None:
 
 def command_lines(server: ServerProcess) -> bytes:
     """Return the arguments of a process and its children."""
-    parents, found = dict[int, int](), b""
+    parents = dict[int, int]()
+    found = b""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             parents[int(entry.name)] = int(

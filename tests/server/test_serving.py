@@ -50,7 +50,8 @@ def test_idle_server_wakes_up_rarely(deployment: Deployment) -> None:
         # Timers of 0.25, 0.5, 0.75, 1 and 2 seconds. A window may have the end of a late start.
         rates: list[float] = []
         while not rates or (rates[-1] >= 20 and len(rates) < 20):
-            start, before = time.monotonic(), count_wake_ups(threads)
+            start = time.monotonic()
+            before = count_wake_ups(threads)
             time.sleep(3.0)
             rates.append((count_wake_ups(threads) - before) / (time.monotonic() - start))
         assert rates[-1] < 20, rates
@@ -244,7 +245,8 @@ def test_slow_import_at_the_start_is_no_blocked_loop(deployment: Deployment) -> 
     entry = '[[agents]]\nid = "slow"\nobject = "slow_import_agent:agent"\n'
     deployment.path.write_text(f"{deployment.path.read_text()}\n{entry}")
     with serve_config(deployment.path) as served:
-        answered, begun = 0, time.monotonic()
+        answered = 0
+        begun = time.monotonic()
         while answered < 3 or time.monotonic() < begun + 3 * SAMPLE_SECONDS:
             assert httpx2.get(f"{served.url}/health").status_code == 200
             answered += 1

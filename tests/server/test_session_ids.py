@@ -20,7 +20,8 @@ NEAR = ["...", ".a", "a.", "..a", "a..", "-", "~", "_", "@", ".-", "..-", "." * 
 async def test_requests_cannot_create_sessions_of_dots(
     deployment: Deployment, session_id: str
 ) -> None:
-    app, headers = create_app(deployment.settings), bearer(deployment, ADMIN)
+    app = create_app(deployment.settings)
+    headers = bearer(deployment, ADMIN)
     async with running(app), client(app) as http:
         run = {"message": "x", "session_id": session_id, "stream": "false"}
         for answer in (
@@ -38,7 +39,8 @@ async def test_requests_cannot_create_sessions_of_dots(
 
 
 async def test_ids_that_only_look_like_dots_can_be_used(deployment: Deployment) -> None:
-    app, headers = create_app(deployment.settings), bearer(deployment, ADMIN)
+    app = create_app(deployment.settings)
+    headers = bearer(deployment, ADMIN)
     async with running(app), client(app) as http:
         for session_id in NEAR:
             made = await http.post("/sessions", json={"session_id": session_id}, headers=headers)

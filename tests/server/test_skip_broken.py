@@ -86,7 +86,8 @@ def test_application_starts_without_broken_components(tmp_path: Path) -> None:
     options = ("--app", "front:app", "--skip-broken", "--port", "0")
     with start_server(*options, log=tmp_path / "server.log") as server:
         with httpx2.Client(base_url=server.url) as client:
-            agents, word = client.get("/agents").json(), client.get("/word").json()
+            agents = client.get("/agents").json()
+            word = client.get("/word").json()
             ready = client.get("/ready").json()
         said = server.log_text
     assert ([each["id"] for each in agents], word) == (["good"], "own")
@@ -100,7 +101,8 @@ def test_server_starts_without_broken_components(tmp_path: Path, workers: int) -
 
     with serve_config(config, "--skip-broken", "--workers", str(workers)) as server:
         with httpx2.Client(base_url=server.url) as client:
-            ready, info = client.get("/ready"), client.get("/info").json()
+            ready = client.get("/ready")
+            info = client.get("/info").json()
             names = [
                 sorted(each["id"] for each in client.get(f"/{kind}").json())
                 for kind in ("agents", "teams", "workflows")

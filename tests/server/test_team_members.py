@@ -27,7 +27,8 @@ pytestmark = pytest.mark.slow
 WIDTH = 6
 """Members that each leader calls at once."""
 
-PER_RUN, PER_PROCESS = 4, 6
+PER_RUN = 4
+PER_PROCESS = 6
 
 ServeTree = Callable[[int, int], AbstractContextManager[tuple[ThreadedServer, Engine]]]
 

@@ -58,7 +58,8 @@ def run(client: httpx2.Client, agent: str, **body: Any) -> dict[str, Any]:
 def test_object_is_streamed_while_the_model_writes_it(
     client: httpx2.Client, folder: Path, agent: str
 ) -> None:
-    go_on, pieces = folder / "go-on", []
+    go_on = folder / "go-on"
+    pieces = []
     go_on.unlink(missing_ok=True)
     body = {"message": "x", "stream": True}
     with client.stream("POST", f"/agents/{agent}/runs", json=body) as response:

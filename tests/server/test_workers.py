@@ -214,7 +214,8 @@ def going_on(server: WorkerServer) -> list[str]:
 @contextlib.contextmanager
 def asking(server: WorkerServer) -> Iterator[list[str]]:
     """Have four callers start one run after another; yield the ids of the completed runs."""
-    answered, over = list[str](), threading.Event()
+    answered = list[str]()
+    over = threading.Event()
 
     def ask(session_id: str) -> None:
         body = {"message": "hello", "session_id": session_id, "stream": False}
@@ -285,7 +286,8 @@ def test_failed_start_is_reported_once(
 def test_workers_end_when_the_supervisor_dies(deployment: Deployment) -> None:
     drain_seconds(deployment, 2)
     with serve_with_two_workers(deployment) as server:
-        workers, runs = server.workers(), server.one_each()
+        workers = server.workers()
+        runs = server.one_each()
         port = int(server.served.url.rpartition(":")[2])
         os.kill(server.parent, signal.SIGKILL)
         server.served.process.wait()
@@ -309,7 +311,8 @@ if "worker_main" in sys.argv[0]:
 def test_starting_workers_end_when_the_supervisor_dies(deployment: Deployment) -> None:
     tools = deployment.folder / "world_tools.py"
     tools.write_text(f"{SLOW_IMPORT}\n{tools.read_text()}")
-    port, importing = find_free_port(), deployment.folder / "importing"
+    port = find_free_port()
+    importing = deployment.folder / "importing"
     options = ("--config", str(deployment.path), "--port", str(port), "--workers", "2")
     with (deployment.folder / "log").open("wb") as log:
         process = start_agentctl(
@@ -356,7 +359,8 @@ def test_late_worker_is_killed_and_reported(deployment: Deployment) -> None:
 
 def test_stop_kills_a_replacement_that_is_not_ready(deployment: Deployment) -> None:
     drain_seconds(deployment, 0)
-    tools, importing = deployment.folder / "world_tools.py", deployment.folder / "importing"
+    tools = deployment.folder / "world_tools.py"
+    importing = deployment.folder / "importing"
     slow = SLOW_IMPORT.replace("if ", 'if os.path.exists("slow") and ')
     tools.write_text(f"{slow}\n{tools.read_text()}")
     with serve_with_two_workers(deployment, program=(sys.executable, "-c", IMPATIENT)) as server:

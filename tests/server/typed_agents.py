@@ -85,7 +85,8 @@ explained = Agent(FunctionModel(stream_function=think_and_write), output_type=Fi
 
 
 async def write_twice(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-    name, number = info.output_tools[0].name, len(messages)
+    name = info.output_tools[0].name
+    number = len(messages)
     text = '{"fins": "many"}' if number == 1 else '{"fins": 5}'
     yield {0: DeltaToolCall(name, text, tool_call_id=f"out{number}")}
 

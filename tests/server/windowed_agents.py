@@ -21,7 +21,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 import agentctl
 from agentctl import agno, langchain, openai_agents, pydantic_ai
 
-URL, MODEL = os.environ["MODEL_URL"], os.environ["MODEL"]
+URL = os.environ["MODEL_URL"]
+MODEL = os.environ["MODEL"]
 
 
 def build_langgraph() -> Any:

@@ -55,7 +55,8 @@ class WorkerServer:
 
     def one_each(self, agent: str = "hang") -> dict[int, str]:
         """Start runs until each worker has one; return one run by process id."""
-        workers, found = set(self.workers()), dict[int, str]()
+        workers = set(self.workers())
+        found = dict[int, str]()
         deadline = time.monotonic() + PATIENCE
         while found.keys() != workers:
             assert time.monotonic() < deadline, found

@@ -239,10 +239,8 @@ async def test_reused_name_inherits_no_data(deployment: Deployment) -> None:
 
 async def test_revoked_token_is_rejected_at_once(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
-        account, other = (
-            await create_account(admin(service)),
-            await create_account(admin(service), name="other"),
-        )
+        account = await create_account(admin(service))
+        other = await create_account(admin(service), name="other")
         for each in (account, other):
             await operations_of_token(service, each["token"])
         await admin(service).revoke_service_account(account["id"])
@@ -451,10 +449,8 @@ async def test_accounts_are_local_only_without_authorization(deployment: Deploym
     given = replace(deployment.settings.authorization, enabled=False)
     settings = replace(deployment.settings, authorization=given)
     async with Service.open(settings, create=True) as service:
-        nobody, operator = (
-            service.operations_for(anonymous_principal()),
-            service.operations_for(local_principal("boss")),
-        )
+        nobody = service.operations_for(anonymous_principal())
+        operator = service.operations_for(local_principal("boss"))
         account = await create_account(operator)
         for ask in (
             create_account(nobody, name="x"),

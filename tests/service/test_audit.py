@@ -523,7 +523,8 @@ async def test_recorded_read_fails_without_its_entry(deployment: Deployment, bro
 
 async def test_audit_list_has_pages_filters_and_cursors(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
-        operations, other = user(service), user(service, "other")
+        operations = user(service)
+        other = user(service, "other")
         for number in range(5):
             await operations.create_session(NewSession(session_id=f"s{number}"))
             with pytest.raises(errors.NotFound):

@@ -198,7 +198,8 @@ async def test_copy_goes_on_after_a_cut_line(
 async def test_copy_has_each_head_of_several_processes_and_of_a_restored_log(
     deployment: Deployment, keys: Keys, tmp_path: Path
 ) -> None:
-    file, main = tmp_path / "heads.jwt", deployment.folder / "main.db"
+    file = tmp_path / "heads.jwt"
+    main = deployment.folder / "main.db"
     async with signing_service(deployment.settings, keys, heads_file=file) as (service, signer):
         table = replace(service.hosting.settings.audit, heads_file=file)
         other = HeadSigner(service.hosting.databases.system, table, keys.private)
@@ -245,7 +246,9 @@ async def test_expired_entries_are_no_finding(deployment: Deployment, keys: Keys
 
 
 async def test_deleted_entries_of_expired_heads_are_counted(keys: Keys) -> None:
-    key, signed, entries = keys.private, list[str](), list[dict[str, Any]]()
+    key = keys.private
+    signed = list[str]()
+    entries = list[dict[str, Any]]()
     for number in range(1, 5):
         some = [build_record(5 * number - 4 + place) for place in range(5)]
         signed.append(
@@ -294,7 +297,8 @@ class SignedLog:
 @pytest.fixture(scope="module")
 def signed_log(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> SignedLog:
     folder = tmp_path_factory.mktemp("log")
-    settings, early = build_settings(folder / "main.db"), folder / "early.db"
+    settings = build_settings(folder / "main.db")
+    early = folder / "early.db"
 
     async def create() -> list[str]:
         async with signing_service(settings, keys) as (service, signer):

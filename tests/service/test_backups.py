@@ -115,7 +115,8 @@ async def test_expired_backups_are_deleted_unless_the_clock_is_doubtful(settings
 async def test_stopped_server_keeps_the_lock_until_its_look_ends(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started, released = threading.Event(), threading.Event()
+    started = threading.Event()
+    released = threading.Event()
     remove = BackupFolder.remove_unfinished
 
     def remove_late(folder: BackupFolder) -> None:
@@ -144,7 +145,8 @@ async def test_stopped_server_keeps_the_lock_until_its_look_ends(
 async def test_failed_backup_is_reported_and_repeated(
     settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, gone = settings.backup.folder, settings.backup.folder.with_name("gone")
+    folder = settings.backup.folder
+    gone = settings.backup.folder.with_name("gone")
     async with open_schedule(settings) as schedule:
         folder.rename(gone)
         await wait_until(lambda: schedule.list_failures() == {"main": 1, "second": 1})

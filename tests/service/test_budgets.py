@@ -260,8 +260,10 @@ async def test_no_overshoot_above_one_call_per_live_run(
     limit = 10 * RUNS // USERS
     extra = budget(per="user", tokens=limit, on_exceed="stop")
     deployment = deploy(tmp_path, model_endpoint, extra, databases=databases)
-    chance, slots = random.Random(7), asyncio.Semaphore(AT_ONCE)
-    refused, runs = 0, []
+    chance = random.Random(7)
+    slots = asyncio.Semaphore(AT_ONCE)
+    refused = 0
+    runs = []
     async with servers(deployment) as opened:
 
         async def execute(service: Service, name: str, agent: str, message: str) -> None:
@@ -405,7 +407,8 @@ def test_runs_that_wait_count_and_go_on_when_the_budget_is_used_up(
     model_endpoint.forget()
     waiting = WAITING.replace("URL", model_endpoint.base_url)
     deployment = deploy(tmp_path, model_endpoint, waiting + budget(per="user", tokens=1))
-    scopes, adding = (*ALL, "usage:read"), {"message": CALL, "stream": False}
+    scopes = (*ALL, "usage:read")
+    adding = {"message": CALL, "stream": False}
 
     with (
         serve_config(deployment.path) as server,

@@ -176,7 +176,8 @@ async def test_second_cancel_returns_already_final(deployment: Deployment) -> No
 
 async def test_cancel_of_an_unknown_run_stores_nothing(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
-        operations, other = user(service), user(service, "other")
+        operations = user(service)
+        other = user(service, "other")
         async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
             run,
             _,
@@ -229,7 +230,8 @@ async def test_session_of_the_token_is_the_default(deployment: Deployment) -> No
 @pytest.mark.parametrize("wait", [-1, 31, float("nan")])
 async def test_wait_of_a_cancel_is_bounded(deployment: Deployment, wait: float) -> None:
     async with open_service(deployment) as service:
-        operations, request = user(service), CancelRequest("s", wait=wait)
+        operations = user(service)
+        request = CancelRequest("s", wait=wait)
         with pytest.raises(errors.NotFound):
             await operations.cancel_run("agent", "echo", "nothing", request)
         run = (await operations.create_run("agent", "echo", RunRequest("hello", "s"))).value

@@ -21,7 +21,8 @@ async def leave_after(
     operations: ServiceOperations, kind: ComponentKind, component_id: str, steps: int
 ) -> str:
     """Start a run, leave after `steps` steps of the event loop, and return its message."""
-    message, stream = f"question {steps}", bool(steps % 2)
+    message = f"question {steps}"
+    stream = bool(steps % 2)
     given: dict[str, Any] = {"message": message, "session_id": "s1"}
     asking: asyncio.Task[Any] = asyncio.create_task(
         collect_run_events(operations, kind, component_id, **given)
@@ -45,7 +46,8 @@ async def test_run_cancelled_at_its_start_keeps_its_message(
             await leave_after(operations, kind, component_id, steps) for steps in range(MOMENTS)
         ]
         await wait_until(lambda: not service.hosting.engine.live_runs())
-        roots, last = list[str](), None
+        roots = list[str]()
+        last = None
         while runs := (await operations.get_session_runs("s1", SessionRunsQuery(after=last))).value:
             roots += [run["input"] for run in runs if run["parent_run_id"] is None]
             last = runs[-1]["run_id"]

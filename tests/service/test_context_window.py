@@ -375,7 +375,8 @@ async def check_records(operations: Operations, session: Session, endpoint: Mode
     A record keeps a bounded number of characters that nothing else stores, and states the calls
     whose words are beyond it.
     """
-    said, incomplete = Counter[str](), 0
+    said = Counter[str]()
+    incomplete = 0
     for run in session.runs:
         calls = await read_calls(operations, run["run_id"])
         states = Counter(call["state"] for call in calls)
@@ -420,7 +421,10 @@ def asks(body: dict[str, Any], text: str) -> bool:
 
 def compare(session: Session, run: dict[str, Any], shown: list[dict[str, Any]], seed: int) -> None:
     """Compare the last request of a run with the stored messages and with what it left out."""
-    before, omitted, cut, rest = [*session.list_before(run)], set(), 0, list(shown)
+    before = [*session.list_before(run)]
+    omitted = set()
+    cut = 0
+    rest = list(shown)
     turns = 0
     for index, (number, message) in enumerate(before):
         if rest and is_shown(rest[0], message, index):
@@ -449,10 +453,13 @@ def is_shown(sent: dict[str, Any], stored: dict[str, Any], index: int) -> bool:
     if sent["role"] != stored["role"]:
         return False
     if sent["role"] == "tool":
-        text, whole = sent["content"], stored["content"]
+        text = sent["content"]
+        whole = stored["content"]
         line = re.search(r"\[(?:(\d+) characters of r|R)esult (\d+) .* it has (\d+) ch", text)
         if line is not None and text != whole:
-            head, number, size = int(line[1] or 0), int(line[2]), int(line[3])
+            head = int(line[1] or 0)
+            number = int(line[2])
+            size = int(line[3])
             return (number, size) == (index, len(whole)) and text.startswith(whole[:head])
         return bool(sent["tool_call_id"] == stored["tool_call_id"] and text == whole)
     ids = [[call["id"] for call in each.get("tool_calls") or ()] for each in (sent, stored)]

@@ -196,7 +196,8 @@ async def test_last_event_names_the_first_cancel(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of two requests is recorded, even if the owner receives the second first."""
-    is_recorded, store_end = asyncio.Event(), supervision.store_end
+    is_recorded = asyncio.Event()
+    store_end = supervision.store_end
 
     async def store_after_the_request(*arguments: Any) -> Ending:
         await is_recorded.wait()
@@ -222,7 +223,8 @@ async def test_last_event_names_the_first_cancel(
 
             await wait_until(is_requested)
             is_recorded.set()
-            answer, last = await cancel, event_data((await events)[-1])
+            answer = await cancel
+            last = event_data((await events)[-1])
         assert last["reason"] == answer.value["reason"] == "first"
 
 
@@ -275,7 +277,8 @@ async def test_unread_cancel_request_is_read_later(
             live = await wait_for_live_run(owner, run["run_id"])
             await wait_until(lambda: live.transcript.messages)
             database = live.database
-            read, refused = database.read, asyncio.Event()
+            read = database.read
+            refused = asyncio.Event()
 
             async def unreadable(*_: Any, **__: Any) -> Any:
                 refused.set()
@@ -307,7 +310,8 @@ WORK: list[tuple[ComponentKind, str, str]] = [
 async def no_task_left() -> AsyncIterator[None]:
     """Check that no task is left and that none failed unnoticed."""
     loop = asyncio.get_running_loop()
-    before, complaints = asyncio.all_tasks(), list[dict[str, Any]]()
+    before = asyncio.all_tasks()
+    complaints = list[dict[str, Any]]()
     loop.set_exception_handler(lambda _, context: complaints.append(context))
     yield
     await wait_until(lambda: asyncio.all_tasks() == before)
@@ -403,7 +407,8 @@ async def test_nothing_is_published_while_an_end_is_stored(
 async def test_end_waits_for_the_write_in_progress(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_held, held = asyncio.Event(), asyncio.Event()
+    is_held = asyncio.Event()
+    held = asyncio.Event()
     append = stream._EventWriter.append
 
     async def hold(*arguments: Any) -> bool:

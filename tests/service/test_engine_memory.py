@@ -56,7 +56,8 @@ def test_engine_forgets_a_finished_run(
 ) -> None:
     async def ended() -> None:
         async with open_service(deployment) as service:
-            operations, before = user(service), count_live_runs()
+            operations = user(service)
+            before = count_live_runs()
             await asyncio.gather(
                 *(
                     collect_run_events(operations, kind, component_id, message=message)

@@ -76,7 +76,8 @@ class Person:
 
     def kill_erasure(self, share: float) -> None:
         """Start an erasure, and kill it when no more than a share of the rows is left."""
-        rest, deadline = share * self.count(), time.monotonic() + SECONDS
+        rest = share * self.count()
+        deadline = time.monotonic() + SECONDS
         streams: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
         with start_agentctl(*self._words, "--yes", env=self._environment, **streams) as process:
             while process.poll() is None and self.count() > rest:

@@ -206,7 +206,8 @@ async def test_key_expires_after_a_day(
     async with open_service(deployment) as service:
         operations = user(service)
         first = (await operations.create_run("agent", "echo", build_request())).value["run_id"]
-        clock, day = "agentctl.runs.life.admission.now", 24 * 60 * 60 * 1_000_000
+        clock = "agentctl.runs.life.admission.now"
+        day = 24 * 60 * 60 * 1_000_000
         monkeypatch.setattr(clock, lambda: now() + day - 10_000_000)
         assert (await operations.create_run("agent", "echo", build_request())).value[
             "run_id"

@@ -73,7 +73,8 @@ async def test_stream_and_record_have_the_same_items(deployment: Deployment) -> 
 
 async def test_live_items_are_known_in_every_process(deployment: Deployment) -> None:
     async with open_service(deployment) as owner, open_service(deployment) as other:
-        here, there = user(owner), user(other)
+        here = user(owner)
+        there = user(other)
         start = streamed_run(here, "team", "crew", message="ask hang", session_id="s1")
         async with start as (run, _):
 

@@ -130,7 +130,8 @@ async def test_long_sweep_keeps_the_lease_until_another_process_has_it(
 ) -> None:
     monkeypatch.setattr(lease_module, "EXTEND_SECONDS", 0.01)
     async with open_service(settings) as service:
-        lease, system = service.hosting.jobs.lease, service.hosting.databases.system
+        lease = service.hosting.jobs.lease
+        system = service.hosting.databases.system
         assert await lease.acquire()
 
         async def is_valid() -> bool:

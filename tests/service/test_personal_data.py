@@ -184,10 +184,12 @@ async def test_interrupted_erasure_is_finished_from_the_start(
 ) -> None:
     monkeypatch.setattr(service_module, "PART_SECONDS", 0.0)
     async with filled(place) as (service, raw):
-        steps, cursor = 0, None
+        steps = 0
+        cursor = None
         while True:
             done = await admin(service).erase_user_data(Erasure("vera", cursor=cursor))
-            steps, cursor = steps + 1, done.value["next_cursor"]
+            steps = steps + 1
+            cursor = done.value["next_cursor"]
             if steps == 5:  # as after a kill: the cursor is lost
                 cursor = None
                 monkeypatch.setattr(service_module, "PART_SECONDS", 60.0)

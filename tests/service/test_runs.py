@@ -433,12 +433,15 @@ async def test_start_is_not_refused_after_its_commit(
     extra += 'model = "echo"\non_busy = "enqueue"'
     deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=extra)
     async with open_service(deployment) as service:
-        operations, database = user(service), service.hosting.databases.system
+        operations = user(service)
+        database = service.hosting.databases.system
         if is_queued:
             request = RunRequest("wait", "s0", background=True)
             first = (await operations.create_run("agent", "hang", request)).value
             await wait_for_running(operations, session_id="s0")
-        read, write, is_committed = database.read, database.write, False
+        read = database.read
+        write = database.write
+        is_committed = False
 
         async def commit(work: Any, **options: Any) -> Any:
             nonlocal is_committed

@@ -60,7 +60,9 @@ async def end_run(database: Database, run_id: str, text: str) -> None:
 
 def test_kept_history_equals_the_stored_one_after_any_change(store: Store) -> None:
     """Runs end in any order, in the same process or another one, and sessions are replaced."""
-    random_numbers, names, opened = random.Random(7), count(), list[str]()
+    random_numbers = random.Random(7)
+    names = count()
+    opened = list[str]()
 
     async def change(database: Database, created_at: int) -> None:
         act = random_numbers.random()
@@ -76,7 +78,8 @@ def test_kept_history_equals_the_stored_one_after_any_change(store: Store) -> No
             await database.write(sessions.create(a_session(now=created_at)))
 
     async def check() -> None:
-        database, histories = store.database, SessionHistories()
+        database = store.database
+        histories = SessionHistories()
         await database.write(sessions.create(a_session()))
         for number in range(300):
             await change(database, START + number)
@@ -89,7 +92,8 @@ def test_kept_history_equals_the_stored_one_after_any_change(store: Store) -> No
 
 def test_second_read_gets_only_the_new_runs(store: Store) -> None:
     async def check() -> None:
-        database, histories = CountedDatabase(store.database), SessionHistories()
+        database = CountedDatabase(store.database)
+        histories = SessionHistories()
         await store.database.write(sessions.create(a_session()))
         for number in range(5):
             await start_run(store.database, f"r{number}")
@@ -110,7 +114,8 @@ def test_histories_beyond_the_bound_are_dropped(
     monkeypatch.setattr(session_documents, "MAXIMUM_BYTES", 4_000)
 
     async def check() -> None:
-        database, histories = CountedDatabase(store.database), SessionHistories()
+        database = CountedDatabase(store.database)
+        histories = SessionHistories()
         rows = []
         for number in range(3):
             name = f"s{number}"
@@ -129,7 +134,8 @@ def test_unused_history_is_dropped(store: Store, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(session_documents, "KEPT_SECONDS", 0.01)
 
     async def check() -> None:
-        database, histories = CountedDatabase(store.database), SessionHistories()
+        database = CountedDatabase(store.database)
+        histories = SessionHistories()
         await store.database.write(sessions.create(a_session()))
         await start_run(store.database, "r0")
         await end_run(store.database, "r0", "text")

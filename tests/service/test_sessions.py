@@ -314,7 +314,9 @@ async def test_deletion_waits_for_all_runs_together(
             run = a_run(run_id, "s1", user_id="me", owner="deaf")
             await database.write(runs.create(run))
             await database.write(runs.claim(run_id, 1, "deaf", run.created_at))
-        canceller, begins, ends = service.hosting.canceller, list[float](), list[float]()
+        canceller = service.hosting.canceller
+        begins = list[float]()
+        ends = list[float]()
         cancel = canceller.cancel
 
         async def record_times(*arguments: Any, **options: Any) -> Any:

@@ -86,7 +86,8 @@ async def read_current(service: Service, name: str) -> str:
 
 
 def test_session_on_the_new_side_stays_there_when_percent_grows(world: Deployment) -> None:
-    path, text = world.path, world.path.read_text()
+    path = world.path
+    text = world.path.read_text()
     sides: dict[str, list[bool]] = {f"s{number}": [] for number in range(300)}
     for percent in (0, 1, 5, 30, 99, 100):
         path.write_text(text.replace(f"percent = {PERCENT}", f"percent = {percent}"))

@@ -79,7 +79,8 @@ async def test_events_have_their_time_in_microseconds(deployment: Deployment) ->
 
 async def test_live_runs_have_spans_in_every_process(deployment: Deployment) -> None:
     async with open_service(deployment) as owner, open_service(deployment) as other:
-        here, there = user(owner), user(other)
+        here = user(owner)
+        there = user(other)
         start = streamed_run(here, "team", "crew", message="ask hang", session_id="s1")
         async with start as (run, _):
             run_id = run["run_id"]
@@ -92,7 +93,8 @@ async def test_live_runs_have_spans_in_every_process(deployment: Deployment) -> 
                 return "member" in {span["kind"] for span in await read(there)}
 
             await wait_until(member_works)
-            own, stored = await read(here), await read(there)
+            own = await read(here)
+            stored = await read(there)
             assert [span["kind"] for span in own] == ["model", "tool", "member"]
             assert [span["kind"] for span in stored] == ["tool", "member"]
             for call, member in (own[1:], stored):

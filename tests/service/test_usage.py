@@ -88,7 +88,8 @@ def reader(service: Service, subject: str | None = "me") -> ServiceOperations:
 
 async def read_records(operations: ServiceOperations, **filters: Any) -> list[dict[str, Any]]:
     """Return the records of all runs of a filter."""
-    found, cursor = list[dict[str, Any]](), None
+    found = list[dict[str, Any]]()
+    cursor = None
     while True:
         page = Page(limit=100, cursor=cursor)
         document: Any = (await operations.get_runs(RunFilter(page=page, **filters))).value
@@ -254,7 +255,8 @@ async def check_overview(world: Deployment) -> None:
         await start_random_runs([service], 12)
         operations = admin(service)
         overview = await read_overview(operations, by="model")
-        point, total = overview["points"][-1], overview["total"]
+        point = overview["points"][-1]
+        total = overview["total"]
         assert len(overview["points"]) == 24
         assert {**total, "at": point["at"]} == point
         assert sum(cause["runs"] for cause in total["failures"]) == total["failed"] > 0
@@ -347,7 +349,9 @@ async def test_wrong_filters_of_usage_are_refused(deployment: Deployment) -> Non
 
 async def read_users(service: Service, before: int | None) -> tuple[Counter[str], list[Any]]:
     """Return the tokens of users in all reports of a year, and the ends of these reports."""
-    port, found, ends = admin(service), Counter[str](), list[Any]()
+    port = admin(service)
+    found = Counter[str]()
+    ends = list[Any]()
     since = now() - 365 * DAY
     while True:
         report = (

@@ -68,7 +68,8 @@ async def add_runs(service: Service, path: Path, first: int, end: int, newest: i
 
 async def measure(service: Service) -> float:
     """Return the seconds of CPU of an overview with all its groups: the fewest of several."""
-    operations, found = admin(service), []
+    operations = admin(service)
+    found = []
     for _ in range(7):
         begin = time.process_time()
         for by in ("component", "model", "user"):
@@ -99,7 +100,8 @@ async def check_numbers(service: Service, count: int) -> None:
 
 
 async def test_overview_costs_the_same_with_more_runs(deployment: Deployment) -> None:
-    path, newest = deployment.folder / "main.db", now() - now() % HOUR
+    path = deployment.folder / "main.db"
+    newest = now() - now() % HOUR
     async with open_service(deployment) as service:
         await service.hosting.databases.open_all()
         await add_runs(service, path, 0, FEW, newest)

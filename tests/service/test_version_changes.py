@@ -364,7 +364,8 @@ async def test_repeated_runs_have_the_database_and_the_history_of_their_origin(
         origin = await start(service, "again", session_id="busy")
     world.change(('id = "again"', 'id = "again"\ndatabase = "second"'))
     async with open_service(world.deployment) as service:
-        caller, run_id = user(service), origin["run_id"]
+        caller = user(service)
+        run_id = origin["run_id"]
         details = await caller.read_details("agent", "again", origin)
         assert details.session_state == {"seen": 1}
         retried: Any = (await caller.retry_run("agent", "again", run_id, RetryRequest())).value
@@ -441,7 +442,8 @@ async def function(message: str, context: agentctl.RunContext):
 
 
 async def test_function_that_is_not_asynchronous_any_more_is_not_called(world: World) -> None:
-    path, code = world.deployment.path, world.deployment.folder / "charging.py"
+    path = world.deployment.path
+    code = world.deployment.folder / "charging.py"
     code.write_text(CHARGING)
     path.write_text(f'{path.read_text()}[[agents]]\nid = "payer"\nobject = "charging:function"\n')
     async with open_service(world.deployment) as service:

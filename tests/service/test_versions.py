@@ -19,7 +19,8 @@ from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_schemas
 from tests.service.callers import admin, open_service, user
 
-TERSE, WORDY = 'instructions = "Be terse."', 'instructions = "Use many words."'
+TERSE = 'instructions = "Be terse."'
+WORDY = 'instructions = "Use many words."'
 
 EXTRA = f"""
 [[agents]]
@@ -154,7 +155,8 @@ async def test_versions_are_paged_from_the_newest(world: Deployment) -> None:
             whole = [each["version"] for each in await list_versions(service, "agent", "writer")]
             assert len(whole) == number + 1
     async with open_service(world) as service:
-        found, cursor = list[str](), None
+        found = list[str]()
+        cursor = None
         for _ in whole:
             part = VersionFilter(limit=1, cursor=cursor)
             page: Any = (await user(service).get_versions("agent", "writer", part)).value

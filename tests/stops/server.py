@@ -24,7 +24,8 @@ from tests.process import ServerProcess, serve_config
 
 SCOPES = ("agents:read", "agents:run", "teams:read", "teams:run", "sessions:read")
 
-MODULE, ADK_MODULE = "working_agents", "working_adk"
+MODULE = "working_agents"
+ADK_MODULE = "working_adk"
 
 AGENTS = {
     MODULE: (

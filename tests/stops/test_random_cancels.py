@@ -104,7 +104,8 @@ async def cancel_at_random(
 ) -> None:
     """Cancel runs of components at random moments, and check that none has work afterwards."""
     seed = int(os.environ.get("AGENTCTL_TEST_SEED") or 7)
-    chance, result = random.Random(seed), Result()
+    chance = random.Random(seed)
+    result = Result()
     async with server.connect() as operations:
         # On a busy machine more runs end before their cancel arrives.
         while len(result.seconds) < count or (
@@ -117,7 +118,8 @@ async def cancel_at_random(
             # A model call that hangs never ends on its own.
             await asyncio.to_thread(endpoint.wait_for_open, 0)
     ordered = sorted(result.seconds)
-    middle, last = ordered[len(ordered) // 2], ordered[-1 - len(ordered) // 100]
+    middle = ordered[len(ordered) // 2]
+    last = ordered[-1 - len(ordered) // 100]
     print(f"{dict(result.counts)}, {len(result.lies)} lies")
     print(f"response to a cancel: p50 {middle:.3f} s, p99 {last:.3f} s")
     assert result.lies == []

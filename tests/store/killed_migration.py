@@ -26,7 +26,8 @@ from agentctl.store.sqlite import schema
 
 
 def main(source: Path, copy: Path, step: int) -> None:
-    number, status = 1 - step, 1
+    number = 1 - step
+    status = 1
     while status:
         number += step
         for path in copy.parent.glob(f"{copy.name}*"):

@@ -55,7 +55,8 @@ def statements_of(
         row: the columns of the only row of the page; without it the page is empty.
     """
     found: list[Statement] = []
-    steps, rows = iter(work), None
+    steps = iter(work)
+    rows = None
     try:
         while True:
             statement = steps.send(rows)  # type: ignore[arg-type]
@@ -75,7 +76,8 @@ def bounded_statements_of(work: Work[Any], total: int = 1) -> list[Statement]:
         total: the number of rows that each of its counts finds.
     """
     found: list[Statement] = []
-    steps, rows = iter(work), None
+    steps = iter(work)
+    rows = None
     try:
         while True:
             found.append(steps.send(rows))  # type: ignore[arg-type]

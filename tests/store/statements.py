@@ -150,7 +150,8 @@ def watched(work: Work[object]) -> Work[object]:
     """Return the unit with a check that it runs nothing but known portable statements."""
 
     def steps() -> Steps[object]:
-        rows, inner = None, iter(work)
+        rows = None
+        inner = iter(work)
         try:
             while True:
                 statement: Statement = inner.send(rows)  # type: ignore[arg-type]

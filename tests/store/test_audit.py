@@ -107,7 +107,8 @@ def test_a_read_ends_at_a_window_of_older_rows(store: Store) -> None:
     @unit
     def counted(work: Work[Any]) -> Steps[Any]:
         nonlocal looks
-        rows, steps = None, iter(work)
+        rows = None
+        steps = iter(work)
         try:
             while True:
                 statement = steps.send(rows)  # type: ignore[arg-type]

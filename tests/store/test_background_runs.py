@@ -58,7 +58,8 @@ def test_a_deleted_session_gets_no_background_work(store: Store, parent: str) ->
 
 
 def test_of_many_callers_at_once_one_starts_the_work(store: Store, parent: str) -> None:
-    admitted, refused = list[str](), list[str]()
+    admitted = list[str]()
+    refused = list[str]()
 
     async def admit_all() -> None:
         async def admit(spec: RunSpec) -> None:

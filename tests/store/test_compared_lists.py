@@ -156,12 +156,16 @@ def test_sessions_of_a_component_are_sorted_or_compared(
     store.write(create_sessions())
     monkeypatch.setattr(lists, "MAXIMUM_READ", maximum)
     monkeypatch.setattr(compared, "MAXIMUM_COMPARED", 10)
-    pages, after, total = 0, None, None
+    pages = 0
+    after = None
+    total = None
     found: list[str] = []
     while True:
         part = {"sort": "updated_at", "order": "asc", "limit": 2, "after": after, "total": total}
         page = store.read(list_sessions(component_id="rare", **part))
-        found, pages, after = found + [row.session_id for row in page.rows], pages + 1, page.next
+        found = found + [row.session_id for row in page.rows]
+        pages = pages + 1
+        after = page.next
         total = (page.total, page.capped)
         if after is None:
             break
@@ -184,7 +188,8 @@ def test_page_goes_on_behind_runs_that_ended_later(store: Store) -> None:
     store.write(create_runs())
     for filters in ({"finished_before": START + 901}, {"finished_after": START}):
         found: list[str] = []
-        after, pages = None, 0
+        after = None
+        pages = 0
         while pages < 30:
             page = store.read(list_runs(order="asc", limit=2, after=after, **filters))
             found += [row.run_id for row in page.rows]
@@ -199,7 +204,8 @@ def test_page_goes_on_behind_runs_that_ended_later(store: Store) -> None:
 def test_page_goes_on_behind_many_ids_with_the_same_beginning(store: Store) -> None:
     store.write(create(list(range(COUNT))))
     for prefix, numbers in (("s0", range(10)), ("s", range(COUNT)), ("x", range(0))):
-        after, found = None, list[int]()
+        after = None
+        found = list[int]()
         while True:
             page = store.read(list_sessions(ANN, id_prefix=prefix, order="asc", after=after))
             found += ids_of([page])

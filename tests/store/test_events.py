@@ -46,7 +46,8 @@ def test_events_are_read_in_batches_without_gap_or_repeat(store: Store) -> None:
 
     store.write(work())
     assert len(store.read(events.list_after("r1", -1))) == 64
-    seq, texts = -1, list[str]()
+    seq = -1
+    texts = list[str]()
     while rows := store.read(events.list_after("r1", seq, 50)):
         seq = rows[-1].last_seq
         texts += [row.events for row in rows]
@@ -120,9 +121,10 @@ def an_id(microseconds: int, name: str) -> str:
 
 def test_events_are_deleted_some_time_after_the_end(store: Store) -> None:
     day = START + 50_000_000
-    old, long, new, live = (
-        an_id(START, "old"), an_id(START, "long"), an_id(day, "new"), an_id(START, "live"),
-    )  # fmt: skip
+    old = an_id(START, "old")
+    long = an_id(START, "long")
+    new = an_id(day, "new")
+    live = an_id(START, "live")
 
     @unit
     def work() -> Steps[None]:
@@ -185,12 +187,15 @@ def test_late_reader_of_100_000_events_needs_few_statements(store: Store) -> Non
     """The run goes on meanwhile: each read finds a new batch at its end, and catches up."""
     store.write(a_session_with_run())
     store.run(store.database.write(ADD_BATCHES.execute(text="x" * 1_500)))
-    position, reads, last = -1, 0, 99_999
+    position = -1
+    reads = 0
+    last = 99_999
     while position < last:
         part = store.read(events.read_part("r1", position))
         assert part.batches[0].first_seq == position + 1
         assert part.newest == last
-        position, reads = part.batches[-1].last_seq, reads + 1
+        position = part.batches[-1].last_seq
+        reads = reads + 1
         if reads % 2:
             store.write(events.append_batch("r1", 1, last + 1, last + 10, "x" * 1_500))
             last += 10

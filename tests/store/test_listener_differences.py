@@ -65,7 +65,8 @@ class Sides:
 
     def __init__(self, under_test: Any, sender: Any, receiver: Any) -> None:
         self.schema: str = under_test.entry.search_path
-        self.sender, self.receiver = sender, receiver
+        self.sender = sender
+        self.receiver = receiver
         self.thread = ThreadConnection(under_test.entry)
         self.listener = Listener(under_test.entry, self.thread)
         self.changed = asyncio.Event()
@@ -91,7 +92,8 @@ class Sides:
 
     async def send(self, chance: Random) -> tuple[Counter[str], Counter[str]]:
         """Send random transactions, and return what each side has counted of them."""
-        before, first = self.read(), len(self.payloads)
+        before = self.read()
+        first = len(self.payloads)
         for _ in range(chance.randrange(1, 5)):
             transaction = self.sender.transaction()
             await transaction.start()

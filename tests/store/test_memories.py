@@ -104,7 +104,8 @@ def test_pages_follow_each_other(store: Store) -> None:
     texts = [f"fact {number}" for number in range(5)]
     for text in texts:
         _remember(store, "ada", text)
-    found, position = list[str](), None
+    found = list[str]()
+    position = None
     while True:
         part = Slice("created_at", "asc", 2, 0, position)
         page = store.read(memories.list_page(MemoryFilter(page=Page(limit=2)), ADA, part))

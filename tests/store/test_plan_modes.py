@@ -14,7 +14,8 @@ from tests.postgres import PostgresUnderTest
 
 pytestmark = pytest.mark.slow
 
-CUSTOM, AUTO = "force_custom_plan", "auto"
+CUSTOM = "force_custom_plan"
+AUTO = "auto"
 
 
 class Place(NamedTuple):

@@ -61,7 +61,8 @@ def expected_index(case: ListCase) -> set[str]:
         if owned:
             return {"runs_user_created"}
         return {"runs_by_component" if "component_id" in case.filters else "runs_by_created"}
-    name, sort = case.filters.get("session_name"), case.part["sort"].removesuffix("_at")
+    name = case.filters.get("session_name")
+    sort = case.part["sort"].removesuffix("_at")
     if name and not case.many:
         return {"sessions_by_user_name" if owned else "sessions_by_name"}
     if owned:
@@ -75,7 +76,8 @@ def plan_list(
     sqlite: SqliteDatabase, statements: Iterable[Statement]
 ) -> tuple[list[str], list[str]]:
     """Return the steps that count a list, and those that find the rows of its page."""
-    counted, page = list[str](), list[str]()
+    counted = list[str]()
+    page = list[str]()
     for sql, values in statements:
         # The newest runs are looked up for the rows of a page, and the removals for a list.
         others = ("page", "newest", "turns", "removals", "searched")
@@ -84,12 +86,14 @@ def plan_list(
             joined = steps.index("SCAN found")
             del steps[joined : joined + 2], steps[steps.index("CO-ROUTINE found")]
         if "MATERIALIZE searched" in steps:  # the rows from which the page is also read
-            first, last = steps.index("MATERIALIZE searched"), steps.index("SCAN searched")
+            first = steps.index("MATERIALIZE searched")
+            last = steps.index("SCAN searched")
             counted = steps[first + 1 : last]
             steps = steps[:first] + counted + steps[last + 1 :]
         steps = [step for step in steps if step.split()[1] not in others]
         if "CO-ROUTINE counted" in steps:
-            first, last = steps.index("CO-ROUTINE counted"), steps.index("SCAN counted")
+            first = steps.index("CO-ROUTINE counted")
+            last = steps.index("SCAN counted")
             counted = steps[first + 1 : last]
             steps = steps[:first] + steps[last + 1 :]
         page += steps

@@ -166,7 +166,8 @@ def test_race_of_a_removal_with_a_start_or_a_hold_loses_nothing(store: Store) ->
     async def race() -> None:
         database = store.database
         for number in range(RACES):
-            name, other = f"s{number}", f"h{number}"
+            name = f"s{number}"
+            other = f"h{number}"
             for each in (name, other):
                 await database.write(a_session_with_run(f"old-{each}", each))
                 await database.write(runs.claim(f"old-{each}", 1, "w1", START))

@@ -51,7 +51,9 @@ def fail_after(session_id: str = "s1") -> Steps[None]:
 
 def test_units_of_a_group_copy_no_pages_to_a_temporary_file(sqlite: SqliteDatabase) -> None:
     """SQLite keeps the pages that a savepoint would restore, beyond 64 KB in a deleted file."""
-    gate, before, opened = threading.Event(), list_open_files(), set[str]()
+    gate = threading.Event()
+    before = list_open_files()
+    opened = set[str]()
 
     @unit
     def held() -> Steps[None]:
@@ -163,7 +165,8 @@ def test_a_failed_statement_shows_no_text_of_the_library(
 def test_a_read_sees_one_snapshot_during_writes(sqlite: SqliteDatabase) -> None:
     async def main() -> None:
         await sqlite.write(sessions.create(a_session()))
-        reading, written = threading.Event(), threading.Event()
+        reading = threading.Event()
+        written = threading.Event()
 
         @unit
         def twice() -> Steps[tuple[int, int]]:

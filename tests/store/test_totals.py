@@ -104,7 +104,8 @@ def is_counted(work: Work[Any], removed: int, found: int, row: Sequence[Any] = A
 
 
 def test_a_list_is_one_statement_until_its_remembered_total_is_outdated() -> None:
-    totals, long = ListTotals(), MAXIMUM_TOTAL + MAXIMUM_SURPLUS
+    totals = ListTotals()
+    long = MAXIMUM_TOTAL + MAXIMUM_SURPLUS
     for removed, statements in ((7, 1), (7, 1), (7 + MAXIMUM_SURPLUS, 3), (7 + MAXIMUM_SURPLUS, 1)):
         work = LISTS[0](totals)
         assert work.single

@@ -81,7 +81,8 @@ def test_one_worker_has_the_lease_of_the_sweep(store: Store) -> None:
 
 
 def test_a_lease_that_is_not_extended_expires(sqlite: SqliteDatabase) -> None:
-    at, later = START, START + workers.LEASE_SECONDS * 1_000_000 + 1
+    at = START
+    later = START + workers.LEASE_SECONDS * 1_000_000 + 1
     assert sqlite.write_blocking(workers.acquire_sweep("w1", at))
     assert not sqlite.write_blocking(workers.acquire_sweep("w2", later - 1))
     assert sqlite.write_blocking(workers.acquire_sweep("w2", later))

@@ -83,7 +83,8 @@ members = ["plain", "clerk"]
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run Phoenix; yield its URL."""
-    folder, port = tmp_path_factory.mktemp("phoenix"), find_free_port()
+    folder = tmp_path_factory.mktemp("phoenix")
+    port = find_free_port()
     variables = {
         "PHOENIX_WORKING_DIR": str(folder),
         "PHOENIX_HOST": "127.0.0.1",
@@ -91,7 +92,8 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "PHOENIX_GRPC_PORT": str(find_free_port()),
         "PHOENIX_TELEMETRY_ENABLED": "false",
     }
-    url, log = f"http://127.0.0.1:{port}", folder / "phoenix.log"
+    url = f"http://127.0.0.1:{port}"
+    log = folder / "phoenix.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [FOLDER / "bin" / "phoenix", "serve"],

@@ -137,7 +137,8 @@ def served(
         patch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
         found: list[Served] = []
         for port in reversed(ports):
-            folder, metrics = tmp_path_factory.mktemp("traced"), find_free_port()
+            folder = tmp_path_factory.mktemp("traced")
+            metrics = find_free_port()
             extra = EXTRA.format(
                 collector=kept_collector.url,
                 endpoint=model_endpoint.base_url,
@@ -232,7 +233,8 @@ def test_pages_of_traces_are_linked(served: Served, tmp_path: Path) -> None:
         CALLER.trace_id, "{trace_id}"
     )
     token = served.headers["Authorization"].removeprefix("Bearer ")
-    where, environment = ("--url", served.first.url), {"AGENTCTL_TOKEN": token}
+    where = ("--url", served.first.url)
+    environment = {"AGENTCTL_TOKEN": token}
     for command in (
         ("sessions", "get", record["session_id"], "-o", "text"),
         ("runs", "get", record["run_id"], "-o", "markdown"),

@@ -28,7 +28,9 @@ from tests.telemetry.conftest import build_deployment
 from tests.telemetry.receiver import Collector, ReceivedSpan
 
 CALLER = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", True)
-SERVER, CLIENT, INTERNAL = 2, 3, 1
+SERVER = 2
+CLIENT = 3
+INTERNAL = 1
 MARKER = "zebra-8471"
 USAGE = {
     "input_tokens": "gen_ai.usage.input_tokens",
@@ -359,7 +361,8 @@ async def test_the_spans_of_a_dead_worker_come_from_the_events(
     call = {"tool_call_id": "c1", "tool_name": "add", "tool_args": {}}
     started = ToolCallStarted({**call, "tool_call_error": None, "result": None})
     async with open_service(deployment) as service:
-        database, monitor = service.hosting.databases["main"], service.hosting.monitor
+        database = service.hosting.databases["main"]
+        monitor = service.hosting.monitor
         trace = build_child_trace(new_id(), CALLER)
         lost = await create_live_run(database, "dead", component_id="echo", trace=trace.text)
         await store_events(database, lost, "text", started)

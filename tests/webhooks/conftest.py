@@ -21,7 +21,8 @@ from tests.webhooks.receiver import Receiver, start_receiver
 
 __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
-SECRET, OLD_SECRET = generate_secret(), generate_secret()
+SECRET = generate_secret()
+OLD_SECRET = generate_secret()
 ALL = (
     '["run.completed", "run.failed", "run.cancelled", "run.paused", "approval.decided",'
     ' "approval.expired"]'

@@ -81,7 +81,8 @@ def answer_badly(got: Received) -> Answer:
 @contextlib.contextmanager
 def start_receiver() -> Iterator[Receiver]:
     """Receive on a free port of the loopback address."""
-    receiver, at_once = Receiver(), Counter[str]()
+    receiver = Receiver()
+    at_once = Counter[str]()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -101,12 +101,14 @@ class Servers:
         self.running: list[ServerProcess | None] = [None] * size
 
     def start(self, slot: int) -> None:
-        log, kind = f"server-{slot}.log", {"variables": self._variables, "program": PROGRAM}
+        log = f"server-{slot}.log"
+        kind = {"variables": self._variables, "program": PROGRAM}
         server = serve_config(self._deployment.path, log=log, **kind)
         self.running[slot] = self._stacks[slot].enter_context(server)
 
     def kill(self, slot: int) -> None:
-        server, self.running[slot] = self.running[slot], None
+        server = self.running[slot]
+        self.running[slot] = None
         if server is not None:
             server.process.kill()
             server.process.wait()
@@ -122,7 +124,9 @@ def soak(
 ) -> Result:
     """Start runs on random servers while `kills` servers are killed; compare facts and events."""
     (folder / "soaked_agents.py").write_text(CODE)
-    began, result, secret = time.monotonic(), Result(), generate_secret()
+    began = time.monotonic()
+    result = Result()
+    secret = generate_secret()
     with start_receiver() as receiver:
 
         def verify(got: Received) -> Answer:
@@ -222,7 +226,8 @@ def _compare(result: Result, facts: list[tuple[str, str]], receiver: Receiver) -
         deliveries[got.event_id] += 1
     result.runs = len(facts)
     result.statuses = Counter(status for _, status in facts)
-    result.requests, result.accepted = len(receiver.requests), len(receiver.accepted)
+    result.requests = len(receiver.requests)
+    result.accepted = len(receiver.accepted)
     result.twice = sum(count > 1 for count in deliveries.values())
     result.missing = sorted(wanted - ids.keys())
     tried = {(got.event["data"]["run_id"], got.event["type"]) for got in receiver.requests}

@@ -83,7 +83,8 @@ def test_failed_run_is_one_mail_and_one_message(
     tmp_path: Path, mail: tuple[int, list[str]], chat: Receiver
 ) -> None:
     mail_port, mails = mail
-    port, secret = find_free_port(), generate_secret()
+    port = find_free_port()
+    secret = generate_secret()
     environment = {
         **base_environment(),
         "OPS_WEBHOOK_SECRET": secret,

@@ -73,7 +73,8 @@ class Interrupted(Exception):
 @unit
 def interrupt(work: Work[T], number: int) -> Steps[T]:
     """Execute a unit, but end the transaction before the statement of a number."""
-    steps, left = iter(work), number
+    steps = iter(work)
+    left = number
     try:
         statement = next(steps)
         while True:
@@ -185,7 +186,8 @@ def end_between(work: Work[T], run_id: str, outbox: Outbox) -> Steps[T]:
 async def test_cancel_does_not_repeat_an_end_that_was_stored_meanwhile(tmp_path: Path) -> None:
     (tmp_path / "agentctl.toml").write_text(SETTINGS)
     databases = Databases(load_settings(tmp_path / "agentctl.toml", {}), create=True)
-    main, outbox = databases["main"], databases.outbox
+    main = databases["main"]
+    outbox = databases.outbox
     try:
         await main.write(create_run("r1"))
         cancel = cancelling._request_cancel(outbox, "r1", "ann", None, None)

@@ -9,19 +9,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
-webhook, sent = Webhook(os.environ["OPS_WEBHOOK_SECRET"]), set()
+webhook = Webhook(os.environ["OPS_WEBHOOK_SECRET"])
+sent = set()
 
 
 def alert(text: str) -> None:
     mail = EmailMessage()
-    mail["Subject"], mail["To"] = text.splitlines()[0], os.environ["ALERT_MAIL"]
+    mail["Subject"] = text.splitlines()[0]
+    mail["To"] = os.environ["ALERT_MAIL"]
     mail["From"] = os.environ.get("ALERT_FROM", os.environ["ALERT_MAIL"])
     mail.set_content(text)
     host, _, port = os.environ.get("ALERT_SMTP", "localhost:25").partition(":")
     with smtplib.SMTP(host, int(port or 25), timeout=5) as server:
         server.send_message(mail)
     if url := os.environ.get("ALERT_CHAT"):  # an incoming webhook of Slack, Mattermost, …
-        message, kind = json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}
+        message = json.dumps({"text": text}).encode()
+        kind = {"Content-Type": "application/json"}
         urllib.request.urlopen(urllib.request.Request(url, message, kind), timeout=5).close()
 
 

@@ -59,7 +59,9 @@ FIND = Sql(
 def store(first: int, *, tags: bool = False) -> Steps[None]:
     for number in range(first, first + BATCH):
         tag = "rare" if number % 20_000 == 0 else "other"
-        session_id, run_id, now = f"s{number:06}", f"r{number:06}", START + number * 1_000
+        session_id = f"s{number:06}"
+        run_id = f"r{number:06}"
+        now = START + number * 1_000
         if tags:
             for each in ("usual", tag):
                 yield from ADD.execute(tag=each, created_at=now, session_id=session_id)
@@ -94,7 +96,9 @@ async def compare(database: Database, name: str) -> None:
     print(f"{name}: stored in {time.perf_counter() - began:.0f} s")
     for case, (query, filters) in CASES.items():
         first = await measure(lambda q=query, f=filters: database.read(q(**f), size="large"))
-        began, pages, rows = time.perf_counter(), 0, 0
+        began = time.perf_counter()
+        pages = 0
+        rows = 0
         page: RowPage[Any] | None = None
         while page is None or page.next is not None:
             part: dict[str, Any] = {"limit": 100}
@@ -102,7 +106,8 @@ async def compare(database: Database, name: str) -> None:
                 part["after"] = page.next
                 part["total"] = (page.total, page.capped) if page.keeps_total else None
             page = await database.read(query(**filters, **part), size="large")
-            pages, rows = pages + 1, rows + len(page.rows)
+            pages = pages + 1
+            rows = rows + len(page.rows)
         whole = time.perf_counter() - began
         print(f"  {case:26} {first:7.1f} ms; {rows:6} rows in {pages:4} pages, {whole:6.2f} s")
     for sql in (TERMS, INDEX):

@@ -35,7 +35,8 @@ from tests.postgres_server import run_postgres_server
 from tests.process import base_environment, serve_config
 from tests.releases import NEW
 
-STREAMS, ROUNDS = 40, 5
+STREAMS = 40
+ROUNDS = 5
 
 REPLY = Reply(words=400, size=6, seconds=0.02, hold=False)
 

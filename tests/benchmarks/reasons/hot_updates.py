@@ -30,7 +30,11 @@ from tests.benchmarks.postgres_meter import Meter
 from tests.postgres_server import PostgresServer, run_postgres_server
 from tests.store.rows import a_run, a_session, an_end
 
-CONNECTIONS, OPEN, RUNS, ROUNDS, RUNS_OF_SESSION = 4, 4, 400, 12, 5
+CONNECTIONS = 4
+OPEN = 4
+RUNS = 400
+ROUNDS = 12
+RUNS_OF_SESSION = 5
 
 WARM = 4_000
 
@@ -176,7 +180,8 @@ class Variant:
     def __init__(
         self, name: str, number: int, server: PostgresServer, runs_of_session: int = RUNS_OF_SESSION
     ) -> None:
-        self.name, self.schema = name, f"variant_{number}"
+        self.name = name
+        self.schema = f"variant_{number}"
         self._runs_of_session = runs_of_session
         self._server = server
         self._numbers = [count() for _ in range(CONNECTIONS)]
@@ -237,7 +242,8 @@ def build_id(kind: str, number: int) -> str:
 
 
 def _build_start(name: str, number: int, runs_of_session: int) -> Work[Any]:
-    lane, at = number % CONNECTIONS, number // CONNECTIONS
+    lane = number % CONNECTIONS
+    at = number // CONNECTIONS
     session = at // runs_of_session * CONNECTIONS + lane
     common = {"user_id": f"user-{session % 997}", "component_id": f"agent-{session % 20}"}
     at = 1_700_000_000_000_000 + number * 1_000_000
@@ -263,7 +269,8 @@ def _build_start(name: str, number: int, runs_of_session: int) -> Work[Any]:
 
 def _build_end(name: str, number: int) -> Work[Any]:
     at = 1_700_000_000_500_000 + number * 1_000_000
-    answer, question = TEXT * 6, TEXT * 2
+    answer = TEXT * 6
+    question = TEXT * 2
     messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     end = an_end(
         name,
@@ -299,9 +306,11 @@ async def measure(rounds: int, names: list[str]) -> None:
         await meter.execute("ANALYZE")
         for turn in range(rounds):
             for variant in variants[turn % len(names) :] + variants[: turn % len(names)]:
-                before, cpu = await meter.read(), variant.read_cpu()
+                before = await meter.read()
+                cpu = variant.read_cpu()
                 await variant.write(RUNS)
-                cpu, used = variant.read_cpu() - cpu, (await meter.read()).since(before)
+                cpu = variant.read_cpu() - cpu
+                used = (await meter.read()).since(before)
                 variant.turns.append(Turn(used.wal / RUNS / 1e3, cpu / RUNS * 1e3))
         await asyncio.sleep(2)
         _print(variants, [await variant.describe() for variant in variants])

@@ -27,7 +27,9 @@ from tests.benchmarks.work import create_work
 from tests.deployment import Deployment
 from tests.store.rows import a_run, a_session
 
-COUNT, ROUNDS, TOGETHER = 320, 5, 16
+COUNT = 320
+ROUNDS = 5
+TOGETHER = 16
 
 SESSION = "alone"
 
@@ -69,11 +71,13 @@ async def main(folder: Path) -> None:
         for number in range(ROUNDS):
             for name, act in acts.items():
                 names = [f"{name} {number} {count}" for count in range(COUNT)]
-                before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+                before = resource.getrusage(resource.RUSAGE_SELF)
+                start = time.perf_counter()
                 await act(database, names)
                 took = time.perf_counter() - start
                 after = resource.getrusage(resource.RUSAGE_SELF)
-                user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+                user = after.ru_utime - before.ru_utime
+                system = after.ru_stime - before.ru_stime
                 found[name].append((user + system, system, took))
         for name, values in found.items():
             cpu, system, took = (

@@ -28,7 +28,9 @@ from agentctl.runtime.mcp.http import McpHttpClient
 from agentctl.runtime.mcp.stdio import Program, build_environment, run_program
 from tests.mcp.http_server import serve_http
 
-ROUNDS, CALLS, OTHERS = 5, 200, 9
+ROUNDS = 5
+CALLS = 200
+OTHERS = 9
 LIMIT = 100_000_000
 SIZES = {100: 2_000, 1_000_000: 5, 16_000_000: 1}
 """Bytes of a message, and how many a program sends."""
@@ -84,7 +86,8 @@ def build_request(number: int, method: str, **params: Any) -> SessionMessage:
 
 async def call(build_client: Callable[[], httpx2.AsyncClient]) -> tuple[float, int]:
     """Return the CPU milliseconds of a call, and the calls that survive one that is reset."""
-    survived, cost = 0, 0.0
+    survived = 0
+    cost = 0.0
     with serve_http() as state, contextlib.suppress(BaseExceptionGroup, TimeoutError):
         async with (
             asyncio.timeout(30),

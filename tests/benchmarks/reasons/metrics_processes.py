@@ -21,7 +21,9 @@ from prometheus_client.values import MultiProcessValue
 
 from agentctl.server.observability.metrics_endpoint import merge_metrics
 
-ROUNDS, COUNTS, JOINS = 9, 20_000, 5
+ROUNDS = 9
+COUNTS = 20_000
+JOINS = 5
 LABELS = [f"operation {number}" for number in range(200)]
 REPLACED = 100
 

@@ -21,7 +21,8 @@ from agentctl.store.postgres.thread import ThreadConnection
 from agentctl.store.threads import call_in_thread
 from tests.postgres_server import run_postgres_server
 
-FOLLOWERS, ROUNDS = 50, 200
+FOLLOWERS = 50
+ROUNDS = 200
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
 
 
@@ -29,7 +30,8 @@ class Side:
     """The followers of one side: `receive` is called once for each of them."""
 
     def __init__(self) -> None:
-        self.sessions, self._missing = 0, 0
+        self.sessions = 0
+        self._missing = 0
         self._complete = asyncio.Event()
 
     def receive(self, *_: Any) -> None:
@@ -51,7 +53,8 @@ async def compare(url: str) -> None:
     """Measure both in turns, and print the table."""
     sender = await asyncpg.connect(url)
     schema = await sender.fetchval("SELECT current_schema()")
-    ours, theirs = Side(), Side()
+    ours = Side()
+    theirs = Side()
     thread = ThreadConnection(entry := Database(id="main", url=url))
     listener = Listener(entry, thread)
     first = await sender.fetchval(SESSIONS)

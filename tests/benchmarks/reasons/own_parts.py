@@ -48,8 +48,10 @@ from agentctl.webhooks.signing import Signer
 from tests.auth.forge import SECRET, ec_pair, ed_pair, rsa_pair
 from tests.auth.key_server import serve_keys
 
-ROUNDS, CALLS = 7, 300
-TIME, TRACE = "2026-11-20T08:18:10.000123Z", f"00-{'a' * 32}-{'b' * 16}-01"
+ROUNDS = 7
+CALLS = 300
+TIME = "2026-11-20T08:18:10.000123Z"
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 TEXT = json.dumps(
     [{"id": "s1", "tags": ["a", "b"], "tokens": 12, "cost": 0.5, "text": "x" * 40}] * 20
 )
@@ -58,13 +60,13 @@ BODY = b"x" * 9_000
 GRANTS: Any = list[dict[str, str | None]]
 VALUE = [{"scope": "agents:read", "effect": None}] * 10
 JWK = {"keys": [public_jwk(ec_pair().public)]}
-ADAPTER, TIMES = pydantic.TypeAdapter(GRANTS), pydantic.TypeAdapter(pydantic.AwareDatetime)
-TYPE, PROPAGATOR, HOOK = (
-    compile_type(GRANTS),
-    TraceContextTextMapPropagator(),
-    Webhook("whsec_" + "A" * 44),
-)
-SIGNER, MOMENT = Signer([HOOK._whsecret]), datetime.now().astimezone()
+ADAPTER = pydantic.TypeAdapter(GRANTS)
+TIMES = pydantic.TypeAdapter(pydantic.AwareDatetime)
+TYPE = compile_type(GRANTS)
+PROPAGATOR = TraceContextTextMapPropagator()
+HOOK = Webhook("whsec_" + "A" * 44)
+SIGNER = Signer([HOOK._whsecret])
+MOMENT = datetime.now().astimezone()
 KEY = SigningKey(ALGORITHMS["HS256"], SECRET)
 
 

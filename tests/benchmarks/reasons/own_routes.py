@@ -20,7 +20,8 @@ import agentctl
 from agentctl import server
 from tests.deployment import create_deployment
 
-REQUESTS, ROUNDS = 1_000, 15
+REQUESTS = 1_000
+ROUNDS = 15
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 

@@ -25,8 +25,11 @@ from agentctl.store.postgres.database import PostgresDatabase
 from tests.benchmarks.reasons.pool import proxy
 from tests.postgres_server import run_postgres_server
 
-LOST_COMMITS, ROUNDS, COUNT = 20, 9, 300
-INSERT, READ = Sql("INSERT INTO entries (v) VALUES (:v)"), Sql("SELECT v FROM entries WHERE k = :k")
+LOST_COMMITS = 20
+ROUNDS = 9
+COUNT = 300
+INSERT = Sql("INSERT INTO entries (v) VALUES (:v)")
+READ = Sql("SELECT v FROM entries WHERE k = :k")
 
 Call = Callable[[], Awaitable[Any]]
 
@@ -64,7 +67,8 @@ async def count_doubles(url: str, direct: Any, server: Path) -> None:
                     await direct.execute("TRUNCATE entries")
                     await write_once(name, cut_url)
                     rows = await direct.fetchval("SELECT count(*) FROM entries")
-                    doubles, missing = doubles + (rows > 1), missing + (rows < 1)
+                    doubles = doubles + (rows > 1)
+                    missing = missing + (rows < 1)
                 print(f"| {name} | {LOST_COMMITS} | {doubles} | {missing} |")
 
 

@@ -57,7 +57,8 @@ class Client(asyncio.Protocol):
 
     def start(self, done: asyncio.Future[None]) -> None:
         """Send the first of `REQUESTS` requests."""
-        self._done, self._left = done, REQUESTS
+        self._done = done
+        self._left = REQUESTS
         self._transport.write(REQUEST)
 
     def data_received(self, data: bytes) -> None:

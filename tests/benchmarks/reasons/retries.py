@@ -23,7 +23,9 @@ from agentctl.runtime.models import attempts
 from agentctl.runtime.models.calls import ModelFailure
 from tests.runtime.test_retry_differences import build_attempts, call, call_with_tenacity
 
-ROUNDS, CALLS, REFUSED = 9, 2_000, 1_000
+ROUNDS = 9
+CALLS = 2_000
+REFUSED = 1_000
 FAILURES = [ModelFailure("MODEL_UNAVAILABLE", "no"), ModelFailure("MODEL_UNAVAILABLE", "no"), None]
 
 
@@ -61,7 +63,8 @@ async def main() -> None:
     own.begin_call()
     own._failed = 1
     waits = [own._wait_seconds(refusal) or 0.0 for _ in range(REFUSED)]
-    client, options = AsyncOpenAI(api_key="x"), FinalRequestOptions(method="post", url="/")
+    client = AsyncOpenAI(api_key="x")
+    options = FinalRequestOptions(method="post", url="/")
     header = httpx2.Headers({"retry-after": "1"})
     library = [client._calculate_retry_timeout(2, options, header) for _ in range(REFUSED)]
     print(f"together, of {REFUSED}: own {count_together(waits)}, openai {count_together(library)}")

@@ -21,7 +21,9 @@ from agentctl.interface.declarations import Query
 from agentctl.records.routes import Route, RouteTable
 from agentctl.server.requests import Parameters
 
-ROUTES, REQUESTS, ROUNDS = 50, 2_000, 9
+ROUTES = 50
+REQUESTS = 2_000
+ROUNDS = 9
 QUERY = b"limit=20&page=2&cut=5&sort=name&full=true"
 SCOPE: dict[str, Any] = {
     "type": "http", "method": "GET", "path": "/things40/x", "raw_path": b"/things40/x",

@@ -17,7 +17,8 @@ from typing import Any
 
 from agentctl.work.unstopped import RunThreads, UnstoppedWork
 
-ROUNDS, CALLS = 9, 200
+ROUNDS = 9
+CALLS = 200
 FUNCTIONS = {"empty functions": 0, "8 ms of CPU each": 200_000}
 
 
@@ -48,7 +49,8 @@ def count(numbers: int) -> int:
 
 async def measure(build: Callable[[], Executor], numbers: int) -> float:
     """Return the longest stop of the event loop, in milliseconds."""
-    loop, stops = asyncio.get_running_loop(), [0.0]
+    loop = asyncio.get_running_loop()
+    stops = [0.0]
 
     async def beat() -> None:
         while True:

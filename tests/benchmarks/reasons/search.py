@@ -56,7 +56,8 @@ SEARCHES = (
 )  # fmt: skip
 RARE_TAG = SessionFilter(tag=("rare",))
 WRITES = 300
-LARGE, SMALL = Visibility(everyone=False, user_id="large"), Visibility(False, "user7")
+LARGE = Visibility(everyone=False, user_id="large")
+SMALL = Visibility(False, "user7")
 
 
 def build_rows(count: int) -> Iterator[tuple[list[Any], list[Any]]]:
@@ -64,7 +65,8 @@ def build_rows(count: int) -> Iterator[tuple[list[Any], list[Any]]]:
     numbers = random.Random(1)
     words = [f"{number:04x}" for number in range(65_536)]
     for first in range(0, count, BATCH):
-        rows, texts = list[Any](), list[Any]()
+        rows = list[Any]()
+        texts = list[Any]()
         for number in range(first, min(first + BATCH, count)):
             user = "large" if number % 20 == 0 else f"user{number % 2_000}"
             at = 1_700_000_000_000_000 + number * 10_000
@@ -114,14 +116,17 @@ class Meter:
     """
 
     def __init__(self, database: Database, processes: list[int]) -> None:
-        self._database, self._processes = database, processes
+        self._database = database
+        self._processes = processes
         self._baseline = 0.0
 
     async def measure(self, name: str, work: Work[RowPage[Any]], *, baseline: bool = False) -> None:
         """Print the median milliseconds of a read, and its ratio to the baseline."""
-        seconds, cpu = list[float](), list[float]()
+        seconds = list[float]()
+        cpu = list[float]()
         for _ in range(ROUNDS):
-            before, began = self._read_cpu(), time.perf_counter()
+            before = self._read_cpu()
+            began = time.perf_counter()
             page = await self._database.read(work, size="large")
             seconds.append((time.perf_counter() - began) * 1_000)
             cpu.append((self._read_cpu() - before) * 1_000)
@@ -205,7 +210,9 @@ def write_one(session_id: str) -> Steps[None]:
 
 async def measure_writes(database: Database, work: Work[Any] | None) -> str:
     """Describe writes of sessions with a text, one every 5 ms, while two clients search."""
-    stopped, times, reads = False, list[float](), 0
+    stopped = False
+    times = list[float]()
+    reads = 0
 
     async def search() -> None:
         nonlocal reads
@@ -222,13 +229,15 @@ async def measure_writes(database: Database, work: Work[Any] | None) -> str:
     stopped = True
     await asyncio.gather(*clients)
     times.sort()
-    middle, p99 = times[WRITES // 2], times[WRITES * 99 // 100]
+    middle = times[WRITES // 2]
+    p99 = times[WRITES * 99 // 100]
     return f"writes: median {middle:.1f} ms, p99 {p99:.1f}, longest {times[-1]:.1f}, {reads} reads"
 
 
 def main() -> None:
     """Print the figures of one engine."""
-    engine, count = sys.argv[1], int(sys.argv[2])
+    engine = sys.argv[1]
+    count = int(sys.argv[2])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.db")
         if engine == "sqlite":

@@ -21,7 +21,8 @@ from statistics import median
 from agentctl.server.processes.service_manager import ServiceManager
 from tests.differential.libsystemd import Libsystemd
 
-ROUNDS, STATES = 15, 2_000
+ROUNDS = 15
+STATES = 2_000
 PATIENCE = 5.0
 
 Send = Callable[[], object]
@@ -86,7 +87,8 @@ def measure_blocked(send: Send) -> str:
 
     process = fork.Process(target=fill)
     process.start()
-    slowest, until = 0.0, time.monotonic() + PATIENCE
+    slowest = 0.0
+    until = time.monotonic() + PATIENCE
     while slowest < 0.1 and ours.poll(max(0.0, until - time.monotonic())):
         slowest = max(slowest, ours.recv())
     process.kill()

@@ -22,9 +22,12 @@ import uvloop
 from agentctl.store.database import Sql
 from agentctl.store.sqlite.database import SqliteDatabase
 
-ROUNDS, COUNT, TOGETHER = 9, 320, 16
+ROUNDS = 9
+COUNT = 320
+TOGETHER = 16
 SCHEMA = "PRAGMA journal_mode = WAL; CREATE TABLE entries (v TEXT)"
-INSERT, READ = Sql("INSERT INTO entries VALUES (:v)"), Sql("SELECT v FROM entries WHERE rowid = :k")
+INSERT = Sql("INSERT INTO entries VALUES (:v)")
+READ = Sql("SELECT v FROM entries WHERE rowid = :k")
 
 Call = Callable[[], Awaitable[Any]]
 

@@ -80,7 +80,8 @@ def measure_servers(folder: Path, url: str) -> None:
         for name, variables in ENVIRONMENTS.items():
             work = create_work(folder / name, f"{url}/v1", sized_sessions((1,)))
             seed_database(work)
-            config, environment = work.folder / "agentctl.toml", base_environment() | variables
+            config = work.folder / "agentctl.toml"
+            environment = base_environment() | variables
             server = stack.enter_context(serve_config(config, environment=environment))
             port = server.port
             sides[name] = build_run_side(RunningServer(port, server.process.pid, work))

@@ -52,7 +52,9 @@ def decode(text: str, rules: Authorization) -> dict[str, Any]:
 
 def accepted() -> tuple[Counter[str], Counter[str], int]:
     """Return accepted tokens and foreign exceptions by case id, and the number of tokens."""
-    taken, raised, count = Counter[str](), Counter[str](), 0
+    taken = Counter[str]()
+    raised = Counter[str]()
+    count = 0
     for name, case in CASES.items():
         if case.check == "transport":
             continue

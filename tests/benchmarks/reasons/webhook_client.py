@@ -18,7 +18,8 @@ from agentctl.config.webhooks import Webhook
 from agentctl.webhooks.attempts import Receiver
 from agentctl.webhooks.signing import Signer
 
-ROUNDS, DELIVERIES = 7, 300
+ROUNDS = 7
+DELIVERIES = 300
 HEAD = b"HTTP/1.1 200 OK\r\n"
 SHORT = HEAD + b"Content-Length: 2\r\n\r\nok"
 CHUNKS = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 65_000 + b"0\r\n\r\n"
@@ -31,7 +32,9 @@ class Peer:
     """A receiver on this machine that counts its requests."""
 
     def __init__(self) -> None:
-        self.response, self.requests, self.open = SHORT, 0, 0
+        self.response = SHORT
+        self.requests = 0
+        self.open = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1

@@ -106,7 +106,8 @@ async def loop(message: str, context: RunContext) -> AsyncIterator[Any]:
         answer = done.choices[0].message
         messages.append(answer.model_dump(exclude_none=True))
         for call in answer.tool_calls or ():
-            name, arguments = call.function.name, json.loads(call.function.arguments)
+            name = call.function.name
+            arguments = json.loads(call.function.arguments)
             yield ToolStarted(call.id, name, arguments)
             work = TOOLS[name]
             if asyncio.iscoroutinefunction(work):

@@ -294,7 +294,8 @@ async def _retrieve(state: Retrieved) -> Any:
 
 
 async def _grade(state: Retrieved) -> Any:
-    model, kept = chat("retrieval/grade").with_structured_output(Grade), []
+    model = chat("retrieval/grade").with_structured_output(Grade)
+    kept = []
     for document in state["documents"]:
         grade: Any = await model.ainvoke(document)
         kept += [document] if grade.relevant else []

@@ -302,7 +302,9 @@ async def _retrieve(state: GraphState) -> Any:
 
 
 async def _grade(state: GraphState) -> Any:
-    grader, kept, search = chat("corrective/grade").with_structured_output(Score), [], "No"
+    grader = chat("corrective/grade").with_structured_output(Score)
+    kept = []
+    search = "No"
     for document in state["documents"]:
         score: Any = await grader.ainvoke(f"{document} for {state['question']}")
         if score.binary_score == "yes":

@@ -87,7 +87,9 @@ class ScriptedModels(_Server):
     ) -> None:
         """Forget all calls and start a script from its first answers."""
         with self.lock:
-            self.script, self.hold, self.refuse = script, hold, refuse
+            self.script = script
+            self.hold = hold
+            self.refuse = refuse
             self.calls: list[ModelCall] = []
             self.counts = Counter[str]()
 
@@ -109,7 +111,8 @@ class ScriptedModels(_Server):
                 last = json.dumps((body.get("messages") or body["input"])[-1])
                 key = next(text for text in answers if text in last)
                 answers = answers[key]
-            number, order = self.counts[key], self.counts[role + "#"]
+            number = self.counts[key]
+            order = self.counts[role + "#"]
             self.counts[key] += 1
             self.counts[role + "#"] += 1
             answer = answers[number] if number < len(answers) else f"no answer {number} of {key}"
@@ -202,7 +205,8 @@ class _ScriptedHandler(_Handler):
     def _stream(self, call: ModelCall, vendor: _Vendor) -> None:
         made = [(name, json.dumps(arguments)) for name, arguments in call.calls]
         answer = _Answer(call.text, call=made[0] if made else None)
-        call.input_tokens, call.output_tokens = 7, answer.output_tokens
+        call.input_tokens = 7
+        call.output_tokens = answer.output_tokens
         self._start_stream()
         for event in vendor.events(call.role, answer):
             self._chunk(event)

@@ -50,7 +50,8 @@ def format_lists() -> str:
 
     Agents with "yes" for every part come first, then an item for those with the same other parts.
     """
-    lines, reasons = [], list[str]()
+    lines = []
+    reasons = list[str]()
     for library, agents in AGENTS.items():
         groups: dict[str, list[str]] = {"": []}
         for name, public in agents.items():
@@ -133,9 +134,11 @@ def _format_verdict(
     pending = [PENDING[name, case] for case in (*cases, "*") if (name, case) in PENDING]
     limits = [public.limits[case] for case in cases if case in public.limits]
     if found := [*pending, *limits]:
-        verdict, reason = "no", found[0]
+        verdict = "no"
+        reason = found[0]
     elif "history" in cases and not public.conversation:
-        verdict, reason = "not judged", NO_CONVERSATION
+        verdict = "not judged"
+        reason = NO_CONVERSATION
     else:
         return "yes"
     if reason not in reasons:
@@ -147,7 +150,8 @@ def replace_lists(page: str) -> str:
     """Return a page with the current numbers and lists between their markers."""
     numbers = "\n".join(_wrap(format_numbers()))
     for name, text in (("numbers", numbers), ("agents", format_lists())):
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        begin = f"<!-- {name}: begin -->"
+        end = f"<!-- {name}: end -->"
         before, _, rest = page.partition(begin)
         _, _, after = rest.partition(end)
         page = f"{before}{begin}\n\n{text}\n\n{end}{after}"

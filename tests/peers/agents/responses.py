@@ -62,7 +62,8 @@ def _list_events(response: Body) -> Iterator[Body]:
         else:
             added = {**open_item, "arguments": ""}
             yield {"type": "response.output_item.added", "output_index": index, "item": added}
-            kind, arguments = "response.function_call_arguments", item["arguments"]
+            kind = "response.function_call_arguments"
+            arguments = item["arguments"]
             yield {"type": f"{kind}.delta", **place, "delta": arguments}
             named = {"arguments": arguments, "name": item["name"]}
             yield {"type": f"{kind}.done", **place, **named}

@@ -62,7 +62,8 @@ class Library:
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages]))
         python, own = find_adk() if "adk" in self.names else (sys.executable, {"PYTHONPATH": path})
         given = {"MODEL_URL": self.models.url, "OPENAI_API_KEY": "none", "LEDGER": str(self.ledger)}
-        config, variables = self.deployment.inner.path, {**given, **own}
+        config = self.deployment.inner.path
+        variables = {**given, **own}
         with serve_config(config, variables=variables, python=python) as process:
             yield AgentServer(self.deployment, process, self)
 
@@ -82,7 +83,8 @@ class AgentServer(WaitingServer):
             mode: `waiting`, `streamed` or `background`.
             options: those of `ScriptedModels.begin`.
         """
-        public, models = self.library.agents[agent], self.library.models
+        public = self.library.agents[agent]
+        models = self.library.models
         before = {run["run_id"] for run in self.list_runs(session)}
         start = len(self.read_ledger())
         models.begin(public.script, **options)
@@ -105,7 +107,8 @@ class AgentServer(WaitingServer):
         self, agent: str, session: str, began: Callable[[], Any], **options: Any
     ) -> tuple[Turn, dict[str, Any]]:
         """Start a streamed run, cancel it when `began` is met, and return it with the response."""
-        public, models = self.library.agents[agent], self.library.models
+        public = self.library.agents[agent]
+        models = self.library.models
         before = {run["run_id"] for run in self.list_runs(session)}
         start = len(self.read_ledger())
         models.begin(public.script, **options)
@@ -192,7 +195,8 @@ def create_library(
     chosen: Mapping[str, Sequence[str]], folder: Path, models: ScriptedModels
 ) -> Library:
     """Write the modules of libraries and a configuration of the chosen agents of each."""
-    tables, agents = [], dict[str, PublicAgent]()
+    tables = []
+    agents = dict[str, PublicAgent]()
     for name, listed in chosen.items():
         for module in (f"{name}_agents", "ledger"):
             (folder / f"{module}.py").write_text((FOLDER / f"{module}.py").read_text())
@@ -215,7 +219,8 @@ def wait_until(condition: Callable[[], Any]) -> None:
 
 def find_differences(public: PublicAgent, turn: Turn) -> list[str]:
     """Compare the record of a completed run with what its models and tools have seen."""
-    record, found = turn.record, []
+    record = turn.record
+    found = []
     visible = [call for call in turn.calls if call.role not in public.inner]
 
     def compare(name: str, recorded: Any, seen: Any) -> None:

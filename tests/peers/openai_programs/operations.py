@@ -79,7 +79,8 @@ def _limit_time() -> Iterator[None]:
 
 def _describe(error: BaseException) -> dict[str, object]:
     """Return the outcome of an error: `refused` if the server refused the request."""
-    status, place = None, ""
+    status = None
+    place = ""
     for cause in _iterate_causes(error):
         found = re.search(r"Error code: (4\d\d)", str(cause))
         status = status or getattr(cause, "status_code", None) or (found and int(found[1]))

@@ -65,7 +65,8 @@ async def output_type() -> None:
 
 @operation
 async def session() -> None:
-    agent, kept = build("history"), SQLiteSession("talk")
+    agent = build("history")
+    kept = SQLiteSession("talk")
     await Runner.run(agent, "one", session=kept)
     result = await Runner.run(agent, "two", session=kept)
     expect("one" in result.final_output, result.final_output)
