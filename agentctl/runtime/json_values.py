@@ -169,6 +169,10 @@ def _is_plain_dataclass(value: object) -> bool:
     return dataclasses.is_dataclass(kind) and not hasattr(kind, "__pydantic_serializer__")
 
 
+NO_JSON_FORM = "The result has no JSON form"
+"""The recorded result of a call that was made and gave such a value."""
+
+
 class NotSerializable(Exception):
     """A value of a tool or of an agent has no JSON form. The cause has the reason."""
 

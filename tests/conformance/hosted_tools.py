@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -44,8 +45,18 @@ def hold(path: str) -> Iterator[None]:
         yield
 
 
-def add(a: int, b: int) -> int:
+class Receipt:
+    """A result of a client of a shop: an object without a JSON form."""
+
+
+NO_JSON = -1
+"""The first number, or the amount, for which a tool returns a `Receipt`."""
+
+
+def add(a: int, b: int) -> Any:
     """Add two numbers."""
+    if a == NO_JSON:
+        return Receipt()
     return a + b
 
 
@@ -88,8 +99,10 @@ def show(context: RunContext) -> str:
     return describe(context)
 
 
-def pay(amount: int, to: str) -> str:
+def pay(amount: int, to: str) -> Any:
     """Pay an amount, and add a line to the ledger."""
     with Path(__file__).with_name("ledger").open("a") as ledger:
         ledger.write(f"{amount} to {to}\n")
+    if amount == NO_JSON:
+        return Receipt()
     return f"paid {amount} to {to}"

@@ -34,6 +34,7 @@ COLUMNS = {
     "answer": "plain answer",
     "stream": "stream",
     "tools": "tool events",
+    "no-json": "a result without a JSON form, of a call that was made",
     "history": "history over two runs",
     "cancel-text": "cancel during text",
     "cancel-tool": "cancel during a tool that ignores it",

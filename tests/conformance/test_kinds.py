@@ -14,7 +14,9 @@ import pytest
 from agentctl.errors import NeedsConfirmation
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, ForkRequest, RetryRequest, RunRequest
+from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.records.kinds import ComponentKind
+from tests.conformance.hosted_tools import NO_JSON
 from tests.conformance.server import (
     PAYMENT,
     PLAIN_AGENTS,
@@ -92,6 +94,43 @@ async def test_tools(server: ConformanceServer, kind: str) -> None:
     (call,) = calls
     assert (call["tool_name"], call["tool_args"]) == ("add", {"a": 1, "b": 2})
     assert (call["result"], call["tool_call_error"]) == ("3", False)
+
+
+@every_kind
+async def test_no_json(server: ConformanceServer, kind: str) -> None:
+    """A call that has paid is never recorded as one that was not made."""
+    payment = {"amount": NO_JSON, "to": kind}
+    async with server.connect() as operations:
+        added = await run_component(operations, "agent", f"{kind}-tool", '{"a": -1, "b": 2}')
+        paid = await run_component(operations, "agent", f"{kind}-pay", json.dumps(payment))
+        page = await operations.get_approvals(ApprovalFilter(run_id=paid["run_id"]))
+        (asked,) = page.value["data"]
+        ruling = Ruling(
+            approval_id=asked["approval_id"],
+            decision="approve",
+            arguments_hash=asked["arguments_hash"],
+        )
+        request = ContinueRequest((ruling,))
+        await operations.continue_run("agent", f"{kind}-pay", paid["run_id"], request)
+        paid = dict((await operations.get_run(paid["run_id"])).value)
+        page = await operations.get_approvals(ApprovalFilter(run_id=paid["run_id"]))
+        (approval,) = page.value["data"]
+        calls = await list_calls(operations, added) + await list_calls(operations, paid)
+    ledger = server.deployment.path.with_name("ledger").read_text().splitlines()
+    assert ledger.count(f"-1 to {kind}") == 1
+    assert approval["execution"] in ("done", "failed")
+    assert len(calls) == (2 if is_yes(kind, "tools") else 0)
+    if kind == "generator":
+        # A generator reports its calls itself, and the refused result ends it before it does.
+        calls = calls[:1]
+    assert [call["result"] for call in calls if call["result"] in (None, "cancelled")] == []
+
+
+async def list_calls(operations: Operations, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the calls of a run, or of its only member."""
+    if run["tools"] or not run["member_runs"]:
+        return list(run["tools"])
+    return list((await get_member(operations, run))["tools"])
 
 
 def read_answer(run: dict[str, Any]) -> str:

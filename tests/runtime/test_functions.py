@@ -390,3 +390,28 @@ async def test_fields_that_are_not_in_the_json_of_a_model_are_not_counted() -> N
 def test_large_argument_that_is_not_text_is_named_by_its_type() -> None:
     ended = run("large_arguments")
     assert ended.transcript.tools[0]["tool_args"] == {"rows": "a list", "text": "x" * 300_000}
+
+
+async def test_result_that_makes_a_run_too_large_is_kept() -> None:
+    """The call was made: the record must not say that it was cancelled."""
+    small = hosted("greet", limits=Limits(run_bytes=1_000))
+    run = HostedRun(FakeContext(Catalog.from_settings(small)), "function")
+    run.start_call("c1", "pay", {})
+
+    with pytest.raises(ExecutionError) as caught:
+        run.end_call("c1", "x" * 2_000)
+
+    assert caught.value.detail == "The run exceeded its maximum size"
+    assert run.transcript.tools[0]["result"] == "x" * 2_000
+
+
+async def test_result_of_a_run_that_has_to_stop_is_kept() -> None:
+    context = FakeContext(Catalog.from_settings(hosted("greet")))
+    run = HostedRun(context, "function")
+    run.start_call("c1", "pay", {})
+    context.cancel_at_checkpoint = context.checkpoints + 1
+
+    with pytest.raises(asyncio.CancelledError):
+        run.end_call("c1", "paid")
+
+    assert run.transcript.tools[0]["result"] == "paid"

@@ -349,3 +349,14 @@ def test_unusable_tool_is_an_internal_failure(
     assert failure is not None
     assert failure.code == "INTERNAL"
     assert "agent writer cannot use the tool 'not.there:tool'" in caplog.text
+
+
+def test_result_that_makes_a_run_too_large_is_kept(model_endpoint: ModelEndpoint) -> None:
+    """The call was made: the record must not say that it was cancelled."""
+    ended, failure = run_with_tool(
+        model_endpoint, "shout", {"text": "x" * 300}, limits=Limits(run_bytes=600)
+    )
+
+    assert failure is not None
+    assert failure.detail == "The run exceeded its maximum size"
+    assert only_call(ended)["result"] == "X" * 300

@@ -18,6 +18,7 @@ from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context,
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import LoadedFile, Message, build_files, leave_out_files, load_files
 from agentctl.runtime.json_values import (
+    NO_JSON_FORM,
     NotSerializable,
     ValueTooLarge,
     convert_in_steps,
@@ -303,19 +304,24 @@ class HostedRun:
         Args:
             result: text, or a value with a JSON form; see `format_result`.
         """
-        self.checkpoint()
+        if self.environment.has_ended:
+            raise LateReport
         text = self.format_result(result)
-        self.reserve(len(text.encode()))
         closed = self.transcript.close_call(replace_unstorable(call_id), text, error=failed)
         if closed is not None and call_id not in self.silent_calls:
             self.environment.emit(ToolCallCompleted(closed))
+
+        # The call has been made: neither a cancel nor the size of the run may turn it into one that
+        # was not. Both end the run only once the record has its result.
+        self.reserve(len(text.encode()))
+        self.checkpoint()
 
     def format_result(self, result: object) -> str:
         """Return the text of a result of a tool, cut at `limits.tool_result_bytes`."""
         try:
             return result_to_text(result, self.environment.limits.tool_result_bytes)
         except NotSerializable:
-            return "The result has no JSON form"
+            return NO_JSON_FORM
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of this runner to their current sums, for libraries that report these.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -46,8 +45,6 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.work.unstopped import install_executor
 
 _current: ContextVar[_NestedUsage | None] = ContextVar("agentctl_nested_usage", default=None)
-
-_log = logging.getLogger("agentctl.runtime")
 
 
 class PydanticAIRunner(library_runner.LibraryRunner):
@@ -250,12 +247,8 @@ class _Execution:
                 self._run.start_call(part.tool_call_id, part.tool_name, parse_arguments(part.args))
         elif isinstance(event, FunctionToolResultEvent):
             result = event.part
-            if isinstance(result, ToolReturnPart):
-                text = result.model_response_str()
-                failed = result.outcome != "success"
-            else:
-                text = result.model_response()
-                failed = True
+            failed = not isinstance(result, ToolReturnPart) or result.outcome != "success"
+            text = pydantic_ai_calls.read_result(result)
             self._run.end_call(result.tool_call_id, text, failed=failed)
 
     async def _report_output(self, output: object) -> None:

@@ -11,6 +11,7 @@ ended get their stored result.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
@@ -40,8 +41,10 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelResponse,
+    RetryPromptPart,
     ToolCallPart,
     ToolReturn,
+    ToolReturnPart,
 )
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.usage import RunUsage
@@ -50,7 +53,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from agentctl.records.approvals import ApprovalKind, ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.json_values import clean_json_value
+from agentctl.runtime.json_values import NO_JSON_FORM, clean_json_value
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.pauses import (
     ENDED,
@@ -73,6 +76,8 @@ from agentctl.runtime.transcript.transcript import TranscriptMark
 from agentctl.work.run_scope import CurrentCall, current_call
 
 DEFERRED = "The call was deferred"
+
+_log = logging.getLogger("agentctl.runtime")
 
 _KINDS: dict[str, ApprovalKind] = {
     "approval": "approval",
@@ -302,7 +307,7 @@ class DeferredCalls:
             await end(CallOutcome(text, failed=True), {"retry": True})
             raise
         except ToolFailedError as error:
-            await end(CallOutcome(error.tool_failed.model_response_str(), failed=True))
+            await end(CallOutcome(read_result(error.tool_failed), failed=True))
             raise
         except Exception as error:
             self._failed = error, call.tool_call_id
@@ -327,6 +332,21 @@ class DeferredCalls:
             await self._decided.end(call.tool_call_id, outcome.text, failed=outcome.failed)
         elif self.journal is not None:
             await self.journal.end_call(call, tool_def, outcome, more)
+
+
+def read_result(part: ToolReturnPart | RetryPromptPart) -> str:
+    """Return the text that a model gets for a call that has ended.
+
+    The tool has had its effect, so this raises nothing: the library serializes the value of a tool
+    here, and any value of a user's class can fail to be.
+    """
+    try:
+        if isinstance(part, ToolReturnPart):
+            return part.model_response_str()
+        return part.model_response()
+    except Exception as error:
+        _log.warning("tool %s: no JSON form", part.tool_name, exc_info=error)
+        return NO_JSON_FORM
 
 
 def _to_result(value: Any, *, failed: bool = False) -> ToolReturn[Any] | ToolFailed:

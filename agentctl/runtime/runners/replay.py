@@ -27,7 +27,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import ContextMisuse, format_call_id
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.json_values import NotSerializable, to_json_value
+from agentctl.runtime.json_values import NO_JSON_FORM, NotSerializable, to_json_value
 from agentctl.runtime.pauses import (
     ENDED,
     EXPIRED,
@@ -258,7 +258,6 @@ class Replay:
         try:
             with enter_call(self._run.transcript.spans, CurrentCall(call.call_id, name)):
                 result = await self._call(function)
-            call.result = self._to_json(result, f"the result of the step {name} has")
         except Exception as error:
             if isinstance(error, ContextMisuse):
                 raise
@@ -274,12 +273,32 @@ class Replay:
                 call.reason = type(error).__name__
             raise
         else:
-            call.is_done = True
-            if approved is not None:
-                text = orjson.dumps(call.result).decode()
-                await self._run.environment.end_call(approved.approval_id, text, failed=False)
+            await self._keep_result(call, approved, name, result)
         finally:
             _is_in_step.reset(inside)
+
+    async def _keep_result(
+        self, call: LoggedCall, approved: Decided | None, name: str, result: Any
+    ) -> None:
+        """Log the result of a step that was made.
+
+        Raises:
+            ContextMisuse: the result cannot be stored. The step counts as made all the same.
+        """
+        call.is_done = True
+        try:
+            call.result = self._to_json(result, f"the result of the step {name} has")
+        except ContextMisuse as error:
+            call.reason = type(error).__name__
+            if approved is not None:
+                await self._run.environment.end_call(
+                    approved.approval_id, NO_JSON_FORM, failed=True
+                )
+            raise
+
+        if approved is not None:
+            text = orjson.dumps(call.result).decode()
+            await self._run.environment.end_call(approved.approval_id, text, failed=False)
 
     async def _park(self) -> None:
         """Hand a durable run over before a step, when no other one is executed."""

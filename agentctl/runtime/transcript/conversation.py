@@ -465,12 +465,13 @@ class Conversation:
         if outcome.files is not None:
             self.result_files[call_id] = outcome.files
         text = replace_unstorable(outcome.text)
-        self._reserve(len(text.encode()))
         closed = self._transcript.close_call(
             call_id, text, error=outcome.failed, at=at, files=outcome.files
         )
         if closed is not None and self.announces:
             self.context.emit(events.ToolCallCompleted(closed))
+        # Only now: a run that grows too large ends with the result of a call that has been made.
+        self._reserve(len(text.encode()))
         if outcome.is_routed:
             self.routed_answer = text
         if not outcome.failed:
