@@ -37,7 +37,7 @@ def serve_bucket() -> Iterator[str]:
             return False
 
     try:
-        wait_for(is_ready, seconds=60)
+        wait_for(is_ready)
         yield url
     finally:
         process.terminate()

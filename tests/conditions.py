@@ -1,31 +1,41 @@
-"""Conditions that a test waits for, with a deadline."""
+"""Conditions that a test waits for."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentctl.interface.operations import Operations
-from tests.loops import wait_until
+if TYPE_CHECKING:
+    # Programs without agentctl wait for conditions too.
+    from agentctl.interface.operations import Operations
 
-__all__ = ["wait_for", "wait_for_run"]
+__all__ = ["PATIENCE", "wait_for", "wait_for_run", "wait_until"]
+
+PATIENCE = float(os.environ.get("AGENTCTL_TEST_PATIENCE", "300"))
+"""Seconds after which a wait of a test times out: for a start, an answer or an end.
+
+It costs time only when a test fails, so that it is long enough for the busiest machine. It is never
+a bound that means something: a test that must show that the product acts in time counts what
+happens before, or compares the order of events. `tests/architecture/test_patience.py` finds other
+numbers of seconds in waits.
+"""
 
 
 def wait_for(
-    condition: Callable[[], Any],
-    seconds: float = 60.0,
-    problem: object = "the condition was not met in time",
+    condition: Callable[[], Any], *, problem: object = "the condition was not met in time"
 ) -> Any:
     """Wait for a condition, checked after 10 to 50 ms, and return its first true value.
 
     Most conditions ask a server or read a file, so they are checked more and more rarely.
 
     Args:
-        seconds: time after which the test fails.
         problem: the text of the failure, or a function that returns it then.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     pause = 0.01
     while not (met := condition()):
         assert time.monotonic() < deadline, problem() if callable(problem) else problem
@@ -34,9 +44,25 @@ def wait_for(
     return met
 
 
-async def wait_for_run(
-    operations: Operations, run_id: str, *statuses: str, seconds: float = 60.0
-) -> dict[str, Any]:
+async def wait_until(condition: Callable[[], Any]) -> Any:
+    """Wait for a condition, checked after 5 to 50 ms, and return its first true value.
+
+    A condition that is awaited asks a server, so it is checked more and more rarely.
+    """
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    pause = 0.005
+    while True:
+        met = condition()
+        if inspect.isawaitable(met):
+            met = await met
+            pause = min(pause * 1.5, 0.05)
+        if met:
+            return met
+        assert asyncio.get_running_loop().time() < deadline, "the condition was not met in time"
+        await asyncio.sleep(pause)
+
+
+async def wait_for_run(operations: Operations, run_id: str, *statuses: str) -> dict[str, Any]:
     """Wait until a run has one of some statuses, by default a final one; return its record."""
     wanted = statuses or ("COMPLETED", "ERROR", "CANCELLED")
 
@@ -44,4 +70,4 @@ async def wait_for_run(
         run = (await operations.get_run(run_id)).value
         return run if run["status"] in wanted else None
 
-    return dict(await wait_until(reached, seconds))
+    return dict(await wait_until(reached))

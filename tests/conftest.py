@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 
+from tests.conditions import PATIENCE
 from tests.forking import share_trust, stop_templates
 from tests.user_modules import forget_user_modules
 
@@ -25,9 +26,6 @@ _SCRUBBED = frozenset({
 })  # fmt: skip
 _FIXED = {"NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC", "NO_PROXY": "*", "no_proxy": "*"}
 
-
-REQUEST_SECONDS = 60.0
-"""Default timeout of requests in tests: a busy machine may not respond within the usual 5."""
 
 _numbers = itertools.count()
 
@@ -50,7 +48,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     share_trust()
     for name in vars(DEFAULT_TIMEOUT_CONFIG):
-        setattr(DEFAULT_TIMEOUT_CONFIG, name, REQUEST_SECONDS)
+        setattr(DEFAULT_TIMEOUT_CONFIG, name, PATIENCE)
     # The same examples in every run, without regard to the time that they take. The database would
     # add examples of earlier runs.
     is_long = bool(os.environ.get("AGENTCTL_TEST_LONG"))

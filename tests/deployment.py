@@ -19,6 +19,7 @@ from agentctl.auth.tokens import mint
 from agentctl.auth.verifier import Verifier
 from agentctl.config import load_settings
 from agentctl.config.settings import Settings
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 
 __all__ = ["ADMIN", "Deploy", "Deployment", "create_deployment", "deploy", "deployment"]
@@ -98,7 +99,7 @@ class Deployment:
     def client(self, url: str, subject: str = "me", *scopes: str) -> httpx2.Client:
         """Open a client of a server, for an administrator unless there are scopes."""
         headers = self.bearer(subject, *(scopes or (ADMIN,)))
-        return httpx2.Client(base_url=url, headers=headers, timeout=60)
+        return httpx2.Client(base_url=url, headers=headers, timeout=PATIENCE)
 
     def principal(self, token: str) -> Principal:
         """Verify a token as the server does and return its principal."""

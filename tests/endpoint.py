@@ -20,12 +20,10 @@ from typing import Any
 
 import pytest
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.endpoint_server import Body
 
 __all__ = ["ModelEndpoint", "model_endpoint", "start_endpoint", "vendor_endpoint"]
-
-START_SECONDS = 180.0
 
 
 class ModelEndpoint:
@@ -49,10 +47,10 @@ class ModelEndpoint:
         """Return the number of model calls that are open now."""
         return int(self._request("GET", "/open")["open"])
 
-    def wait_for_open(self, count: int, seconds: float = 60.0) -> None:
-        """Wait until `count` calls are open; fail after `seconds`."""
+    def wait_for_open(self, count: int) -> None:
+        """Wait until `count` calls are open."""
         problem = lambda: f"{self.open_calls()} calls are open, not {count}"  # noqa: E731
-        wait_for(lambda: self.open_calls() == count, seconds, problem)
+        wait_for(lambda: self.open_calls() == count, problem=problem)
 
     def requests(self, model: str | None = None) -> list[Body]:
         """Return the request bodies received so far, newest last, of one model if given."""
@@ -71,12 +69,12 @@ class ModelEndpoint:
     def stop(self) -> None:
         """Stop the process."""
         self.process.terminate()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=PATIENCE)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
     def _request(self, method: str, path: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path)
             answer: dict[str, Any] = json.loads(connection.getresponse().read())
@@ -101,7 +99,7 @@ def start_endpoint(
         text=True,
     )
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], START_SECONDS)
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
     line = process.stdout.readline() if ready else ""
     if not line:
         process.kill()

@@ -19,11 +19,9 @@ from typing import Any
 
 import asyncpg
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 
 __all__ = ["PostgresServer", "execute", "list_children", "run_postgres_server", "run_standby"]
-
-START_SECONDS = 180
 
 _USER = "pgserver"
 """The user of the server if the tests run as root, which PostgreSQL refuses."""
@@ -77,7 +75,7 @@ class PostgresServer:
         self.socket = folder / ".s.PGSQL.5432"
         if primary is not None:
             copy = ("-d", primary.url, "-D", str(self._data), "-R", "-c", "fast", "--no-sync")
-            self._run("pg_basebackup", copy, timeout=START_SECONDS, **self._as)
+            self._run("pg_basebackup", copy, timeout=PATIENCE, **self._as)
             return
         self._run("initdb", ("-A", "trust", "-E", "utf8", "-U", "postgres", "-D", str(self._data),
                              *(() if durable else ("--no-sync",))), **self._as)  # fmt: skip
@@ -100,7 +98,7 @@ class PostgresServer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         # PostgreSQL refuses to start while a process of the old server has its memory.
-        wait_for(lambda: not any(map(is_at_work, killed)), START_SECONDS)
+        wait_for(lambda: not any(map(is_at_work, killed)))
         # A killed process that no one has waited for yet still has its id.
         for lock in (self._data / "postmaster.pid", Path(f"{self.socket}.lock")):
             lock.unlink(missing_ok=True)
@@ -123,8 +121,8 @@ class PostgresServer:
         return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
 
     def _control(self, *arguments: str) -> None:
-        line = ("-w", "-t", str(START_SECONDS), "-D", str(self._data), *arguments)
-        self._run("pg_ctl", line, timeout=START_SECONDS, **self._as)
+        line = ("-w", "-t", f"{PATIENCE:.0f}", "-D", str(self._data), *arguments)
+        self._run("pg_ctl", line, timeout=PATIENCE, **self._as)
 
 
 def list_children(parent: int) -> list[int]:

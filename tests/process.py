@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.forking import ForkedProcess, is_forkable
 
 __all__ = [
@@ -30,9 +30,6 @@ __all__ = [
 ]
 
 AGENTCTL = (sys.executable, "-m", "agentctl")
-
-START_SECONDS = 180.0
-STOP_SECONDS = 180.0
 
 _LISTENS = re.compile(r"listens on (http://[^\s,]+)")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL")
@@ -76,13 +73,12 @@ def run_agentctl(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     typed: bytes = b"",
-    seconds: float = 180.0,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run `agentctl ARGUMENTS` to its end, with the bytes `typed` on stdin."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with start_agentctl(*arguments, env=env, cwd=cwd, **pipes) as process:
         try:
-            out, err = process.communicate(typed, seconds)
+            out, err = process.communicate(typed, PATIENCE)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -108,13 +104,13 @@ class ServerProcess:
 
     def wait_for(self, text: str) -> str:
         """Wait until `text` is on stderr; return all of stderr."""
-        wait_for(lambda: text in self.log_text, START_SECONDS, lambda: self.log_text)
+        wait_for(lambda: text in self.log_text, problem=lambda: self.log_text)
         return self.log_text
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, wait until the process has ended, and return its exit code."""
         self.process.send_signal(number)
-        return self.process.wait(STOP_SECONDS)
+        return self.process.wait(PATIENCE)
 
 
 def serve_config(
@@ -168,7 +164,7 @@ def start_server(
         yield ServerProcess(_wait_for_url(process, log), process, log)
         if process.poll() is None:
             process.terminate()
-            assert process.wait(STOP_SECONDS) == 0, log.read_text()
+            assert process.wait(PATIENCE) == 0, log.read_text()
     finally:
         if process.poll() is None:
             process.kill()
@@ -176,7 +172,7 @@ def start_server(
 
 
 def _wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         found = _LISTENS.search(log.read_text())
         if found:

@@ -9,8 +9,7 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-PATIENCE = 60.0
-"""Seconds in which a process ends on a busy machine."""
+from tests.conditions import PATIENCE
 
 DUMP_SECONDS = 5.0
 """Seconds in which Python writes the stacks of a process that is aborted."""

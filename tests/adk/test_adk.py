@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 from tests.environments import find_adk
-from tests.pauses.waiting import SECONDS, WaitingDeployment, WaitingServer
+from tests.pauses.waiting import WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import ScriptedModels
 from tests.process import AGENTCTL, base_environment, serve_config
 
@@ -319,13 +320,13 @@ def upload(server: WaitingServer, name: str, data: bytes) -> str:
 
     headers = server.deployment.inner.bearer("ann", ADMIN)
     url = f"{server.process.url}/files?name={name}"
-    answer = httpx2.post(url, content=data, headers=headers, timeout=SECONDS)
+    answer = httpx2.post(url, content=data, headers=headers, timeout=PATIENCE)
     assert answer.status_code == 201, answer.text
     return str(answer.json()["file_id"])
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

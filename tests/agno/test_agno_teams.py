@@ -8,9 +8,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN
 from tests.endpoint import ModelEndpoint
-from tests.pauses.waiting import SECONDS, WaitingServer
+from tests.pauses.waiting import WaitingServer
 
 pytestmark = pytest.mark.slow
 
@@ -103,10 +104,10 @@ def test_cancel_while_a_member_works(server: WaitingServer, model_endpoint: Mode
     sent = {"message": "hello", "stream": False, "background": True}
     path = "/agents/waiting_member/runs"
     run_id = request(server, path, sent).json()["run_id"]
-    model_endpoint.wait_for_open(1, SECONDS)
+    model_endpoint.wait_for_open(1)
     server.cancel("waiting_member", run_id)
     run = server.wait_for_end({"run_id": run_id})
-    model_endpoint.wait_for_open(0, SECONDS)
+    model_endpoint.wait_for_open(0)
     (member,) = list_members(server, run)
     assert (run["status"], member["status"]) == ("CANCELLED", "CANCELLED")
 
@@ -152,5 +153,5 @@ def request(server: WaitingServer, path: str, body: object = None) -> httpx2.Res
     headers = server.deployment.inner.bearer("ann", ADMIN)
     method = "GET" if body is None else "POST"
     return httpx2.request(
-        method, server.process.url + path, json=body, headers=headers, timeout=SECONDS
+        method, server.process.url + path, json=body, headers=headers, timeout=PATIENCE
     )

@@ -10,7 +10,7 @@ import pytest
 from tests.agno.test_agno_teams import list_members, request
 from tests.endpoint import ModelEndpoint
 from tests.pauses.graphs import CALL
-from tests.pauses.waiting import SECONDS, WaitingDeployment, WaitingServer
+from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
 pytestmark = pytest.mark.slow
 
@@ -63,10 +63,10 @@ def test_failure_of_the_last_step_is_that_of_the_run(server: WaitingServer) -> N
 def test_cancel_in_parallel_steps(server: WaitingServer, model_endpoint: ModelEndpoint) -> None:
     sent = {"message": "tea", "stream": False, "background": True}
     run_id = request(server, "/agents/hanging/runs", sent).json()["run_id"]
-    model_endpoint.wait_for_open(2, SECONDS)
+    model_endpoint.wait_for_open(2)
     server.cancel("hanging", run_id)
     run = server.wait_for_end({"run_id": run_id})
-    model_endpoint.wait_for_open(0, SECONDS)
+    model_endpoint.wait_for_open(0)
     assert run["status"] == "CANCELLED"
     assert [each["status"] for each in list_members(server, run)] == ["CANCELLED"] * 2
 

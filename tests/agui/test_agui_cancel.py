@@ -15,15 +15,13 @@ from tests.agui.pages import CODE, CONFIG, SCOPES, answer, interrupts_of
 from tests.agui.protocol import parse_stream
 from tests.ai_sdk.protocol import apply, calls_of
 from tests.ai_sdk.protocol import parse_stream as parse_chunks
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 from tests.server.worker_server import serve_with_two_workers
 
 pytestmark = pytest.mark.slow
-
-SECONDS = 60.0
 
 _NUMBERS = itertools.count()
 
@@ -79,7 +77,7 @@ class Leaver:
         path = f"{self._url}/{self.face}/{component}"
         # A new connection, so that any worker may respond.
         with (
-            httpx2.Client(timeout=SECONDS) as client,
+            httpx2.Client(timeout=PATIENCE) as client,
             client.stream("POST", path, json=body, headers=fields) as it,
         ):
             assert it.status_code == 200, it.read()
@@ -90,7 +88,7 @@ class Leaver:
         with self.open(component, body, **headers) as response:
             lines = response.iter_lines()  # kept: the response is closed with it
             assert next(lines)
-            self._endpoint.wait_for_open(1, SECONDS)
+            self._endpoint.wait_for_open(1)
         return str(response.headers["x-run-id"])
 
     def read(self, component: str, body: dict[str, Any]) -> str:
@@ -108,8 +106,8 @@ class Leaver:
 
     def check_stopped(self, run_id: str) -> None:
         """Check that no model works for a run, which was cancelled."""
-        self._endpoint.wait_for_open(0, SECONDS)
-        ended = wait_for(lambda: self.run(run_id)["status"] == "CANCELLED", SECONDS)
+        self._endpoint.wait_for_open(0)
+        ended = wait_for(lambda: self.run(run_id)["status"] == "CANCELLED")
         assert ended
         assert "disconnected" in self.run(run_id)["cancel_reason"]
 
@@ -158,6 +156,6 @@ def test_run_with_a_key_goes_on_without_its_page(
     name = f"{leaver.face}-kept"
     run_id = leaver.leave("agents/hang", leaver.build(name, "hello"), **{"Idempotency-Key": name})
     assert leaver.run(run_id)["status"] == "RUNNING"
-    model_endpoint.wait_for_open(1, SECONDS)
+    model_endpoint.wait_for_open(1)
     leaver.cancel(run_id)
-    model_endpoint.wait_for_open(0, SECONDS)
+    model_endpoint.wait_for_open(0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.process import base_environment
 
 PACKAGES = Path(__file__).parents[2] / ".peers" / "ai-sdk"
@@ -32,7 +33,7 @@ def read_with_client(streams: Sequence[Any]) -> list[dict[str, Any]]:
         text=True,
         check=False,
         env=base_environment(),
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)

@@ -22,8 +22,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.agui.pages import SCOPES, plan, serve_agents
 from tests.ai_sdk.chats import CONFIG
 from tests.ai_sdk.client import PACKAGES, needs_client
-from tests.conditions import wait_for
-from tests.console.browser import SECONDS, needs_browser, open_browser
+from tests.conditions import PATIENCE, wait_for
+from tests.console.browser import needs_browser, open_browser, open_context
 from tests.deployment import ADMIN, Deploy
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
@@ -70,7 +70,7 @@ class Site:
             "--jsx=automatic", "--log-level=error", f"--outfile={self.folder / name}.js",
             '--define:process.env.NODE_ENV="production"',
         ]  # fmt: skip
-        subprocess.run(command, check=True, env=base_environment(), timeout=SECONDS)
+        subprocess.run(command, check=True, env=base_environment(), timeout=PATIENCE)
         (self.folder / f"{name}.html").write_text(html.replace("bundle.js", f"{name}.js"))
         return url
 
@@ -121,14 +121,13 @@ class ChatPage:
         assert API in script
         self.served = served
         self.url = site.bundle(html, script.replace(API, "sessionStorage.api"))
-        self.context = browser.new_context()
+        self.context = open_context(browser)
         stored = {
             "token": served.deployment.token(user, *SCOPES),
             "api": f"{server or served.url}/ai/{component}",
         }
         self.context.add_init_script(f"Object.assign(sessionStorage, {json.dumps(stored)})")
         self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(SECONDS * 1000)
         self.faults: list[str] = []
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.goto(self.url)
@@ -203,19 +202,19 @@ def test_stop_means_stopped(
     witness = ChatPage(browser, served, site, "agents/hang", user="ben")
     for each in (chat, witness):
         each.say("hello")
-    model_endpoint.wait_for_open(2, SECONDS)
+    model_endpoint.wait_for_open(2)
     # A reload is no stop: the page goes on with the answer, which has no text yet.
     chat.page.reload()
     expect(chat.page.locator("#status")).to_have_text("submitted")
-    model_endpoint.wait_for_open(2, SECONDS)
+    model_endpoint.wait_for_open(2)
     chat.page.click("text=Stop")
     chat.wait_until_ready()
     assert chat.run()["status"] == "CANCELLED"
-    model_endpoint.wait_for_open(1, SECONDS)
+    model_endpoint.wait_for_open(1)
     assert witness.run()["status"] == "RUNNING"
     witness.page.click("text=Stop")
     witness.wait_until_ready()
-    model_endpoint.wait_for_open(0, SECONDS)
+    model_endpoint.wait_for_open(0)
     chat.close()
     witness.close()
 
@@ -231,11 +230,11 @@ def test_stop_of_the_client_ends_a_run_without_a_key(
     chat = ChatPage(browser, served, site, "agents/hang", script=script)
     for each in (witness, chat):
         each.say("hello")
-    model_endpoint.wait_for_open(2, SECONDS)
+    model_endpoint.wait_for_open(2)
     chat.page.click("text=Stop")
     chat.wait_until_ready()
-    model_endpoint.wait_for_open(1, SECONDS)
-    wait_for(lambda: chat.run()["status"] == "CANCELLED", SECONDS)
+    model_endpoint.wait_for_open(1)
+    wait_for(lambda: chat.run()["status"] == "CANCELLED")
     assert witness.run()["status"] == "RUNNING"
     witness.page.click("text=Stop")
     witness.wait_until_ready()
@@ -262,7 +261,7 @@ def test_cut_answer_is_whole_after_a_reload(
         run = chat.run()
         assert (run["status"], run["content"].strip()) == ("CANCELLED", text.inner_text().strip())
         chat.close()
-    model_endpoint.wait_for_open(0, SECONDS)
+    model_endpoint.wait_for_open(0)
 
 
 def test_assistant_ui_shows_a_run_and_asks(
@@ -288,9 +287,9 @@ def test_assistant_ui_stops_and_shows_refusals(
 ) -> None:
     chat = AssistantPage(browser, served, site, "agents/hang")
     chat.say("hello")
-    model_endpoint.wait_for_open(1, SECONDS)
+    model_endpoint.wait_for_open(1)
     chat.page.click("text=Stop")
-    model_endpoint.wait_for_open(0, SECONDS)
+    model_endpoint.wait_for_open(0)
     chat.close()
     chat = AssistantPage(browser, served, site, "agents/echo")
     with chat.page.expect_file_chooser() as chosen:

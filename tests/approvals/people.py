@@ -90,7 +90,7 @@ class People:
             record = self.send("root", "GET", f"/runs/{run['run_id']}").json()
             return record if record["status"] in wanted else None
 
-        return wait_for(reached, seconds=60)
+        return wait_for(reached)
 
 
 def path_of(approval: dict[str, Any]) -> str:

@@ -255,7 +255,7 @@ def test_approvals_of_a_second_database_are_decided(people: People) -> None:
         response = people.decide(approval, "approve", headers=headers)
         assert (response.status_code, response.json()["status"]) == (200, "approved")
     path = f"/agents/second-payer/runs/{run['run_id']}"
-    wait_for(lambda: people.send("root", "GET", path).json()["status"] == "COMPLETED", 60)
+    wait_for(lambda: people.send("root", "GET", path).json()["status"] == "COMPLETED")
     assert len(audit_entries(people, approval)) == 1
 
 

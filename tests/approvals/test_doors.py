@@ -14,6 +14,7 @@ import pytest
 
 from tests.approvals.conftest import AGENTS
 from tests.approvals.people import People
+from tests.conditions import PATIENCE
 from tests.deployment import create_deployment
 from tests.process import base_environment, run_agentctl
 from tests.server.event_streams import parse_events
@@ -78,7 +79,7 @@ async def open_mcp(people: People, mode: str, answer: Answers | None) -> AsyncIt
         return types.ElicitResult(action=action, content=content)
 
     fields = people.host.bearer("ann", "agents:run")
-    async with httpx2.AsyncClient(headers=fields, timeout=60) as http:
+    async with httpx2.AsyncClient(headers=fields, timeout=PATIENCE) as http:
         transport = streamable_http_client(f"{people.host.url}/mcp", http_client=http)
         callback: Any = elicit if answer is not None else None
         async with Client(transport, mode=mode, elicitation_callback=callback) as client:
@@ -165,7 +166,7 @@ async def test_answer_outside_its_schema_rejects(people: People, mode: str) -> N
 
 def test_cancel_stops_a_run_whose_question_is_open(people: People) -> None:
     with httpx2.Client(
-        base_url=people.host.url, headers=people.headers("ann"), timeout=60
+        base_url=people.host.url, headers=people.headers("ann"), timeout=PATIENCE
     ) as client:
         wire = McpWire(client, elicitation={})
         with wire.call("agent_payer", 1, message="user") as messages:

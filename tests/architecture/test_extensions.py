@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agentctl.config.tables import SECTIONS, list_sections
 from agentctl.extensions import BUILT_IN, load_extensions
+from tests.conditions import PATIENCE
 from tests.process import without_coverage
 
 WITHOUT = """
@@ -37,7 +38,7 @@ def test_core_works_without_extensions(tmp_path: Path) -> None:
         env=without_coverage(os.environ) | {"COLUMNS": "80"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     help_text, _, last = ended.stdout.rstrip().rpartition("\n")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import Module, cycles, load_modules, modules, part
+from tests.conditions import PATIENCE
 from tests.process import without_coverage
 
 BASE = {
@@ -200,7 +201,7 @@ def test_the_start_of_the_command_line_stays_light(module: str) -> None:
         env=without_coverage(os.environ),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     assert done.stdout.split() == []

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.conditions import PATIENCE
+
 __all__ = ["KeyServer", "serve_keys"]
 
 
@@ -40,7 +42,7 @@ class KeyServer:
         return f"{self.url}/jwks"
 
     def respond(self, path: str) -> bytes:
-        self.released.wait(60)
+        self.released.wait(PATIENCE)
         if path == "/.well-known/openid-configuration":
             return json.dumps(
                 {

@@ -17,7 +17,7 @@ from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import b64, compact, rsa_pair
 from tests.auth.verifiers import NEW, OLD, Clock, bearer, jwks, replace_file, verifier
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 
 
 @pytest.fixture
@@ -384,7 +384,7 @@ def test_failing_log_does_not_end_the_watch_thread(file: Path) -> None:
     try:
         with one.watch_key_files():
             replace_file(file, "broken")
-            assert failed.wait(60)
+            assert failed.wait(PATIENCE)
             replace_file(file, jwks(("new", NEW)))
             wait_for(lambda: kids(one) == {"new"})
     finally:

@@ -22,15 +22,14 @@ from agentctl.runs.desk import waiting
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from tests.benchmarks.database_costs import Costs, Engine, Measured, open_measured
+from tests.conditions import wait_until
 from tests.deployment import SQLITE_DATABASES, create_deployment
-from tests.loops import wait_until
 
 LENGTHS = (100, 1_000, 10_000)
 
 RUNS = 60
 """Runs at each length: first without a measurement, then for the CPU time, then for the rest."""
 
-SECONDS = 120.0
 
 CODE = """
 import asyncio
@@ -110,7 +109,7 @@ class Queue:
         async def is_at_work() -> bool:
             return bool(await self._database.read(state.value(run_id=last_run)) == "RUNNING")
 
-        await wait_until(is_at_work, SECONDS)
+        await wait_until(is_at_work)
 
 
 async def measure(engine: Engine, length: int, *, in_one: bool, runs: int = RUNS) -> Costs:

@@ -13,6 +13,7 @@ from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.store.repositories.events import EventRow
 from tests.chaos.cluster import Cluster
 from tests.chaos.ledger import Ledger, RunNote
+from tests.conditions import PATIENCE
 from tests.server.concurrent_callers import ENDS, Event
 from tests.server.database_checks import parse_row
 
@@ -219,4 +220,4 @@ async def _check_keys(client: httpx2.AsyncClient, ledger: Ledger) -> None:
 
 def _client(cluster: Cluster) -> httpx2.AsyncClient:
     headers = {"Authorization": f"Bearer {cluster.token}"}
-    return httpx2.AsyncClient(base_url=cluster.servers[-1].url, headers=headers, timeout=30)
+    return httpx2.AsyncClient(base_url=cluster.servers[-1].url, headers=headers, timeout=PATIENCE)

@@ -41,12 +41,13 @@ import asyncpg
 import httpx2
 
 from tests.chaos.cluster import Cluster, Engine, PostgresCluster, Server, start_cluster
+from tests.conditions import PATIENCE
+
+REQUEST_SECONDS = 20.0
+"""Time after which a client asks another server: one that is stopped or cut off never answers."""
 
 CALLS = 6
 """Calls of each run."""
-
-SETTLE_SECONDS = 180.0
-"""Maximum time from the last kill to the end of all runs."""
 
 AGENT = """
 [[models]]
@@ -197,7 +198,7 @@ class Experiment:
         self._cluster = cluster
         self._ledger = ledger
         self._dice = random.Random(seed)
-        self._client = httpx2.AsyncClient(timeout=20)
+        self._client = httpx2.AsyncClient(timeout=REQUEST_SECONDS)
         self._restarting = set[asyncio.Task[None]]()
 
     async def close(self) -> None:
@@ -210,7 +211,7 @@ class Experiment:
     async def send(self, method: str, path: str, **options: Any) -> httpx2.Response:
         """Send a request to any server until one answers."""
         headers = {"Authorization": f"Bearer {self._cluster.token}"} | options.pop("headers", {})
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             for server in random.sample(self._cluster.servers, len(self._cluster.servers)):
                 with contextlib.suppress(httpx2.HTTPError):
@@ -227,7 +228,7 @@ class Experiment:
             names = [random.choice(("pay", "pay", "look")) for _ in range(CALLS)]
             component = self._components[len(self.runs) % len(self._components)]
             run_id = await self.start(names, component)
-            deadline = time.monotonic() + SETTLE_SECONDS
+            deadline = time.monotonic() + PATIENCE
             while (await self.read(run_id))["status"] in ("PENDING", "RUNNING", "PAUSED"):
                 if time.monotonic() > deadline:
                     break
@@ -331,7 +332,7 @@ class Experiment:
             if number % 100 == 99:
                 print(len(self.runs), "runs,", dict(self.figures.kills), flush=True)
         await asyncio.gather(*self._restarting)
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         # A worker that has just started would not notice the end of its server in time.
         while len(await self._list_ready_workers()) < len(self._cluster.live_workers()):
             assert time.monotonic() < deadline
@@ -376,7 +377,7 @@ class Experiment:
         task.add_done_callback(self._restarting.discard)
 
     async def _start(self, server: Server) -> None:
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 return await asyncio.to_thread(server.start)
@@ -455,7 +456,7 @@ async def run_experiment(
             await experiment.kill(kills, pause)
             await experiment.restart(restarts)
             until.set()
-            await asyncio.wait_for(asyncio.gather(*workers), SETTLE_SECONDS)
+            await asyncio.wait_for(asyncio.gather(*workers), PATIENCE)
             await experiment.approve(waiting)
             person.cancel()
             await experiment.audit()

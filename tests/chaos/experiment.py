@@ -12,11 +12,9 @@ from tests.chaos.consistency import check_consistency, wait_until_idle
 from tests.chaos.faults import inject_faults
 from tests.chaos.ledger import Ledger
 from tests.chaos.report import Result
+from tests.conditions import PATIENCE
 
 __all__ = ["run_chaos"]
-
-LATE_SECONDS = 90.0
-"""Time that clients have to finish their last action after the load."""
 
 CALM_SECONDS = 3.0
 """Time without new faults at the end of the load."""
@@ -41,7 +39,7 @@ async def run_chaos(
             asyncio.create_task(Client(number, cluster, ledger).work(until, clients))
             for number in range(clients)
         ]
-        done, late = await asyncio.wait(tasks, timeout=seconds + LATE_SECONDS)
+        done, late = await asyncio.wait(tasks, timeout=seconds + PATIENCE)
         for task in done:
             task.result()
         for task in late:

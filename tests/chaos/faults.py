@@ -14,6 +14,7 @@ from itertools import cycle
 import httpx2
 
 from tests.chaos.cluster import Cluster, PostgresCluster, Server, SqliteCluster
+from tests.conditions import PATIENCE
 
 __all__ = ["BACK_SECONDS", "Outage", "inject_faults"]
 
@@ -139,7 +140,7 @@ async def _restart_server(server: Server, dice: random.Random) -> float:
 
 def _start(server: Server) -> None:
     """Start a server until it stays up, as a supervisor does: without a database it exits."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             server.start()
@@ -153,7 +154,7 @@ async def _wait_for_answers(cluster: Cluster) -> float:
     """Return the seconds until every running server has answered with stored data."""
     began = time.monotonic()
     async with httpx2.AsyncClient(
-        headers={"Authorization": f"Bearer {cluster.token}"}, timeout=30
+        headers={"Authorization": f"Bearer {cluster.token}"}, timeout=PATIENCE
     ) as client:
         for server in [server for server in cluster.servers if server.is_running]:
             while server.is_running and not await _answers(client, server):

@@ -29,16 +29,13 @@ import httpx2
 
 from tests.chaos.cluster import SCHEMA, PostgresCluster, Server, start_cluster
 from tests.commands import shift_clock
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN
-from tests.loops import wait_until
 
 FORMS = ({"stream": "false"}, {"stream": "true"}, {"stream": "false", "background": "true"})
 
 CALM_SECONDS = 2.0
 """Time of the load before and after a fault."""
-
-ENDED_SECONDS = 90.0
-"""Maximum time from the end of the load until no run is live."""
 
 DISK_BYTES = 400 * 2**20
 """Size of the disk of PostgreSQL that is filled."""
@@ -229,7 +226,7 @@ async def inject(cluster: PostgresCluster, fault: Fault, rate: float, seconds: f
         await asyncio.sleep(CALM_SECONDS)
         is_over.set()
 
-    async with httpx2.AsyncClient(headers=headers, timeout=120, limits=limits) as client:
+    async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE, limits=limits) as client:
 
         async def start(number: int) -> None:
             running = [each for each in cluster.servers if each.is_running] or cluster.servers
@@ -251,7 +248,7 @@ async def inject(cluster: PostgresCluster, fault: Fault, rate: float, seconds: f
     async def has_ended() -> bool:
         return not await cluster.rows("SELECT 1 FROM runs WHERE finished_at IS NULL")
 
-    await wait_until(has_ended, ENDED_SECONDS)
+    await wait_until(has_ended)
     rows = await cluster.rows("SELECT run_id, status, input FROM runs")
     outcome.stored = {text: status for run_id, status, text in rows if run_id not in before}
     sent = (body["messages"][-1]["content"] for body in cluster.endpoint.requests("echo"))

@@ -15,10 +15,10 @@ import pytest
 
 from tests.cli.demo import Demo, serving
 from tests.commands import Result, run_command
+from tests.conditions import PATIENCE
 from tests.forking import ForkedProcess, is_forkable
 from tests.process import AGENTCTL, base_environment
 
-TIMEOUT = 180
 CTRL_C = b"\x03"
 
 
@@ -109,7 +109,7 @@ def terminal(environment: dict[str, str], home: Path) -> Terminal:
             process = _at_terminal(theirs, args, environment | dict(env or {}), home)
             text = _until_ended(screen.fileno(), (when, types), process)
             os.close(theirs)
-            return Seen(process.wait(TIMEOUT), text.replace("\r\n", "\n"))
+            return Seen(process.wait(PATIENCE), text.replace("\r\n", "\n"))
 
     return run
 
@@ -135,7 +135,7 @@ def _until_ended(screen: int, reply: tuple[str, str], process: subprocess.Popen[
     """
     seen = b""
     when, types = (text.encode() for text in reply)
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + PATIENCE
     due = 0.0
     while time.monotonic() < deadline:
         ended = process.poll() is not None

@@ -17,9 +17,6 @@ from tests.conditions import wait_for
 
 pytestmark = pytest.mark.slow
 
-REVOKED_SECONDS = 60.0
-"""A revocation by another process is known within 5 on an idle machine."""
-
 _numbers = itertools.count()
 
 TOKEN = re.compile(r"agentctl_pat_[0-9A-Za-z]{49}")
@@ -55,7 +52,7 @@ def test_a_new_token_works(agentctl: Agentctl, through: Agentctl, name: str, dem
     assert agentctl("teams", "list", *there, env=as_account).code == 4
     assert through("accounts", "revoke", name, "--yes").code == 0
     ask = partial(agentctl, "agents", "list", *there, env=as_account)
-    asked = wait_for(lambda: (done := ask()).code != 0 and done, REVOKED_SECONDS)
+    asked = wait_for(lambda: (done := ask()).code != 0 and done)
     assert asked.code == 4
     assert not TOKEN.search(asked.stderr + asked.stdout)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import running_command, serve_paying_agent, wait_for_line
 from tests.commands import Result
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 
 CONFIG = """
 [authorization]
@@ -22,7 +22,6 @@ enabled = false
 [audit]
 key_file = "audit.pem"
 """
-DEADLINE = 60.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def read_approval(agentctl: Agentctl, payers: Payers, run_id: str) -> dict[str, 
 
 def wait_for_status(agentctl: Agentctl, payers: Payers, run_id: str, status: str) -> None:
     get = partial(agentctl, "runs", "get", run_id, "-o", "json", *payers.door("local"))
-    wait_for(lambda: json.loads(get().stdout)["status"] == status, DEADLINE, lambda: get().stdout)
+    wait_for(lambda: json.loads(get().stdout)["status"] == status, problem=lambda: get().stdout)
 
 
 def test_approved_call_is_made_by_a_server(
@@ -228,7 +227,7 @@ def test_watch_waits_through_a_pause(
         approval_id = str(read_approval(agentctl, payers, run_id)["approval_id"])
         decided = agentctl("approvals", "approve", approval_id, "--yes", *payers.door("local"))
         assert decided.code == 0, decided.stderr
-        text, _ = watch.communicate(timeout=DEADLINE)
+        text, _ = watch.communicate(timeout=PATIENCE)
     assert (watch.returncode, b"Results: paid" in text) == (0, True), log.read_text()
 
 

@@ -19,6 +19,7 @@ import pytest
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import in_database, running_command, wait_for_line, write_config
+from tests.conditions import PATIENCE
 from tests.ports import find_free_port
 
 _numbers = itertools.count()
@@ -210,7 +211,7 @@ def test_tail_shows_new_entries_until_ctrl_c(
             agentctl("sessions", "rename", session, name, *here)
         after = [json.loads(out.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE) == 130
         assert out.read() == b""
     assert log.read_text() == ""
     numbers = [row["seq"] for row in before + after]
@@ -233,7 +234,7 @@ def test_tail_with_no_entries_writes_the_tsv_heading(
         assert agentctl(*start).code == 0
         assert "create_agent_run\tagent:echo,session:s1,run:" in read()
         process.terminate()
-        assert process.wait(60) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow
@@ -256,4 +257,4 @@ def test_tail_continues_after_a_server_restart(
             demo.run("s1", "x")
             assert json.loads(out.readline())["operation"] == "create_agent_run"
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE) == 130

@@ -17,9 +17,8 @@ import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
+from tests.conditions import PATIENCE
 from tests.process import AGENTCTL
-
-DEADLINE = 60.0
 
 
 @dataclass
@@ -32,7 +31,7 @@ class Person:
 
     def wait_for(self, text: str) -> str:
         """Return the output since the last wait, up to a text."""
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         while text not in self.seen:
             assert time.monotonic() < deadline, self.seen
             if select.select([self.screen], [], [], 0.2)[0]:
@@ -97,7 +96,7 @@ def test_conversation_keeps_its_session_and_stops_runs(
         person.type("\x04")
         person.wait_for("go on with: agentctl chat slow --session ")
         person.wait_for(second)
-        assert person.process.wait(DEADLINE) == 0
+        assert person.process.wait(PATIENCE) == 0
     runs = agentctl(
         "runs", "list", "--session", first[1], "-o", "json", "--config", str(demo.config)
     )
@@ -139,7 +138,7 @@ def test_second_interrupt_leaves_although_the_agent_ignores_its_cancel(
         person.type("\x03")
         person.wait_for("is CANCELLED")
         person.type("\x03")
-        assert person.process.wait(DEADLINE) == 130
+        assert person.process.wait(PATIENCE) == 130
 
 
 @pytest.mark.parametrize("remotely", [False, True])

@@ -151,7 +151,7 @@ def interrupt(words: tuple[str, ...], config: Path, reached: Path, entries: int)
         command, env=base_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     wait_for(
-        lambda: process.poll() is not None or len(list_keys(reached)) >= entries, seconds=60
+        lambda: process.poll() is not None or len(list_keys(reached)) >= entries
     )  # fmt: skip
     process.send_signal(signal.SIGKILL)
     process.wait()

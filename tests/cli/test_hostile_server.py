@@ -20,6 +20,7 @@ from agentctl.remote.connection import Timeouts
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.commands import Result
+from tests.conditions import PATIENCE
 from tests.remote.conftest import Serve, answer, serve, stream_head
 
 __all__ = ["serve"]
@@ -157,7 +158,7 @@ def test_a_document_has_a_bound(
         ended = agentctl("agents", "list", "--url", server.url)
         assert ended.code == 7
         assert "cause: it is larger than 1 MB" in ended.stderr
-        assert server.gone.wait(60), "the rest was read"
+        assert server.gone.wait(PATIENCE), "the rest was read"
 
 
 def test_a_compressed_document_is_not_unpacked(agentctl: Agentctl, serve: Serve) -> None:
@@ -245,7 +246,7 @@ def test_an_endless_event_is_not_resumed(
     assert "resuming" not in ended.stderr
     followed = [seen for seen in server.seen if "/agents/a/runs/r/events" in seen.target]
     assert [seen.method for seen in followed] == ["GET"]
-    assert server.gone.wait(60)
+    assert server.gone.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("row", [b"", b'{"run_id": "r", "session_id": "s", "status": "RUNNING"}'])

@@ -21,6 +21,7 @@ from agentctl.config import settings
 from tests.benchmarks.population import Population
 from tests.benchmarks.seed import fill_database
 from tests.cli.test_runs_doctor import CALLS
+from tests.conditions import PATIENCE
 from tests.postgres import ConnectedTo, drop_schema, postgres_url
 from tests.process import without_coverage
 
@@ -105,7 +106,7 @@ def execute(command: str, pages: int) -> tuple[int, list[dict[str, Any]], str]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *shlex.split(command)[1:], "-o", "json"],
         env=without_coverage(os.environ) | {"PAGES": str(pages)},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     return done.returncode, json.loads(done.stdout), done.stderr
 

@@ -22,6 +22,7 @@ from agentctl.errors import Unavailable, UsageError
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.cli.stub_provider import Answer, Provider, serve_provider
+from tests.conditions import PATIENCE
 from tests.process import start_agentctl
 
 DEVICE = (
@@ -221,7 +222,7 @@ def test_responses_of_other_pages_are_refused(
             assert "The sign-in failed: see the terminal." in page.text
             assert page.headers["cache-control"] == "no-store"
             rest = process.stderr.read()
-            assert process.wait(60) == 1
+            assert process.wait(PATIENCE) == 1
             assert text in rest
             assert "of its own" not in rest
         with pytest.raises(httpx2.ConnectError):
@@ -249,7 +250,7 @@ async def _send_other_requests() -> None:
         await asyncio.sleep(0)
         many = "&".join(f"a{number}=" for number in range(100))
         for target in ("//[", f"/callback?{many}", "/callback?state=x&code=c", "/favicon.ico"):
-            assert b"404" in await asyncio.wait_for(ask(target), 5), target
+            assert b"404" in await asyncio.wait_for(ask(target), PATIENCE), target
         for _ in range(MAXIMUM_CONNECTIONS):
             assert b"404" in await ask("/")
         last = asyncio.ensure_future(ask("/callback?state=expected&code=c"))
@@ -308,7 +309,7 @@ def test_sign_out_waits_for_a_renewal(home: Path, monkeypatch: pytest.MonkeyPatc
             with pytest.raises(TimeoutError):
                 ended.result(0.1)
             store(replace(sign_in, refresh_token="2"))
-        forgotten = ended.result(60)
+        forgotten = ended.result(PATIENCE)
     assert forgotten is not None
     assert forgotten.refresh_token == "2"
     assert forget_sign_in(server) is None

@@ -20,7 +20,6 @@ verification_key_files = ["signing.pub.pem"]
 [signing]
 key_file = "signing.pem"
 """
-DEADLINE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +74,7 @@ def test_owner_decides_by_id_without_a_scope_for_approvals(
     assert (yes.code, "approved: approval of pay" in yes.screen) == (0, True), yes.screen
 
     of_run = ("approvals", "list", "--run", call["run_id"], "-o", "json", *place)
-    wait_for(
-        lambda: agentctl(*of_run, "--status", "pending", env=ann).stdout.count("open_file"),
-        DEADLINE,
-    )
+    wait_for(lambda: agentctl(*of_run, "--status", "pending", env=ann).stdout.count("open_file"))
     assert len(json.loads(agentctl(*of_run, env=ann).stdout)["data"]) == 3
     assert count_denials(agentctl, office) == 0
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from agentctl.cli.root import app
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
+from tests.conditions import PATIENCE
 from tests.process import start_agentctl
 
 pytestmark = pytest.mark.slow
@@ -308,7 +309,7 @@ def test_a_signal_cancels_the_run(
         assert process.stdout is not None
         assert process.stdout.read(6) == b"hello "
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert said.decode().splitlines()[-1].endswith(" is CANCELLED")
     found = agentctl("runs", "list", "--session", session, "--config", str(demo.config))

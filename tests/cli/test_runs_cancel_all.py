@@ -14,6 +14,7 @@ from agentctl.cli.show.progress import Counter
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database, running_command, write_config
+from tests.conditions import PATIENCE
 
 _numbers = itertools.count()
 
@@ -136,7 +137,7 @@ def test_members_stop_with_their_team(
         assert [line.split("\t")[2] for line in shown.lines[1:]] == ["pair"]
         assert shown.stderr.startswith("1 run and 1 run of members would be cancelled ")
         assert agentctl(*CANCEL, "--yes", *here).code == 0
-        assert worker.wait(60) == 1
+        assert worker.wait(PATIENCE) == 1
     rows = agentctl("runs", "list", "--newer-than", "1h", *here).lines[1:3]
     assert [row.split("\t")[4] for row in rows] == ["CANCELLED"] * 2
 

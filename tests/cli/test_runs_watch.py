@@ -22,6 +22,7 @@ from tests.cli.demo import Demo, serving
 from tests.cli.local_project import running_command, wait_for_line, write_config
 from tests.cli.projects import make_project
 from tests.cli.proxy import proxied
+from tests.conditions import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -142,7 +143,7 @@ def test_watch_sees_a_cancel_by_another_command(
         assert process.stdout is not None
         assert process.stdout.read(8) == b"one two "
         assert agentctl("runs", "cancel", slow, "--reason", "enough", *here).code == 0
-        assert process.wait(60) == 1
+        assert process.wait(PATIENCE) == 1
     error = f"error: run {slow} was cancelled\n  cause: enough\n"
     assert log.read_text().endswith(error)
 
@@ -176,7 +177,7 @@ def test_the_suggested_command_resumes_without_a_gap(
             text += process.stdout.read(8)
             process.send_signal(signal.SIGINT)
             text += process.stdout.read().removesuffix(b"\n")
-            assert process.wait(60) == 130
+            assert process.wait(PATIENCE) == 130
         again = log.read_text().partition("resume with: agentctl ")[2]
         command = again.splitlines()[0]
     words = text.decode().split()
@@ -203,7 +204,7 @@ def test_a_run_without_stored_events_is_waited_for(
                 "no events yet: they are stored only for runs that were started with --stream",
             )
             worker.send_signal(signal.SIGINT)
-            assert eye.wait(60) == 1
+            assert eye.wait(PATIENCE) == 1
             assert eye.stdout is not None
             assert eye.stdout.read().startswith(b"word")
         assert watching.read_text().splitlines()[-2].endswith("was cancelled")
@@ -243,7 +244,7 @@ def test_an_interrupted_stream_is_resumed(
             seen = process.stdout.read(len("one two three one two three one "))
             wait_for_line(log, interrupted, times=2)  # one stream can have had all these words
             agentctl("runs", "cancel", slow, "--config", str(demo.config))
-            assert process.wait(60) == 1
+            assert process.wait(PATIENCE) == 1
             seen += process.stdout.read()
     words = seen.decode().split()
     assert proxy.cut == 2
@@ -284,7 +285,7 @@ def test_a_killed_server_is_waited_for(
             server.process.wait()
             wait_for_line(log, "the stream was interrupted")
             with serving(folder, "--port", port):
-                assert process.wait(60) == 1
+                assert process.wait(PATIENCE) == 1
     assert f"error: run {run_id} failed\n  cause: WORKER_LOST: " in log.read_text()
 
 
@@ -325,9 +326,9 @@ def test_an_interrupt_with_a_key_does_not_cancel_the_first_run(
             assert guest.stdout is not None
             assert guest.stdout.read(9) == b"word word"
             guest.send_signal(signal.SIGINT)
-            assert guest.wait(60) == 130
+            assert guest.wait(PATIENCE) == 130
         assert "interrupted: check the run with: agentctl runs get " in second.read_text()
         assert len(agentctl("runs", "list", "--live", "-o", "name", *here).lines) == 1
         owner.send_signal(signal.SIGINT)
-        assert owner.wait(60) == 130
+        assert owner.wait(PATIENCE) == 130
     assert agentctl("runs", "list", *here).lines[1].split("\t")[4] == "CANCELLED"

@@ -16,6 +16,7 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import wait_for_line
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint, model_endpoint
 
 __all__ = ["model_endpoint"]
@@ -98,7 +99,7 @@ def test_the_demo_supports_several_workers(tmp_path: Path) -> None:
             tmp_path / "several.log", "stopping: waiting up to 5 s for 1 run; press Ctrl-C again "
         )
         demo.process.send_signal(signal.SIGINT)
-        assert demo.process.wait(60) == 0
+        assert demo.process.wait(PATIENCE) == 0
 
 
 def test_shutdown_reports_the_runs_that_it_waits_for(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_shutdown_reports_the_runs_that_it_waits_for(tmp_path: Path) -> None:
         demo.process.send_signal(signal.SIGINT)
         wait_for_line(log, "stopping: waiting up to 5 s for 1 run; press Ctrl-C again ")
         demo.process.send_signal(signal.SIGINT)
-        assert demo.process.wait(60) == 0
+        assert demo.process.wait(PATIENCE) == 0
         assert log.read_text().splitlines()[-1] == "stopped"
 
 
@@ -124,7 +125,9 @@ def test_a_port_in_use_is_one_error(agentctl: Agentctl, demo: Demo) -> None:
 def test_make_passes_a_port_to_the_demo() -> None:
     root = Path(__file__).parents[2]
     line = ["make", "--dry-run", "demo", "VENV=/nowhere", "-o", "/nowhere/.installed", "PORT=8001"]
-    shown = subprocess.run(line, capture_output=True, text=True, cwd=root, timeout=60, check=True)
+    shown = subprocess.run(
+        line, capture_output=True, text=True, cwd=root, timeout=PATIENCE, check=True
+    )
     assert "/nowhere/bin/agentctl serve --demo --port 8001" in shown.stdout.splitlines()
 
 
@@ -199,5 +202,5 @@ def test_an_exposed_server_without_authorization_is_rejected(
 def _status(url: str, token: str | None) -> int:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         return int(answer.status)

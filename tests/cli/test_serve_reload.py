@@ -14,6 +14,7 @@ from agentctl.interface.requests import RunRequest
 from agentctl.remote import RemoteOperations
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import wait_for_line
+from tests.conditions import PATIENCE
 from tests.process import ServerProcess, serve_config, start_server
 
 pytestmark = pytest.mark.slow
@@ -152,7 +153,7 @@ def test_live_runs_end_in_the_previous_process(server: ServerProcess) -> None:
     for _ in range(2):  # the second signal cancels the run
         server.process.terminate()
         server.wait_for("stopping")
-    assert server.process.wait(60) == 0
+    assert server.process.wait(PATIENCE) == 0
 
 
 def test_cancelled_runs_of_a_reload_are_named(tmp_path: Path) -> None:

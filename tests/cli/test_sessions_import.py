@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database
 from tests.commands import Result, run_command
+from tests.conditions import PATIENCE
 from tests.process import base_environment, serve_config
 
 pytestmark = pytest.mark.slow
@@ -308,7 +309,10 @@ def test_server_does_not_show_the_deleted_text_of_an_edited_import(tmp_path: Pat
         done = run_command(*arguments, folder=tmp_path, environment=base_environment())
         assert done.code == 0, done.stderr
 
-    with serve_config(config) as served, httpx2.Client(base_url=served.url, timeout=60) as client:
+    with (
+        serve_config(config) as served,
+        httpx2.Client(base_url=served.url, timeout=PATIENCE) as client,
+    ):
         body = {"message": "SECRET " + "word " * 8_000, "session_id": "long", "stream": False}
         for _ in range(2):
             assert client.post("/agents/echo/runs", json=body).status_code == 200

@@ -24,6 +24,7 @@ from agentctl.records.kinds import Record
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import in_database, write_config
 from tests.commands import run_command
+from tests.conditions import PATIENCE
 from tests.process import base_environment, serve_config, start_agentctl
 
 pytestmark = pytest.mark.slow
@@ -190,12 +191,12 @@ def test_killed_prune_has_exported_what_it_has_removed(
             # At the write of a file, before and after its name, and during a removal.
             wanted = "*.jsonl.part" if number % 3 == 0 else "*.jsonl"
             seen = set(folder.glob(wanted)) if folder.exists() else set()
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE
             while process.poll() is None and not set(folder.glob(wanted)) - seen:
                 assert time.monotonic() < deadline
             time.sleep(0.004 * (number // 3 % 20))
             process.kill()
-            process.wait(60)
+            process.wait(PATIENCE)
         left = list_ids(config)
         archive = read_archive(folder)
         for session_id in runs.keys() - left:

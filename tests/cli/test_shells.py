@@ -16,11 +16,11 @@ import pytest
 from tests.cli.local_project import write_config
 from tests.cli.test_pages import read_session
 from tests.commands import run_command
+from tests.conditions import PATIENCE
 from tests.process import base_environment
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 60.0
 COMPLETIONS = {
     "agentctl sess": "agentctl sessions ",
     "agentctl runs start --agent ec": "agentctl runs start --agent echo ",
@@ -82,7 +82,7 @@ class _Typist:
         """Type a text and return the output after it, as soon as that contains a text."""
         os.write(self._screen, text.encode())
         seen = b""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while awaited.encode() not in seen:
             assert time.monotonic() < deadline, seen
             if select.select([self._screen], [], [], 0.5)[0]:
@@ -115,7 +115,7 @@ def test_fish_completes_the_line(environment: dict[str, str]) -> None:
         cwd=environment["PWD"],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=True,
     )
     assert done.stderr == ""

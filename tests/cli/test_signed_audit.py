@@ -13,9 +13,8 @@ import pytest
 from agentctl.cli.files import write_key_pair
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import CONFIG, in_database
+from tests.conditions import PATIENCE
 from tests.process import base_environment, serve_config
-
-DEADLINE = 60.0
 
 TABLES = """
 [authorization]
@@ -63,7 +62,7 @@ def copied(project: Path, agentctl: Agentctl) -> tuple[str, ...]:
     ended = agentctl("runs", "start", "--agent", "echo", "-m", "hello", *place)
     assert ended.code == 0, ended.stderr
     heads = project / "heads.jwt"
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + PATIENCE
     while True:
         listed = agentctl("audit", "heads", "-o", "json", *place)
         if heads.exists() and json.loads(listed.stdout)["data"]:

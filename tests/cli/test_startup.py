@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
+from tests.conditions import PATIENCE
 from tests.process import AGENTCTL, without_coverage
 
 pytestmark = pytest.mark.slow
@@ -65,7 +66,7 @@ def test_interrupt_of_the_imports_is_exit_code_130(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert (started.returncode, started.stdout, started.stderr) == (130, "", "")
 

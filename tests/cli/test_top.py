@@ -33,7 +33,7 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.held_tool import HOLD, NAPPER
 from tests.commands import shift_clock
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -41,8 +41,6 @@ from tests.server.threaded_server import ThreadedServer, serve_in_thread
 __all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
-
-DEADLINE = 60.0
 
 EXTRA = """
 [[agents]]
@@ -89,7 +87,7 @@ class Screen:
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait for a condition."""
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, self.draw()
             await asyncio.sleep(0.05)
@@ -635,7 +633,7 @@ def busy(server: ThreadedServer) -> Iterator[ThreadedServer]:
         record: dict[str, Any] = server.client.get(f"/runs/{run_id}", headers=headers).json()
         return record
 
-    wait_for(lambda: began.exists() and len(get(team)["member_runs"]) >= 2, DEADLINE)
+    wait_for(lambda: began.exists() and len(get(team)["member_runs"]) >= 2)
     cancel(server, "agents/napper", "busy-5", napper, user="ada")
     yield server
     (server.deployment.folder / "busy-5").touch()

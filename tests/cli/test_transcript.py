@@ -30,6 +30,7 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import running_command
 from tests.cli.test_pages import CONTROLS, read_session
+from tests.conditions import PATIENCE
 
 _numbers = itertools.count()
 
@@ -251,7 +252,7 @@ def test_follow_goes_on_with_live_and_new_runs(
             rest = read_until(process, b"third question\n\n").decode()
             assert '"enough"' in rest
             process.send_signal(signal.SIGINT)
-            seen = rest + process.communicate(timeout=60)[0].decode()
+            seen = rest + process.communicate(timeout=PATIENCE)[0].decode()
             assert CONTROLS.findall(seen) == []
             assert process.returncode == 130
     assert "interrupted: session" in log.read_text()
@@ -264,7 +265,7 @@ def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
     assert process.stdout is not None
     seen = b""
     while text not in seen:
-        ready, _, _ = select.select([process.stdout], [], [], 30)
+        ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
         assert ready, seen
         data = os.read(process.stdout.fileno(), 65_536)
         assert data, seen

@@ -20,6 +20,8 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from urllib.parse import urlsplit
 
+from tests.conditions import PATIENCE
+
 __all__ = ["CuttingProxy", "cutting"]
 
 RESPONSE_BYTES = 32_768
@@ -146,7 +148,7 @@ def cutting(
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
-        listening.result(60)
+        listening.result(PATIENCE)
         yield proxy
     finally:
         loop.call_soon_threadsafe(ended.set)

@@ -21,6 +21,7 @@ from agentctl.client import AsyncClient, Client, EventKind, RunOptions, Timeouts
 from agentctl.interface.requests import RunRequest
 from agentctl.records.kinds import KINDS
 from tests.clients.service import Service
+from tests.conditions import PATIENCE
 from tests.remote.conftest import Serve, answer, serve, stream_head
 
 __all__ = ["serve"]
@@ -267,7 +268,7 @@ def test_program_ends_with_an_open_stream(service: Service) -> None:
         [sys.executable, "-c", program, service.url, service.token()],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "RunStarted\n", "")

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.clients.cutting_proxy import cutting
+from tests.conditions import PATIENCE
 
 _BODY = b"x" * 40_000
 
@@ -41,7 +42,7 @@ def server() -> Iterator[str]:
 def _read(url: str) -> int:
     """Return the number of bytes of the body that arrive; -1 without a whole header."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
     try:
         connection.request("GET", "/", headers={"x-fill": "y" * 600})
         response = connection.getresponse()

@@ -20,7 +20,8 @@ from playwright.sync_api import Browser, Page
 
 from tests.agui.pages import plan
 from tests.clients.cutting_proxy import cutting
-from tests.console.browser import CHROMIUM, SECONDS, open_browser
+from tests.conditions import PATIENCE
+from tests.console.browser import CHROMIUM, open_browser, open_context
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint, model_endpoint
@@ -162,7 +163,7 @@ def run(place: str, request: pytest.FixtureRequest, site: tuple[Path, str]) -> I
     if place == "node":
         yield functools.partial(run_node, folder)
         return
-    shown: Page = request.getfixturevalue("browser").new_page()
+    shown: Page = open_context(request.getfixturevalue("browser")).new_page()
     shown.goto(f"{url}/index.html")
     code = "async ([name, given]) => (await import('/cases.mjs'))[name](given)"
     yield lambda name, given: shown.evaluate(code, [name, given])
@@ -181,7 +182,7 @@ def run_node(folder: Path, name: str, given: Any) -> Any:
         env=base_environment(),
         capture_output=True,
         text=True,
-        timeout=3_600 if LONG else 4 * SECONDS,
+        timeout=3_600 if LONG else PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -286,7 +287,7 @@ def test_examples_of_the_page_run(tmp_path: Path, world: tuple[Deployment, str])
     (tmp_path / "package.json").write_text('{"type": "module"}')
     assert check_types(tmp_path / "example.ts") == ""
     done = subprocess.run(
-        [str(NODE), "example.js"], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
+        [str(NODE), "example.js"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

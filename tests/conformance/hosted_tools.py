@@ -14,8 +14,11 @@ from pydantic import BaseModel
 
 from agentctl import RunContext
 
-STUBBORN_SECONDS = 120.0
-"""Time after which a tool that ignores a cancel ends although its file exists."""
+STUBBORN_SECONDS = 3_600.0
+"""Time after which a tool that ignores a cancel ends although its file exists.
+
+It is longer than a test waits, so that an end before it is due to the cancel.
+"""
 
 
 _tasks: list[asyncio.Task[None]] = []

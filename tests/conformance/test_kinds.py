@@ -16,6 +16,7 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, ForkRequest, RetryRequest, RunRequest
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.records.kinds import ComponentKind
+from tests.conditions import PATIENCE, wait_until
 from tests.conformance.hosted_tools import NO_JSON
 from tests.conformance.server import (
     PAYMENT,
@@ -28,9 +29,9 @@ from tests.conformance.server import (
 )
 from tests.conformance.table import COLUMNS, KINDS, PAGE, REASONS, replace_table
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 
-SOON = 30.0
+CANCEL_SECONDS = 30.0
+"""The longest time that a request to cancel may wait for the end."""
 """Seconds within which a cancelled run is final on a busy machine."""
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -218,7 +219,7 @@ async def test_cancel_tool(server: ConformanceServer, tmp_path: Path, kind: str)
         # The session can continue. The tool may end before the cancel arrives.
         request = RunRequest(message, session_id=session, background=True)
         again = (await operations.create_run("agent", agent, request)).value
-        cancel = CancelRequest(session, wait=SOON)
+        cancel = CancelRequest(session, wait=CANCEL_SECONDS)
         ended = (await operations.cancel_run("agent", agent, again["run_id"], cancel)).value
         assert ended["status"] in ("CANCELLED", "COMPLETED"), ended
         await wait_until(lambda: has_stopped(again["run_id"]))
@@ -465,7 +466,7 @@ async def streamed_run(
     try:
         await wait_until(lambda: events or collecting.done())
         yield events[0]["run_id"], events
-        await asyncio.wait_for(collecting, SOON)
+        await asyncio.wait_for(collecting, PATIENCE)
     finally:
         collecting.cancel()
         await asyncio.gather(collecting, return_exceptions=True)
@@ -476,7 +477,7 @@ async def cancel_run(
 ) -> dict[str, Any]:
     """Cancel a run, wait for its end, and return its record."""
     session = (await operations.get_run(run_id)).value["session_id"]
-    request = CancelRequest(session, wait=SOON)
+    request = CancelRequest(session, wait=CANCEL_SECONDS)
     result = (await operations.cancel_run(kind, component, run_id, request)).value
     assert result["cancel"] == "stopped", result
     return dict((await operations.get_run(run_id)).value)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import (
     Browser,
+    BrowserContext,
     ConsoleMessage,
     Error,
     Page,
@@ -22,11 +23,11 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from tests.conditions import PATIENCE
 from tests.console.vendor import FOLDERS, read_vendored
 
 __all__ = [
     "CHROMIUM",
-    "SECONDS",
     "ConsolePage",
     "check_accessibility",
     "check_view",
@@ -34,6 +35,7 @@ __all__ = [
     "needs_browser",
     "open_browser",
     "open_console",
+    "open_context",
 ]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -46,8 +48,8 @@ needs_browser = [
 
 AXE = FOLDERS[1] / "axe.min.js.xz"
 
-SECONDS = 60.0
-"""The time within which a condition is met, on a machine that is busy with other work."""
+_PATIENCE = PATIENCE * 1000
+"""`PATIENCE` in milliseconds, as Playwright counts."""
 
 _NO_FAULTS = ("Failed to load resource", "was preloaded using link preload")
 """Messages of Chromium about failed requests, which tests cause, and about slow ones."""
@@ -154,7 +156,7 @@ def check_view(shown: ConsolePage, scheme: str, width: int, **choice: Any) -> No
         ]
 
     # A change of colors or of the list may still be under way.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while (violations := find_violations()) and time.monotonic() < deadline:
         page.wait_for_timeout(100)
     assert violations == [], f"{page.url}, {scheme}, {width} px: {violations}"
@@ -163,10 +165,10 @@ def check_view(shown: ConsolePage, scheme: str, width: int, **choice: Any) -> No
 @contextlib.contextmanager
 def open_browser(program: str | Path | None = CHROMIUM, *arguments: str) -> Iterator[Browser]:
     """Start Chromium, without a display."""
-    expect.set_options(timeout=SECONDS * 1000)
+    expect.set_options(timeout=_PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=program, args=[*_ARGUMENTS, *arguments], timeout=3 * SECONDS * 1000
+            executable_path=program, args=[*_ARGUMENTS, *arguments], timeout=_PATIENCE
         )
         try:
             yield browser
@@ -218,10 +220,15 @@ _used_pages: dict[Browser, list[Page]] = {}
 """Pages for the next test: a new page takes three times as much CPU time until it is signed in."""
 
 
+def open_context(browser: Browser, **options: Any) -> BrowserContext:
+    """Open a context, whose pages wait for everything until `PATIENCE` is over."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(_PATIENCE)
+    return context
+
+
 def _open_page(browser: Browser) -> Page:
-    context = browser.new_context(reduced_motion="reduce")
-    context.set_default_timeout(SECONDS * 1000)
-    page = context.new_page()
+    page = open_context(browser, reduced_motion="reduce").new_page()
     page.add_init_script(_RECORD_VIOLATIONS)
     return page
 

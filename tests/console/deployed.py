@@ -7,7 +7,6 @@ from typing import Any
 import httpx2
 
 from tests.conditions import wait_for
-from tests.console.browser import SECONDS
 from tests.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
@@ -127,4 +126,4 @@ def hold(server: ThreadedServer, session: str) -> None:
 def wait_for_status(server: ThreadedServer, place: str, status: str) -> None:
     """Wait until a run has a status."""
     headers = server.bearer("me", *READS)
-    wait_for(lambda: server.client.get(place, headers=headers).json()["status"] == status, SECONDS)
+    wait_for(lambda: server.client.get(place, headers=headers).json()["status"] == status)

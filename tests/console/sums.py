@@ -8,8 +8,7 @@ from contextlib import closing, contextmanager
 
 import apsw
 
-from tests.conditions import wait_for
-from tests.console.browser import SECONDS
+from tests.conditions import PATIENCE, wait_for
 from tests.server.threaded_server import ThreadedServer
 
 __all__ = ["HOUR", "open_sums", "repeat_sums"]
@@ -31,9 +30,9 @@ def open_sums(server: ThreadedServer) -> Iterator[apsw.Connection]:
     the locks of the server are gone.
     """
     with closing(apsw.Connection(str(server.deployment.folder / "main.db"))) as store:
-        store.set_busy_timeout(int(SECONDS * 1000))
+        store.set_busy_timeout(int(PATIENCE * 1000))
         waiting = "SELECT count(*) FROM usage_ends"
-        wait_for(lambda: store.execute(waiting).fetchone() == (0,), SECONDS)
+        wait_for(lambda: store.execute(waiting).fetchone() == (0,))
         with store:
             yield store
 

@@ -14,7 +14,6 @@ from playwright.sync_api import Browser, Route
 from tests.approvals.people import APPROVER, USER, People
 from tests.conditions import wait_for
 from tests.console.browser import (
-    SECONDS,
     ConsolePage,
     check_accessibility,
     expect,
@@ -293,7 +292,7 @@ def test_new_approvals_are_notified_on_request(people: People, browser: Browser)
         expect(notify).to_have_attribute("aria-pressed", "true")
         run = people.start("ask", name="notified")
         approval = people.approvals(run)[0]
-        wait_for(lambda: shown.evaluate("sent.length") == 1, SECONDS)
+        wait_for(lambda: shown.evaluate("sent.length") == 1)
         assert shown.evaluate("sent.map(each => each.texts)") == [
             [f"{approval['tool_name']} waits for a decision", approval["component_id"]]
         ]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from playwright.sync_api import Browser, Request
 
-from tests.console.browser import SECONDS, ConsolePage, expect, needs_browser, open_console
+from tests.conditions import PATIENCE
+from tests.console.browser import ConsolePage, expect, needs_browser, open_console
 from tests.console.deployed import start, token
 from tests.process import base_environment, run_agentctl
 from tests.server.threaded_server import ThreadedServer
@@ -137,7 +138,7 @@ def sum_up(requests: list[Request]) -> Cost:
 
 def wait_until_idle(shown: ConsolePage, seconds: float = IDLE_SECONDS) -> None:
     """Wait until the page sends no request but polls for some time."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     since = time.monotonic()
     known = -1
     while time.monotonic() - since < seconds:

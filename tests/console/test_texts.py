@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+from tests.conditions import PATIENCE
 from tests.console.browser import check_accessibility, expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
 from tests.deployment import create_deployment
@@ -124,7 +125,9 @@ def test_text_around_calls_is_drawn_once(
 def run_agentctl(*arguments: str) -> str:
     """Return what a command prints."""
     command = [sys.executable, "-m", "agentctl", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=PATIENCE
+    ).stdout
 
 
 def test_directions_follow_their_texts(server: ThreadedServer, browser: Browser) -> None:

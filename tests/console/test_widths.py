@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route
 
+from tests.conditions import PATIENCE
 from tests.console.browser import ConsolePage, expect, needs_browser, open_console
 from tests.console.deployed import READS, RUNS, start, token
 from tests.deployment import ADMIN
@@ -18,9 +19,6 @@ pytestmark = needs_browser
 WIDTHS = (360, 390, 640, 800, 1024, 1280)
 
 ROWS = 200
-
-SETTLE_SECONDS = 60.0
-"""The time within which a page that is drawn has its last layout."""
 
 LONG = "What does the article number one hundred and thirty cost, and when is it here? " * 3
 
@@ -238,7 +236,7 @@ def check_layout(shown: ConsolePage, minimum: int = 0) -> None:
     Args:
         minimum: pixels of the names in a list.
     """
-    deadline = time.monotonic() + SETTLE_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while faults := shown.evaluate(FAULTS, minimum):
         assert time.monotonic() < deadline, "\n".join(faults)
         shown.page.wait_for_timeout(100)

@@ -39,6 +39,7 @@ from agentctl.interface.requests.memories import (
     NewMemory,
 )
 from agentctl.records.kinds import ComponentKind
+from tests.conditions import wait_until
 from tests.contract.backends import (
     Backends,
     OperationCall,
@@ -49,7 +50,6 @@ from tests.contract.backends import (
 )
 from tests.contract.engines import age_sessions
 from tests.deployment import ADMIN
-from tests.loops import wait_until
 
 WRITER = (
     "agents:run", "agents:read", "teams:run", "workflows:run", "sessions:read", "sessions:write",

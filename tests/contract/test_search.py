@@ -30,6 +30,7 @@ from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories import search_pages
 from agentctl.store.search import SearchWords, Snippet
+from tests.conditions import PATIENCE
 from tests.contract.engines import Engine, empty
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -175,7 +176,7 @@ async def test_text_without_spaces_does_not_delay_the_end_of_its_run(searched: D
     async with opened(searched) as service:
         me = user(service)
         for session_id, text in (("one", "a_" * 16_000), ("two", "ab-c-1-" * 4_000)):
-            await asyncio.wait_for(say(me, session_id, f"begin {text} end"), 60)
+            await asyncio.wait_for(say(me, session_id, f"begin {text} end"), PATIENCE)
         assert await find(me, "begin end") == ["two", "one"]
 
 

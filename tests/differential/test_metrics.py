@@ -21,10 +21,10 @@ from agentctl.server.observability.metrics_endpoint import (
     answer_metrics_requests,
     gather_metrics,
 )
+from tests.conditions import PATIENCE
 from tests.differential.comparison import Comparison, Outcome
 
 WORKERS = 3
-PATIENCE = 60.0
 LABELS = (
     "main", "", "a b", 'a"b', "a\\b", "a\\n", "line\nline", "# HELP x y", "\n# HELP x y\n",
     "\n# TYPE x gauge", "\u00e4\U0001f600", "} 1", "\r", "\u2028",

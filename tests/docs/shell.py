@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from tests.conditions import PATIENCE
+
 __all__ = ["Shell"]
 
-TIMEOUT = 180.0
 _END = re.compile(rb"\x1e(\d+)\x1e")
 
 
@@ -66,7 +67,7 @@ class Shell:
     ) -> None:
         os.close(self._stdin)
         try:
-            self._process.wait(TIMEOUT if kind is None else 0.1)
+            self._process.wait(PATIENCE if kind is None else 0.1)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -84,7 +85,7 @@ class Shell:
     def _run(self, command: str) -> tuple[int, str]:
         os.write(self._stdin, f"{command}\nprintf '\\036%d\\036' $?\n".encode())
         output = b""
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if select.select([self._output], [], [], 0.5)[0]:
                 output += os.read(self._output, 65536)

@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.docs.pages import page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import URL, start_demo
@@ -34,7 +35,6 @@ ANSWERS = {
     "mcp": "note 1: hello",
 }
 BINARIES = str(Path(sys.executable).parent)
-DEADLINE = 180.0
 
 
 def read_steps(printed: str) -> tuple[list[str], list[str]]:
@@ -76,7 +76,7 @@ def served(shell: Shell, command: str, url: str) -> Iterator[None]:
     assert command == "agentctl serve"
     code, _ = shell.run(f"{command} 2>server.log & echo $! >server.pid")
     assert code == 0
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + PATIENCE
     try:
         while True:
             try:
@@ -133,7 +133,7 @@ def test_client_of_openai_in_the_page_works_as_printed(tmp_path: Path) -> None:
             env={"PATH": os.defpath, "TOKEN": token},
             capture_output=True,
             text=True,
-            timeout=DEADLINE,
+            timeout=PATIENCE,
             check=False,
         )
         assert (ended.returncode, ended.stdout) == (0, "hello\nmore\n"), ended.stderr

@@ -77,7 +77,7 @@ def test_agent_of_the_page_answers_as_printed(
                 if command.text == "agentctl serve":
                     start = "agentctl serve 2> server.log & echo $! > server.pid"
                     assert one.run(start)[0] == 0
-                    wait_for(lambda: is_ready(url), 120)
+                    wait_for(lambda: is_ready(url))
                     shell = two
                 else:
                     code, output = shell.run(command.text.replace(URL, url))

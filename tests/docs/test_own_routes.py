@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.console.browser import CHROMIUM, expect, open_browser
+from tests.conditions import PATIENCE
+from tests.console.browser import CHROMIUM, expect, open_browser, open_context
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.process import ServerProcess, run_agentctl, start_server
@@ -42,7 +43,7 @@ class Shop:
 
     def client(self, customer: str, *scopes: str) -> httpx2.Client:
         headers = {"Authorization": f"Bearer {self.token(customer, *scopes)}"}
-        return httpx2.Client(base_url=self.server.url, headers=headers, timeout=60)
+        return httpx2.Client(base_url=self.server.url, headers=headers, timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_page_of_the_shop_asks_the_agent(shop: Shop) -> None:
     with shop.client("cid") as client:
         assert client.post("/shop/orders", params={"article": "a desk"}).status_code == 201
     with open_browser() as browser:
-        shown = browser.new_page()
+        shown = open_context(browser).new_page()
         faults = list[str]()
         shown.on("pageerror", lambda error: faults.append(str(error)))
         shown.goto(f"{shop.server.url}/shop")

@@ -21,10 +21,10 @@ from agentctl.auth.principal import local_principal
 from agentctl.config import load_settings
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.service.service import Service
+from tests.conditions import wait_until
 from tests.docs.pages import page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import check
-from tests.loops import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -139,5 +139,5 @@ async def serve_until_paid(work: Path, session: str, shell: Shell) -> tuple[int,
         async def is_paid() -> bool:
             return bool((await operations.get_approvals(paid)).value["data"])
 
-        await wait_until(is_paid, 60)
+        await wait_until(is_paid)
         return await asyncio.to_thread(shell.run, "agentctl db settle --yes")

@@ -19,6 +19,7 @@ from agentctl.cli.commands.help import EXIT_CODES
 from agentctl.cli.root import app
 from agentctl.config.tables import ENTRY_TABLES, list_sections
 from agentctl.records.authorization import KNOWN_SCOPES
+from tests.conditions import PATIENCE
 from tests.docs.pages import ROOT, page, pages
 
 CODE = ROOT / "agentctl"
@@ -50,7 +51,7 @@ def test_reference_is_current_and_stale_pages_are_rewritten(tmp_path: Path) -> N
     program = tmp_path / "docs" / "generate.py"
     program.write_bytes(PROGRAM.read_bytes())
     (tmp_path / "docs" / "pages").symlink_to(ROOT / "docs" / "pages")
-    subprocess.run([sys.executable, str(program)], check=True, timeout=600)
+    subprocess.run([sys.executable, str(program)], check=True, timeout=PATIENCE)
     made, current = (
         {path.name: path.read_bytes() for path in folder.iterdir()}
         for folder in (reference, REFERENCE)

@@ -17,8 +17,8 @@ from agentctl.records.approvals import ApprovalRow, Verb
 from agentctl.records.kinds import ComponentKind, find_component
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals
+from tests.conditions import PATIENCE, wait_until
 from tests.gated.site import Site, kill
-from tests.loops import wait_until
 from tests.process import ServerProcess
 
 FIRST = "first"
@@ -115,7 +115,7 @@ async def _lose_two(
                     await _agree(site, server, await database.read(approvals.list_of_root(run_id)))
                 return are_at(barrier) and await database.read(_NOTES_UNDER_WAY.value()) == 0
 
-            await wait_until(has_arrived, 60)
+            await wait_until(has_arrived)
 
     with site.serve("one") as one:
         async with site.connect(one) as operations:
@@ -131,7 +131,7 @@ async def _lose_two(
             log = site.deployment.folder / "one.log"
             await wait_until(lambda: "stopping" in log.read_text().lower())
             first_barrier.unlink()
-            assert one.process.wait(60) == 0
+            assert one.process.wait(PATIENCE) == 0
             await agree_until(two, SECOND)
             kill(two)
     return runs

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agentctl.interface.requests import RunRequest
+from tests.conditions import wait_until
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, create_site, kill
-from tests.loops import wait_until
 from tests.process import ServerProcess
 
 TOOLS = '''

@@ -12,9 +12,9 @@ import httpx2
 import pytest
 
 from agentctl.interface.requests import RunRequest
+from tests.conditions import wait_until
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import SCOPES, Site, create_site, kill
-from tests.loops import wait_until
 from tests.process import ServerProcess
 from tests.server.files_of_runs import build_png, upload
 

@@ -9,11 +9,11 @@ from functools import partial
 
 from agentctl.interface.requests import RunRequest, StreamEvent
 from agentctl.remote.client import RemoteOperations
+from tests.conditions import PATIENCE, wait_until
 from tests.durable.forwarding import forward
 from tests.durable.moves import set_drain_seconds
 from tests.durable.test_kills import NOTES, delegate, is_called, start
 from tests.gated.site import SCOPES, Site, answer, call
-from tests.loops import wait_until
 from tests.process import ServerProcess
 
 
@@ -21,7 +21,7 @@ def stop(server: ServerProcess) -> float:
     """Stop a server, and return the seconds until it has ended."""
     began = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(60) == 0
+    assert server.process.wait(PATIENCE) == 0
     return time.monotonic() - began
 
 
@@ -72,7 +72,7 @@ async def test_stream_goes_on_through_another_server(site: Site) -> None:
                     server.process.send_signal(signal.SIGTERM)
                     await wait_until(lambda: "stopping" in log(site, "first"))
                     hold.unlink()
-        assert server.process.wait(60) == 0
+        assert server.process.wait(PATIENCE) == 0
     assert [event.seq for event in seen] == list(range(len(seen)))
     names = [event.name for event in seen]
     assert names.count("RunStarted") == names.count("RunContinued") == 1

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from tests.conditions import PATIENCE
 from tests.failures.server import FailingServer
 from tests.failures.table import DAMAGED
 from tests.postgres import ConnectedTo
@@ -66,7 +67,7 @@ class StoredColumn:
             async with ConnectedTo(self._entry) as connection:
                 rows = await connection.fetch(statement, self._session_id)
             return [str(row[0]) for row in rows]
-        connection = sqlite3.connect(self._file, timeout=30)
+        connection = sqlite3.connect(self._file, timeout=PATIENCE)
         try:
             with connection:
                 found = connection.execute(statement.replace("$1", "?"), [self._session_id])

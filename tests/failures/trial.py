@@ -12,14 +12,12 @@ from typing import Any
 
 import httpx2
 
+from tests.conditions import PATIENCE, wait_until
 from tests.failures.damage import STATE, StoredColumn, find_read_problems, list_reads
 from tests.failures.server import IN_CODE, KINDS, FailingServer, find_component
 from tests.failures.table import BLAMED, SECRET, Failure
-from tests.loops import wait_until
 
 __all__ = ["Clients", "Trial"]
-
-RESPONSE_SECONDS = 120.0
 
 _WITH_NATIVE = ("pydantic-ai", "openai-agents", "google-adk")
 """The kinds whose messages are stored as their library writes them, too."""
@@ -75,7 +73,7 @@ class Clients:
     async def open(self) -> AsyncIterator[Clients]:
         limits = httpx2.Limits(max_connections=None)
         async with httpx2.AsyncClient(
-            base_url=self._server.process.url, timeout=RESPONSE_SECONDS, limits=limits
+            base_url=self._server.process.url, timeout=PATIENCE, limits=limits
         ) as self._http:
             yield self
 
@@ -292,7 +290,7 @@ class Clients:
 
     async def _wait_for_end(self, run_id: str, wanted: Sequence[str] = FINAL) -> Record:
         record: Record = {}
-        deadline = asyncio.get_running_loop().time() + RESPONSE_SECONDS
+        deadline = asyncio.get_running_loop().time() + PATIENCE
         while record.get("status") not in wanted:
             assert asyncio.get_running_loop().time() < deadline, f"not ended: {record}"
             record = await self._get(f"/runs/{run_id}")

@@ -21,7 +21,7 @@ from agentctl.remote.client import RemoteOperations
 from agentctl.store.database import Database, Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals
-from tests.conditions import wait_for_run
+from tests.conditions import PATIENCE, wait_for_run
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.process import ServerProcess, serve_config
 
@@ -208,14 +208,14 @@ class Site:
             for row in rows:
                 path = f"/{row.component_type}s/{row.component_id}/approvals/{row.approval_id}"
                 body = {"decision": verb, "arguments_hash": row.arguments_hash, **fields}
-                response = await client.post(f"{path}/decide", json=body, timeout=60)
+                response = await client.post(f"{path}/decide", json=body, timeout=PATIENCE)
                 assert response.status_code == 200, response.text
 
 
 def kill(server: ServerProcess) -> None:
     """Kill a server, so that it can end nothing."""
     server.process.send_signal(signal.SIGKILL)
-    server.process.wait(60)
+    server.process.wait(PATIENCE)
 
 
 def call(name: str, call_id: str | None = None, /, **arguments: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from agentctl.server import create_app
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import SCOPES, Site, answer, call, create_site, kill
 from tests.process import ServerProcess
@@ -90,7 +91,7 @@ def start(
         f"{server.url}{path}",
         json={"message": text, "stream": False, **fields},
         headers=headers,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

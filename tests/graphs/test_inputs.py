@@ -16,6 +16,7 @@ from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.runners.langgraph import LangGraphRunner
 from agentctl.runtime.runners.library_runner import RunnerOptions
 from tests.commands import run_command
+from tests.conditions import PATIENCE
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.graphs.test_members import call
 
@@ -212,7 +213,7 @@ async def test_cancelled_run_writes_nothing_more(graphs: ConformanceServer) -> N
 
         request = RunRequest("go", session_id="late", background=True)
         run_id = (await operations.create_run("agent", "late", request)).value["run_id"]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while await list_items() == "nothing":
                 await asyncio.sleep(0.05)
             cancel = CancelRequest(session_id="late", wait=30)

@@ -14,8 +14,8 @@ from agentctl.interface.requests import CancelRequest, RunRequest, RunView
 from agentctl.records.events import parse_event
 from agentctl.records.run_reader import RunReader
 from tests.commands import Result, run_command
+from tests.conditions import wait_until
 from tests.conformance.server import SCOPES, ConformanceServer, run_component, stream_component
-from tests.loops import wait_until
 
 pytestmark = pytest.mark.slow
 

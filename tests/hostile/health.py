@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from tests.conditions import PATIENCE
 from tests.process import ServerProcess
-
-LONGEST_SECONDS = 120.0
-"""Time after which work is not waited for."""
 
 KEPT_BYTES = 1_000_000
 PAUSE_SECONDS = 0.005
@@ -30,7 +28,7 @@ class Target(NamedTuple):
     def connect(self) -> socket.socket:
         """Open a connection to the server."""
         parts = urlsplit(self.server.url)
-        return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=300)
+        return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=PATIENCE)
 
     def send(self, path: str, body: bytes, kind: str = "application/json") -> bytes:
         """Send a POST; read the response. Return its first bytes."""
@@ -95,7 +93,7 @@ def measure_waits(target: Target, act: Callable[[], None]) -> list[Wait]:
     waits: list[Wait] = []
     processes = os.getpid(), target.server.process.pid
     worker = threading.Thread(target=act, daemon=True)
-    deadline = time.monotonic() + LONGEST_SECONDS
+    deadline = time.monotonic() + PATIENCE
     with target.connect() as connection:
         worker.start()
         is_last = False

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import start_endpoint
 from tests.hostile import endpoint, mcp_program
@@ -125,7 +126,7 @@ def fetch_keys(world: World) -> bytes:
 def complete_hooked(world: World) -> bytes:
     """End a run about which a receiver is notified, and wait until it is no longer read."""
     answered = world.run("a-storable_text")
-    assert world.read.wait(60)
+    assert world.read.wait(PATIENCE)
     return answered
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from tests.conditions import wait_for
-from tests.console.browser import SECONDS, expect, open_browser
+from tests.conditions import PATIENCE, wait_for
+from tests.console.browser import expect, open_browser, open_context
 from tests.docs.pages import page as read_page
 from tests.identity import person
 from tests.identity.provider import list_clients, run_identity_provider
@@ -83,7 +83,7 @@ class Walk:
         with self.step("terminal", command):
             ended = subprocess.run(
                 words, cwd=self.folder, env=self.environment, text=True, capture_output=True,
-                timeout=120,
+                timeout=PATIENCE,
             )  # fmt: skip
         assert ended.returncode == code, f"$ {command}\n{ended.stdout}{ended.stderr}"
         return ended.stdout
@@ -125,7 +125,6 @@ def served(walk: Walk) -> Iterator[None]:
 
 def use_console(walk: Walk, page: Page) -> None:
     """Sign in, start a run, approve its call, and sign out."""
-    page.set_default_timeout(SECONDS * 1000)
     with walk.step("browser", "sign in to the console at the provider"):
         page.goto(f"{walk.url}/console#/agents/agents/clerk")
         page.click("button:has-text('Sign in with 127.0.0.1')")
@@ -183,7 +182,7 @@ def walk_through(folder: Path) -> Walk:
         walk.run("agentctl config check")
         with served(walk):
             with open_browser() as chromium:
-                use_console(walk, chromium.new_page())
+                use_console(walk, open_context(chromium).new_page())
             use_terminal(walk)
     return walk
 

@@ -12,13 +12,15 @@ from urllib.parse import urljoin
 
 import httpx2
 
+from tests.conditions import PATIENCE
+
 _FORM = re.compile(r'<form[^>]* action="([^"]+)"')
 _INPUT = re.compile(r'<input[^>]* name="(\w+)"(?:[^>]* value="([^"]*)")?')
 
 
 def sign_in(name: str, url: str, code: str = "", *, denies: bool = False) -> httpx2.Response:
     """Sign in at the pages of the provider; return the last one."""
-    with httpx2.Client(timeout=30, follow_redirects=True) as client:
+    with httpx2.Client(timeout=PATIENCE, follow_redirects=True) as client:
         response = client.get(url)
         for _ in range(10):
             page = response.text

@@ -52,7 +52,7 @@ def open_same_tab(shown: ConsolePage) -> Page:
 def test_token_is_renewed_before_its_end_and_over_reloads(office: Office, browser: Browser) -> None:
     with open_console(browser, office.url, "#/agents", fresh=True) as shown:
         log_in(shown.page, "ada")
-        with shown.page.expect_response(is_renewal, timeout=60_000) as answer:
+        with shown.page.expect_response(is_renewal) as answer:
             pass
         assert answer.value.status == 200
         assert answer.value.json().keys() == {"token", "renew_in"}
@@ -161,7 +161,7 @@ def test_sign_out_of_one_tab_ends_the_other(office: Office, browser: Browser) ->
         # By this clock the token of the other tab is due, so the tab requests another one.
         other.clock.set_fixed_time(time.time() + SECONDS)
         other.bring_to_front()
-        expect(other.locator(FORM)).to_have_count(1, timeout=60_000)
+        expect(other.locator(FORM)).to_have_count(1)
         forget_provider(shown, office)
 
 

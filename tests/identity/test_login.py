@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl, Terminal, agentctl, home, terminal
 from tests.cli.conftest import environment as clean_environment
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.endpoint import ModelEndpoint
 from tests.identity import person
 from tests.identity.provider import Office, needs_provider
@@ -126,7 +126,7 @@ def test_commands_at_once_renew_the_token_once(
             for _ in range(4)
         ]
         for process in started:
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, err
         after = read_stored(home)
         assert after["token"] != before["token"]
@@ -198,7 +198,7 @@ def test_code_signs_in_from_another_machine(
             url, shown = (line.rpartition(": ")[2].strip() for line in lines[1:])
             person.sign_in("ada", url, shown, denies=denies)
             rest = process.stderr.read()
-            assert (process.wait(60), text in rest) == (code, True), rest
+            assert (process.wait(PATIENCE), text in rest) == (code, True), rest
 
 
 def test_tokens_are_in_the_keyring(

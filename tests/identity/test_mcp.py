@@ -17,6 +17,7 @@ if IS_FIRST:
         "needs the client of mcp 2: make test on its own environment", allow_module_level=True
     )
 
+from tests.conditions import PATIENCE
 from tests.server.test_mcp_authorization import Storage
 
 pytestmark = [needs_provider, pytest.mark.slow]
@@ -43,7 +44,7 @@ async def test_client_registers_and_calls_with_its_scopes(office: Office) -> Non
     metadata = {"client_name": "test", "redirect_uris": [BACK]}
     options = OAuthClientMetadata.model_validate(metadata)
     auth = OAuthClientProvider(place, options, Storage(), sign_in, call_back)
-    async with httpx2.AsyncClient(auth=auth, timeout=60) as http:
+    async with httpx2.AsyncClient(auth=auth, timeout=PATIENCE) as http:
         transport = streamable_http_client(place, http_client=http)
         async with Client(transport) as client:
             result: Any = await client.call_tool("agent_echo", {"message": "hello"})

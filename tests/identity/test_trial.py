@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, Page
 
+from tests.conditions import PATIENCE
 from tests.console.browser import check_accessibility, expect, needs_browser, open_console
 from tests.identity.provider import PACKAGES, needs_provider
 from tests.packaging.test_container import FOLDER, read_compose
@@ -104,7 +105,7 @@ def test_provider_refuses_other_machines_unless_told() -> None:
     env = os.environ | {"SIGN_IN_LISTEN": "0.0.0.0", "SIGN_IN_PORT": str(find_free_port())}
     done = subprocess.run(
         ["node", str(TRIAL / "provider.mjs"), str(PACKAGES)],
-        env=env, capture_output=True, text=True, timeout=60, check=False,
+        env=env, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert "error: SIGN_IN_LISTEN is 0.0.0.0, which other machines may reach" in done.stderr

@@ -31,14 +31,15 @@ from typing import Any
 
 import httpx2
 
+from tests.conditions import PATIENCE
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.kills.ledger import GitLedger
 from tests.postgres import postgres_schemas, running_postgres
 from tests.process import AGENTCTL, ServerProcess, serve_config
 
-SETTLE_SECONDS = 120.0
-"""Maximum time until the runs of a round have ended."""
+REQUEST_SECONDS = 30.0
+"""Time after which a request is sent again: a server that is killed may never answer."""
 
 MOST_STATEMENTS = 120
 """More statements than any leg has."""
@@ -152,13 +153,13 @@ class Cluster:
     ) -> httpx2.Response:
         """Send a request to a server that lives; another one if it dies meanwhile."""
         headers = options.pop("headers", self._boss)
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             slots = self.alive() if slot is None else [slot]
             if slots:
                 url = self._servers[random.choice(slots)][1].url
                 with contextlib.suppress(httpx2.HTTPError):
-                    async with httpx2.AsyncClient(timeout=30) as client:
+                    async with httpx2.AsyncClient(timeout=REQUEST_SECONDS) as client:
                         response = await client.request(
                             method, f"{url}{path}", headers=headers, **options
                         )
@@ -177,7 +178,7 @@ class Cluster:
         return await self.wait_for(run["run_id"], "PAUSED")
 
     async def wait_for(self, run_id: str, *statuses: str) -> dict[str, Any]:
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             run: dict[str, Any] = (await self.send("GET", f"/runs/{run_id}")).json()
             if run.get("status") in statuses:
@@ -201,7 +202,7 @@ class Cluster:
 
     async def settle(self, run_id: str, message: str, figures: Figures) -> None:
         """Answer the questions about a run by the ledger, until it has ended."""
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             run = await self.wait_for(run_id, "PAUSED", "COMPLETED", "ERROR", "CANCELLED")
             if run["status"] != "PAUSED":

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tests.conditions import wait_for
 
-CHILD_SECONDS = 20.0
-
 
 class GitLedger:
     """A git repository. Each payment is a commit whose message is unique.
@@ -42,7 +40,7 @@ class GitLedger:
             alive: process ids of the servers that live.
         """
         problem = "a program of a killed server did not end"
-        wait_for(lambda: not self._find_orphans(alive), CHILD_SECONDS, problem)
+        wait_for(lambda: not self._find_orphans(alive), problem=problem)
 
     def _find_orphans(self, alive: set[int]) -> list[int]:
         orphans = []

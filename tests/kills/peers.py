@@ -28,13 +28,12 @@ from typing import Any
 
 import httpx2
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.endpoint import start_endpoint
 from tests.ports import find_free_port
 from tests.postgres_server import run_postgres_server
 
 HERE = Path(__file__).parent
-SECONDS = 180.0
 
 
 def read_lines(folder: Path) -> list[str]:
@@ -68,7 +67,7 @@ def run_agentos(
         return False
 
     try:
-        wait_for(answers, SECONDS)
+        wait_for(answers)
         yield process, url
     finally:
         process.kill()
@@ -80,7 +79,7 @@ def kill_agentos(folder: Path, model_url: str) -> tuple[int, str]:
     confirmed: dict[str, Any] = {}
     with run_agentos(folder, model_url) as (process, url):
         body = {"message": json.dumps({"note": "pay bob"}), "stream": "false", "session_id": "s"}
-        run = httpx2.post(f"{url}/agents/payer/runs", data=body, timeout=SECONDS).json()
+        run = httpx2.post(f"{url}/agents/payer/runs", data=body, timeout=PATIENCE).json()
         tools = [{**tool, "confirmed": True} for tool in run["tools"]]
         confirmed = {"tools": json.dumps(tools), "session_id": "s", "stream": "false"}
         path = f"/agents/payer/runs/{run['run_id']}/continue"
@@ -92,12 +91,12 @@ def kill_agentos(folder: Path, model_url: str) -> tuple[int, str]:
             ],
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        wait_for(lambda: count_lines(folder), SECONDS)
+        wait_for(lambda: count_lines(folder))
         process.send_signal(signal.SIGKILL)
         process.wait()
         asking.wait()
     with run_agentos(folder, model_url) as (_, url):
-        answer = httpx2.post(f"{url}{path}", data=confirmed, timeout=SECONDS)
+        answer = httpx2.post(f"{url}{path}", data=confirmed, timeout=PATIENCE)
         return count_lines(folder), str(answer.json().get("status", answer.status_code))
 
 
@@ -106,7 +105,7 @@ def kill_langgraph(folder: Path, model_url: str) -> tuple[int, str]:
     words = [sys.executable, str(HERE / "peer_langgraph.py")]
     subprocess.run([*words, "start", str(folder)], check=True, capture_output=True)
     working = subprocess.Popen([*words, "resume", str(folder)], stdout=subprocess.DEVNULL)
-    wait_for(lambda: count_lines(folder), SECONDS)
+    wait_for(lambda: count_lines(folder))
     working.kill()
     working.wait()
     done = subprocess.run(
@@ -136,18 +135,18 @@ def kill_queue_of_agentos(folder: Path, model_url: str, *, attempts: int) -> tup
         with run_agentos(folder, model_url, *queue) as (process, url):
             message = json.dumps([*plan, {"content": "done"}])
             body = {"message": message, "stream": "false", "background": "true", "session_id": "s"}
-            run = httpx2.post(f"{url}/agents/worker/runs", data=body, timeout=SECONDS).json()
-            wait_for(lambda: count_lines(folder) == 2, SECONDS)
+            run = httpx2.post(f"{url}/agents/worker/runs", data=body, timeout=PATIENCE).json()
+            wait_for(lambda: count_lines(folder) == 2)
             process.kill()
             process.wait()
         with run_agentos(folder, model_url, *queue) as (_, url):
             path = f"{url}/agents/worker/runs/{run['run_id']}?session_id=s"
 
             def read_end() -> str:
-                status = str(httpx2.get(path, timeout=SECONDS).json().get("status"))
+                status = str(httpx2.get(path, timeout=PATIENCE).json().get("status"))
                 return status if status in ("COMPLETED", "ERROR", "CANCELLED", "PAUSED") else ""
 
-            end = wait_for(read_end, SECONDS)
+            end = wait_for(read_end)
     return count_calls(folder), end
 
 
@@ -155,7 +154,7 @@ def kill_steps_of_langgraph(folder: Path, _model_url: str) -> tuple[str, str]:
     """Return how often each call was made, and the state of the graph in the end."""
     words = [sys.executable, str(HERE / "peer_langgraph.py")]
     working = subprocess.Popen([*words, "work", str(folder)], stdout=subprocess.DEVNULL)
-    wait_for(lambda: count_lines(folder) == 2, SECONDS)
+    wait_for(lambda: count_lines(folder) == 2)
     working.kill()
     working.wait()
     done = subprocess.run(

@@ -12,13 +12,12 @@ from typing import Any
 
 import httpx2
 
+from tests.conditions import PATIENCE
 from tests.markers.judge import Note, Outcome
 from tests.markers.server import DURABLE, MarkedServer
 from tests.markers.text import Marker, find_markers
 
 __all__ = ["Clients"]
-
-RESPONSE_SECONDS = 120.0
 
 BEHAVIOURS = {
     "plain": 30, "slow": 14, "whole": 18, "tail": 10, "encoded": 4, "cut": 6, "half": 5, "hang": 4,
@@ -62,7 +61,7 @@ class Clients:
     async def open(self) -> AsyncIterator[None]:
         """Open the pool of connections, which both users share."""
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
-        async with httpx2.AsyncClient(timeout=RESPONSE_SECONDS, limits=limits) as self._http:
+        async with httpx2.AsyncClient(timeout=PATIENCE, limits=limits) as self._http:
             yield
 
     def draw(self, choices: dict[str, int]) -> str:
@@ -224,7 +223,7 @@ class Clients:
         cancelling = False
         end = asyncio.get_running_loop().time() + leave
         headers = self._headers(note.marker)
-        limit = leave if note.fate == "disconnect" else RESPONSE_SECONDS
+        limit = leave if note.fate == "disconnect" else PATIENCE
         try:
             async with (
                 asyncio.timeout(limit),

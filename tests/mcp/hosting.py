@@ -18,8 +18,8 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.mcp.calls import NOBODY, McpUser
 from agentctl.runtime.transcript.conversation import Conversation
 from agentctl.runtime.transcript.events import ToolCallCompleted
+from tests.conditions import PATIENCE, wait_until
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.runtime import fake_context
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ SERVER = Path(__file__).with_name("stdio_server.py")
 
 def stdio_spec(*options: str, **values: Any) -> McpServer:
     """Return the entry of the test server, with the id `files`."""
-    return McpServer("files", command=sys.executable, args=(str(SERVER), *options), **values)
+    limits = {"call_seconds": fake_context.UNREACHED_SECONDS, **values}
+    return McpServer("files", command=sys.executable, args=(str(SERVER), *options), **limits)
 
 
 class Hosted:
@@ -86,7 +87,7 @@ class Hosted:
 
     async def call_result(self, call: asyncio.Task[tuple[str, bool]]) -> tuple[str, bool]:
         """Return the result of a call that must end soon."""
-        return await asyncio.wait_for(call, 60)
+        return await asyncio.wait_for(call, PATIENCE)
 
     def start_call(
         self, tool: str, /, **arguments: Any

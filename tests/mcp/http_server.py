@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
 
+from tests.conditions import PATIENCE
+
 TOOLS = ("who", "huge", "hang", "reset", "redirect", "compressed", "values", "streamed")
 
 
@@ -86,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
         elif tool == "huge":
             text = "x" * 1_000_000
         elif tool == "hang":
-            self.state.released.wait(60)
+            self.state.released.wait(PATIENCE)
         elif tool == "reset":
             self.close_connection = True
             self.connection.close()

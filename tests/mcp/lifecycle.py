@@ -20,14 +20,14 @@ from pathlib import Path
 
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.service.service import Service
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, start_endpoint
-from tests.loops import wait_until
 from tests.mcp.hosting import SERVER
+from tests.runtime.fake_context import UNREACHED_SECONDS
 from tests.service.callers import open_service, user
 
 BATCH = 20
-STOPPED_SECONDS = 60.0
 
 
 @dataclass
@@ -77,6 +77,7 @@ async def measure(folder: Path, endpoint: ModelEndpoint, runs: int, *, kill: boo
     """
     counts = Counts()
     entry = f'[[mcp_servers]]\nid = "files"\ncommand = "{sys.executable}"\nargs = ["{SERVER}"]\n'
+    entry += f"call_seconds = {UNREACHED_SECONDS}\n"
     for name in ("echo", "hang"):
         entry += (
             f'[[models]]\nid = "mcp-{name}"\nprovider = "openai"\nmodel = "tool:files_{name}"\n'
@@ -89,17 +90,17 @@ async def measure(folder: Path, endpoint: ModelEndpoint, runs: int, *, kill: boo
     async with open_service(deployment) as service:
         await service.prepare()
         server = service.hosting.catalog.mcp.hosted["files"]
-        await wait_until(lambda: server.state == "connected", 60)
+        await wait_until(lambda: server.state == "connected")
         for start in range(0, runs, BATCH):
             if kill and start == runs // 2 // BATCH * BATCH:
                 known = server.counters.connections
                 await _kill_program()
-                await wait_until(lambda: server.counters.connections > known, 60)  # noqa: B023
+                await wait_until(lambda: server.counters.connections > known)  # noqa: B023
             size = min(BATCH, runs - start)
             await asyncio.gather(*(_run(service, index, counts) for index in range(size)))
         counts.connections = server.counters.connections
     with contextlib.suppress(AssertionError):
-        await wait_until(lambda: count_left() == before, STOPPED_SECONDS)
+        await wait_until(lambda: count_left() == before)
     counts.tasks, counts.descriptors, counts.children = (
         left - known for left, known in zip(count_left(), before, strict=True)
     )
@@ -124,14 +125,14 @@ async def _run(service: Service, index: int, counts: Counts) -> None:
     live = service.hosting.engine.find_run(run_id)
     if hangs:
         assert live is not None
-        await wait_until(lambda: live.transcript.tools, 60)
+        await wait_until(lambda: live.transcript.tools)
         started = time.monotonic()
         await port.cancel_run("agent", agent, run_id, CancelRequest(f"s{index}", wait=30))
         counts.latencies.append(time.monotonic() - started)
         counts.cancelled += 1
         return
     if live is not None:
-        await asyncio.wait_for(asyncio.shield(live.ended), 60)
+        await asyncio.wait_for(asyncio.shield(live.ended), PATIENCE)
     assert (await port.get_run(run_id)).value["status"] == "COMPLETED"
     counts.completed += 1
 

@@ -14,9 +14,10 @@ from agentctl.config.settings import Limits
 from agentctl.runtime.components.versions import build_record
 from agentctl.runtime.mcp import server
 from agentctl.runtime.mcp.calls import McpUser
-from tests.loops import wait_until
+from tests.conditions import PATIENCE, wait_until
 from tests.mcp.hosting import Hosted, host
 from tests.mcp.http_server import State, serve_http
+from tests.runtime.fake_context import UNREACHED_SECONDS
 
 ANN = McpUser("ann", {"tenant": "acme"})
 BOB = McpUser("bob", {"tenant": "bell"})
@@ -29,7 +30,8 @@ def remote() -> Iterator[State]:
 
 
 def spec(remote: State, **values: Any) -> McpServer:
-    return McpServer("files", url=remote.url, **values)
+    limits = {"call_seconds": UNREACHED_SECONDS, **values}
+    return McpServer("files", url=remote.url, **limits)
 
 
 def per_user(remote: State, **values: Any) -> McpServer:
@@ -94,7 +96,7 @@ async def test_large_or_compressed_body_fails_its_call_only(remote: State) -> No
 async def test_result_with_too_many_values_fails_its_call_only(remote: State, tool: str) -> None:
     """docs/decisions/0075."""
     async with host(spec(remote)) as hosted:
-        _, failed = await asyncio.wait_for(hosted.call(tool), 60)
+        _, failed = await asyncio.wait_for(hosted.call(tool), PATIENCE)
         assert failed
         await hosted.text("who")
 

@@ -27,15 +27,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from agentctl.runtime.mcp.http import FirstHttpClient, McpHttpClient, _AnsweredEvents
 from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
+from tests.conditions import PATIENCE, wait_until
 from tests.differential.comparison import Comparison, Outcome
-from tests.loops import wait_until
 
 pytestmark = pytest.mark.skipif(IS_FIRST, reason="needs version 2 of mcp: pip install 'mcp>=2.3'")
 
 EXCHANGES = 250
 LIMIT = 200_000
-PATIENCE = 300.0
-
 ENDED = "the connection ended"
 BOUNDS = "its response is too large or compressed"
 SILENT = "SSE stream ended without a response"

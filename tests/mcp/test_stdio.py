@@ -15,8 +15,8 @@ import pytest
 
 from agentctl.config.settings import Limits
 from agentctl.runtime.mcp import actions, connection, stdio
+from tests.conditions import PATIENCE, wait_until
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.mcp.hosting import host, stdio_spec
 from tests.runtime.fake_context import FakeContext
 
@@ -293,7 +293,7 @@ async def test_result_that_the_library_refuses_ends_its_call(
 ) -> None:
     async with host(stdio_spec()) as hosted:
         pid = await hosted.text("pid")
-        assert await asyncio.wait_for(hosted.call("raw", name=name), 30) == result
+        assert await asyncio.wait_for(hosted.call("raw", name=name), PATIENCE) == result
         assert await hosted.text("pid") == pid
 
 

@@ -20,10 +20,10 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.message import SessionMessage
 
 from agentctl.runtime.mcp.stdio import Program, build_environment, run_program
+from tests.conditions import PATIENCE
 from tests.differential.comparison import LONG, SEED, report
 
 MESSAGES = 5_000 if LONG else 200
-PATIENCE = 300.0
 ECHOES = 20
 
 PROGRAM = """

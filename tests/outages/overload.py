@@ -23,9 +23,9 @@ import asyncpg
 import httpx2
 
 from tests.chaos.cluster import Server
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, SQLITE_DATABASES, create_deployment
 from tests.endpoint import ModelEndpoint, start_endpoint
-from tests.loops import wait_until
 from tests.postgres_server import PostgresServer, run_postgres_server
 
 SLOW_COMMITS = ("commit_delay=20000", "commit_siblings=0")
@@ -53,7 +53,9 @@ class Place:
     def client(self) -> httpx2.AsyncClient:
         limits = httpx2.Limits(max_connections=None)
         url = self.server.url
-        return httpx2.AsyncClient(base_url=url, headers=self.headers, timeout=120, limits=limits)
+        return httpx2.AsyncClient(
+            base_url=url, headers=self.headers, timeout=PATIENCE, limits=limits
+        )
 
 
 @contextlib.asynccontextmanager
@@ -190,7 +192,7 @@ async def overload(place: Place, case: Case, starts: int, rate: float) -> Outcom
     async def has_ended() -> bool:
         return not await place.rows("SELECT 1 FROM runs WHERE finished_at IS NULL")
 
-    await wait_until(has_ended, 120)
+    await wait_until(has_ended)
     for status, text in await place.rows("SELECT status, input FROM runs"):
         outcome.rows.setdefault(text, []).append(status)
     outcome.rows.pop("first", None)
@@ -200,7 +202,7 @@ async def overload(place: Place, case: Case, starts: int, rate: float) -> Outcom
 
 
 async def _warm_up(client: httpx2.AsyncClient) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while (
             await client.post("/agents/echo/runs", data={"message": "first", "stream": "false"})
         ).status_code != 200:

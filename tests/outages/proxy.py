@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from tests.conditions import PATIENCE
+
 __all__ = ["Proxy", "ProxyApart", "proxied", "proxied_apart"]
 
 _NAME = ".s.PGSQL.5432"
@@ -221,7 +223,7 @@ class ProxyApart:
     def _do(self, work: Callable[[], None]) -> None:
         done = threading.Event()
         self._loop.call_soon_threadsafe(lambda: (work(), done.set()))
-        assert done.wait(60)
+        assert done.wait(PATIENCE)
 
 
 @contextmanager
@@ -239,7 +241,7 @@ def proxied_apart(target: Path) -> Iterator[ProxyApart]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
-        yield made.result(60)
+        yield made.result(PATIENCE)
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join()

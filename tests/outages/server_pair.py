@@ -21,6 +21,7 @@ from agentctl.auth.keys.files import write_private_key
 from agentctl.auth.keys.signing import build_public_jwks, generate_key
 from agentctl.auth.tokens import mint
 from tests.chaos.cluster import Server
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.outages.proxy import ProxyApart, proxied_apart
 from tests.postgres_server import PostgresServer
@@ -71,7 +72,7 @@ class Pair:
         async with httpx2.AsyncClient(
             base_url=server.url,
             headers=headers,
-            timeout=30,
+            timeout=PATIENCE,
             limits=httpx2.Limits(max_connections=None, keepalive_expiry=1),
         ) as client:
             yield client

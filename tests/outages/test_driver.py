@@ -21,7 +21,7 @@ from agentctl.store.postgres.listener import BURST, SEND_SECONDS
 from agentctl.store.repositories import audit, runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
-from tests.loops import wait_until
+from tests.conditions import PATIENCE, wait_until
 from tests.outages.proxy import Proxy, proxied
 from tests.postgres_server import PostgresServer
 from tests.store.rows import START, a_run, a_session
@@ -56,7 +56,7 @@ class Faulty:
         """Return the rows of a query, read without the driver."""
         schema = self.database._entry.search_path
         connection = await asyncpg.connect(
-            self.server.url, server_settings={"search_path": schema}, timeout=30
+            self.server.url, server_settings={"search_path": schema}, timeout=PATIENCE
         )
         try:
             return await connection.fetch(sql)

@@ -12,7 +12,7 @@ from agentctl.store.database import Sql
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
-from tests.loops import wait_until
+from tests.conditions import wait_until
 from tests.outages.proxy import proxied
 from tests.outages.test_driver import WAIT, failed, faulty
 from tests.postgres_server import PostgresServer, execute, run_postgres_server, run_standby
@@ -74,14 +74,14 @@ async def test_a_heartbeat_does_not_need_the_listen_url(primary: PostgresServer)
             row = WorkerRow("w1", "host", "boot", 1, 1, START, START)
             await asyncio.to_thread(write, workers.register(row))
             database.watch("news")
-            await wait_until(lambda: database.load().is_notified, 60)
+            await wait_until(lambda: database.load().is_notified)
             way.hold()
             way.cut()
             for _ in range(3):
                 assert await asyncio.to_thread(write, workers.record_heartbeat("w1", 0))
-            await wait_until(lambda: database.load().is_notified is False, 60)
+            await wait_until(lambda: database.load().is_notified is False)
             way.release()
-            await wait_until(lambda: database.load().is_notified, 60)
+            await wait_until(lambda: database.load().is_notified)
             assert await asyncio.to_thread(write, workers.record_heartbeat("w1", 0))
         finally:
             await database.close()
@@ -99,7 +99,7 @@ async def test_a_listen_url_of_a_standby_is_not_used(primary: PostgresServer) ->
                 register = workers.register(row)
                 await asyncio.to_thread(database.write_blocking, register)
                 database.watch("news")
-                await wait_until(lambda: database.load().is_notified is False, 60)
+                await wait_until(lambda: database.load().is_notified is False)
                 beat = workers.record_heartbeat("w1", 0)
                 assert await asyncio.to_thread(database.write_blocking, beat)
         finally:

@@ -14,9 +14,9 @@ import httpx2
 import orjson
 import pytest
 
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.postgres_server import PostgresServer
 from tests.process import ServerProcess, serve_config
 
@@ -56,7 +56,7 @@ class Place:
 
     def client(self, served: ServerProcess) -> httpx2.AsyncClient:
         headers = self.deployment.bearer("me", ADMIN)
-        return httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=60)
+        return httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=PATIENCE)
 
     async def leave(
         self,
@@ -82,7 +82,7 @@ class Place:
 
 async def wait_for_commit(connection: asyncpg.Connection) -> None:
     """Wait until a statement of a server waits for the lock."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not await connection.fetchval(WAITING):
             await asyncio.sleep(0.05)
 
@@ -111,7 +111,7 @@ async def test_queued_run_is_cancelled_if_its_client_left_during_its_commit(
                 runs = (await client.get("/sessions/s/runs")).json()
                 return [run["status"] for run in runs if run["input"] == "left"]
 
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while await find_left() in ([], ["PENDING"]):
                     # Its turn comes; it must not be executed.
                     path = f"/agents/hang/runs/{first['run_id']}/cancel"
@@ -131,9 +131,9 @@ async def test_run_whose_client_left_during_its_commit_keeps_its_slot(
             async with place.locked() as connection:
                 await place.leave(served, connection, "hang", body)
                 waiting = {"message": "x", "stream": False}
-                refused = await client.post("/agents/echo/runs", json=waiting, timeout=20)
+                refused = await client.post("/agents/echo/runs", json=waiting, timeout=PATIENCE)
                 assert refused.status_code == 429, refused.text
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while len((await client.get("/runs")).json()["data"]) < 2:
                     await asyncio.sleep(0.05)
             assert (await client.post("/agents/echo/runs", json=waiting)).status_code == 429

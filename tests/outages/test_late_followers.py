@@ -17,6 +17,7 @@ import pytest
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.store.repositories.events import PART_BYTES, EventRow
 from tests.chaos.cluster import Server
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres_server import PostgresServer
@@ -117,7 +118,7 @@ async def _follow_late(
     async with httpx2.AsyncClient(
         base_url=started.url,
         headers=deployment.bearer("me", ADMIN),
-        timeout=120,
+        timeout=PATIENCE,
         limits=httpx2.Limits(max_connections=None),
     ) as client:
         response = await client.post("/agents/echo/runs", json={"message": "x", "stream": False})

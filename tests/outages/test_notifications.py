@@ -14,9 +14,9 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.outages.proxy import ProxyApart, proxied_apart
 from tests.postgres_server import PostgresServer
 from tests.process import ServerProcess, base_environment, run_agentctl, serve_config
@@ -70,12 +70,14 @@ async def test_a_server_without_notifications_says_so_and_polls(
     way.deafen(True)
     headers = deployment.bearer("me", ADMIN)
     with serve_config(deployment.path) as served:
-        async with httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=60) as client:
+        async with httpx2.AsyncClient(
+            base_url=served.url, headers=headers, timeout=PATIENCE
+        ) as client:
             # Nothing waits for notifications before the first run.
             assert read_metric(served, "agentctl_database_notified") == []
             body = {"message": "x", "session_id": "s1", "background": True, "stream": False}
             run = (await client.post("/agents/hang/runs", json=body)).json()
-            await wait_until(lambda: read_metric(served, "agentctl_database_notified") == [0], 60)
+            await wait_until(lambda: read_metric(served, "agentctl_database_notified") == [0])
             assert served.log_text.count("notifications do not arrive") == 1
             doctor = await execute(deployment, "doctor")
             assert b"notifications between servers do not arrive" in doctor.stdout
@@ -91,5 +93,5 @@ async def test_a_server_without_notifications_says_so_and_polls(
             assert stored.json()["status"] == "CANCELLED"
             way.deafen(False)
             way.cut()
-            await wait_until(lambda: read_metric(served, "agentctl_database_notified") == [1], 60)
+            await wait_until(lambda: read_metric(served, "agentctl_database_notified") == [1])
             assert served.log_text.count("notifications arrive again") == 1

@@ -14,6 +14,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 from tests.outages.overload import CASES, SLOW_COMMITS, Place, overload, serving
 from tests.postgres_server import PostgresServer, run_postgres_server
@@ -137,7 +138,7 @@ async def _locked(place: Place) -> AsyncIterator[Callable[[], None]]:
     async with (
         place.client() as client,
         LOCKED.fault(place),
-        asyncio.timeout(120),
+        asyncio.timeout(PATIENCE),
         asyncio.TaskGroup() as starting,
     ):
 

@@ -13,9 +13,9 @@ import pytest
 from agentctl import errors
 from agentctl.interface.requests import RunRequest
 from agentctl.work.event_loop import retry_while_unavailable
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.postgres_server import PostgresServer
 from tests.service.callers import open_service, user
 
@@ -55,7 +55,7 @@ async def test_locked_table_matters_once_it_takes_all_connections(
             for read in reads:
                 with contextlib.suppress(errors.Unavailable):
                     assert (await read).value["run_id"] == run["run_id"]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while (await port.get_readiness()).value["status"] != "ready":
                     await asyncio.sleep(0.1)
             found = await retry_while_unavailable(lambda: port.get_run(run["run_id"]))

@@ -17,8 +17,8 @@ from agentctl.config.settings import Database, TlsMode
 from agentctl.store.database import Sql
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.certificates import create_certificate
+from tests.conditions import wait_until
 from tests.connections import serve_connections
-from tests.loops import wait_until
 from tests.postgres_server import PostgresServer, execute, run_postgres_server
 
 pytestmark = pytest.mark.slow

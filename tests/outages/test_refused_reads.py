@@ -17,6 +17,7 @@ import asyncpg
 import httpx2
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres_server import PostgresServer
@@ -84,7 +85,7 @@ def _start_server(stack: contextlib.ExitStack, config: Path) -> ServerProcess:
 
     A busy machine does not connect it to its databases within their `wait_seconds`.
     """
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             return stack.enter_context(serve_config(config))
@@ -95,7 +96,7 @@ def _start_server(stack: contextlib.ExitStack, config: Path) -> ServerProcess:
 
 async def _start_first(client: httpx2.AsyncClient) -> str:
     """Start a run, which a server that still starts may refuse; return its id."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             data = {"message": "origin", "stream": "false"}
             started = await client.post("/agents/echo/runs", data=data)
@@ -123,7 +124,7 @@ async def test_no_start_is_refused_after_its_commit(
         async with httpx2.AsyncClient(
             base_url=process.url,
             headers=headers,
-            timeout=120,
+            timeout=PATIENCE,
             limits=httpx2.Limits(max_connections=None),
         ) as client:
             origin = await _start_first(client)

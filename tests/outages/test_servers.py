@@ -17,8 +17,8 @@ import pytest
 
 from agentctl.auth.keys.signing import generate_key
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
+from tests.conditions import PATIENCE, wait_until
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.outages.server_pair import Pair, running_pair
 from tests.postgres_server import PostgresServer
 from tests.server.concurrent_callers import Event, RequestedRun, check_order, read_events
@@ -122,8 +122,8 @@ async def test_runs_of_a_killed_server_end_once(pair: Pair) -> None:
         await asyncio.to_thread(c.kill)
         with pytest.raises(httpx2.TransportError):
             await asking
-        found = await asyncio.wait_for(following, 60)
-        await wait_until(lambda: is_final(pair, plain), 60)
+        found = await asyncio.wait_for(following, PATIENCE)
+        await wait_until(lambda: is_final(pair, plain))
         for run_id in (plain, asked.run_id):
             record = (await b.get(f"/runs/{run_id}")).json()
             assert (record["status"], record["error"]["code"]) == ("ERROR", "WORKER_LOST")
@@ -144,10 +144,10 @@ async def test_runs_of_a_dead_sweeper_end_once(pair: Pair) -> None:
         # The server c has extended the lease: it sweeps, and no other does.
         leases = "SELECT owner, expires_at FROM leases"
         taken = (await pair.rows(leases))[0]
-        await wait_until(lambda: has_extended(pair, tuple(taken)), 60)
+        await wait_until(lambda: has_extended(pair, tuple(taken)))
         await asyncio.to_thread(c.kill)
         began = time.monotonic()
-        await wait_until(lambda: is_final(pair, run_id), 60)
+        await wait_until(lambda: is_final(pair, run_id))
     took = time.monotonic() - began
     if LONG:
         print(f"a run of a dead server that swept was ended after {took:.1f} s")
@@ -203,7 +203,7 @@ async def test_a_revoked_account_is_rejected_by_both(pair: Pair) -> None:
         for client in (a, b):
             assert (await client.get("/agents", headers=theirs)).status_code == 200
         assert (await a.delete(f"/service-accounts/{made['id']}")).status_code == 204
-        await wait_until(lambda: refused(b, theirs), 5.0 * BUSY)
+        await wait_until(lambda: refused(b, theirs))
 
 
 async def test_a_removed_key_is_rejected_by_both(pair: Pair) -> None:
@@ -213,7 +213,7 @@ async def test_a_removed_key_is_rejected_by_both(pair: Pair) -> None:
             assert (await client.get("/agents", headers=theirs)).status_code == 200
         pair.write_jwks(generate_key("RS256"))
         for client in (a, b):
-            await wait_until(lambda client=client: refused(client, theirs), 5.0 * BUSY)  # type: ignore[misc]
+            await wait_until(lambda client=client: refused(client, theirs))  # type: ignore[misc]
 
 
 async def refused(client: httpx2.AsyncClient, headers: dict[str, str]) -> bool:
@@ -237,7 +237,7 @@ async def test_a_server_without_a_network_recovers(pair: Pair) -> None:
         assert time.monotonic() - began <= (1 + 1 + 1) * BUSY
         assert (await b.get("/sessions/held")).status_code == 200
         await asyncio.to_thread(pair.way.release)
-        await wait_until(lambda: ready(a), 5.0 * BUSY)
+        await wait_until(lambda: ready(a))
         assert (await a.get("/sessions/held")).status_code == 200
         path = f"/agents/half/runs/{run_id}/cancel?session_id=held&wait=30"
         assert (await b.post(path)).json()["cancel"] == "stopped"
@@ -267,7 +267,7 @@ async def test_live_runs_survive_a_crash_of_the_database(pair: Pair) -> None:
         await asyncio.to_thread(pair.postgres.start)
         returned = time.monotonic()
         for client in (a, b):
-            await wait_until(lambda client=client: answered(client), 5.0 * BUSY)  # type: ignore[misc]
+            await wait_until(lambda client=client: answered(client))  # type: ignore[misc]
         assert time.monotonic() - returned <= 5.0 * BUSY
         known = len(asked.received)
         await wait_until(lambda: len(asked.received) > known + 5)

@@ -21,9 +21,9 @@ import httpx2
 import pytest
 
 from tests.chaos.cluster import Server
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.postgres_server import PostgresServer
 from tests.server.concurrent_callers import read_events
 
@@ -122,7 +122,7 @@ class Cluster:
         async with httpx2.AsyncClient(
             base_url=self.servers[number].url,
             headers=self.headers,
-            timeout=60,
+            timeout=PATIENCE,
             limits=httpx2.Limits(max_connections=None),
         ) as client:
             yield client
@@ -266,7 +266,7 @@ async def _count_followers(cluster: Cluster, streams: list[str]) -> None:
         waiting: list[asyncio.Task[Any]] = [
             asyncio.create_task(follow(client, silent, "silent")) for _ in range(FOLLOWERS)
         ]
-        await wait_until(lambda: received[f"followers of {silent}"] == FOLLOWERS, 60)
+        await wait_until(lambda: received[f"followers of {silent}"] == FOLLOWERS)
         name = f"the second has {FOLLOWERS} silent followers"
         await cluster.check(name, STREAMING, LIVE + 5, LIVE)
         # They join late: each reads the stream from its first event on.
@@ -279,7 +279,7 @@ async def _count_followers(cluster: Cluster, streams: list[str]) -> None:
         began = clock()
         late = [asyncio.create_task(follow(client, streams[0], "t0")) for _ in range(LATE)]
         waiting += late
-        await wait_until(lambda: all(newest.get(task, -1) >= row[0] for task in late), 60)
+        await wait_until(lambda: all(newest.get(task, -1) >= row[0] for task in late))
         read = cluster.count_since(size)["counted_1"]
         seconds = clock() - began
         print(f"{LATE} have read {row[0]} events: {read} statements")
@@ -288,7 +288,7 @@ async def _count_followers(cluster: Cluster, streams: list[str]) -> None:
         before = received[streams[0]]
         name = f"{LATE} of them have joined a stream late"
         await cluster.check(name, STREAMING + 11, FOLLOWING, LIVE)
-        await wait_until(lambda: received[streams[0]] - before > LATE * WINDOW * 5, 60)
+        await wait_until(lambda: received[streams[0]] - before > LATE * WINDOW * 5)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

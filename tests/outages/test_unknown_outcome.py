@@ -11,9 +11,9 @@ import pytest
 from agentctl import errors
 from agentctl.interface.requests import RunFilter, RunRequest
 from agentctl.service.service import ServiceOperations
+from tests.conditions import wait_until
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.outages.proxy import Proxy, proxied
 from tests.postgres_server import PostgresServer
 from tests.service.callers import open_service, user

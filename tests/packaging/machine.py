@@ -15,12 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.packaging.programs import require_program
 
 RELEASE = "trixie"
-DEADLINE = 120.0
-COMMAND_SECONDS = 300.0
-
 _PACKAGES = "systemd,systemd-sysv,dbus,ca-certificates,curl,iproute2"
 
 _ENTER = """set -e
@@ -88,7 +86,7 @@ class Machine:
 
     def _wait_until_booted(self) -> None:
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         self.process_id = 0
         while True:
             assert self._process.poll() is None, self.console
@@ -102,7 +100,7 @@ class Machine:
     def _is_running(self) -> bool:
         """Ask systemd; one unit for the kernel fails in a container, which is `degraded`."""
         command = [*self.enter(), "systemctl", "is-system-running"]
-        done = subprocess.run(command, capture_output=True, check=False, timeout=30)
+        done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE)
         return done.stdout.strip() in (b"running", b"degraded")
 
     @property
@@ -146,7 +144,7 @@ class Machine:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=COMMAND_SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         output = done.stdout.decode(errors="replace")
@@ -161,7 +159,7 @@ class Machine:
         self._process.wait()
         self._log.close()
         remove = ["unshare", "--mount", "sh", "-c", _REMOVE, str(self._folder), self._name]
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         while subprocess.run(remove, capture_output=True, check=False).returncode:
             assert time.monotonic() < deadline, "the cgroup of the machine remains"
             time.sleep(0.2)

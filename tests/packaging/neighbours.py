@@ -24,12 +24,13 @@ from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.conditions import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/neighbours.md"
 PYTHON = "3.12"
 WIDTH = 100
 AT_ONCE = 6
-SECONDS = 600.0
 
 LIBRARIES = {
     "agno": "agno",
@@ -149,7 +150,7 @@ def resolve(library: str, *sources: str) -> tuple[str | None, str]:
         env={**os.environ, "UV_PYTHON_DOWNLOADS": "never"},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=2 * PATIENCE,
         check=False,
     )
     name = re.escape(re.split(r"[\[=]", library)[0])

@@ -10,12 +10,11 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.conditions import PATIENCE
 from tests.deployment import Deployment
-from tests.process import AGENTCTL, STOP_SECONDS, base_environment
+from tests.process import AGENTCTL, base_environment
 
 __all__ = ["Instance", "Manager", "build_shell_command"]
-
-DEADLINE = 60.0
 
 
 class Manager:
@@ -78,7 +77,7 @@ class Instance:
 
     def wait_for(self, state: str, count: int = 1) -> None:
         """Wait until the server has sent a state this number of times."""
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         while self.states.count(state) < count:
             assert time.monotonic() < deadline, (self.states, self.log.read_text())
             self.socket.settimeout(0.2)
@@ -91,7 +90,7 @@ class Instance:
         """Stop the server, and wait until it has ended."""
         self.process.send_signal(signal.SIGTERM)
         self.wait_for("STOPPING=1")
-        assert self.process.wait(STOP_SECONDS) == 0, self.log.read_text()
+        assert self.process.wait(PATIENCE) == 0, self.log.read_text()
 
 
 def build_shell_command(command: list[str], listener: socket.socket) -> list[str]:

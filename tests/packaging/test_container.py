@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from tests.cli.demo import serving
+from tests.conditions import PATIENCE
 from tests.packaging.machine import create_debian
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
 from tests.packaging.test_release import ROOT, build
@@ -33,7 +34,6 @@ pytestmark = pytest.mark.slow
 
 FOLDER = PACKAGING / "container"
 CHECK = ROOT / ".dist/bin/check-jsonschema"
-DEADLINE = 60.0
 PINNED = re.compile(r"docker\.io/library/[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}")
 BUILD, RUN, COMPOSE = range(3)
 """The blocks of commands in the section "Containers" of the page."""
@@ -179,10 +179,10 @@ def run(folder: Path, script: str, **variables: str) -> str:
 
 
 def wait_until_healthy(port: int, folder: Path) -> None:
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=PATIENCE):
                 return
         except OSError:
             assert time.monotonic() < deadline, run(folder, "podman logs agentctl")
@@ -218,7 +218,7 @@ def test_container_serves_an_own_agent(folder: Path) -> None:
             data=b"message=hello&session_id=s&stream=false",
             headers={"Authorization": f"Bearer {token}"},
         )
-        with urllib.request.urlopen(request, timeout=DEADLINE) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             assert json.load(response)["content"] == "ada, message 1: hello"
         run(folder, "podman stop --time 60 agentctl")
         ended = json.loads(run(folder, "podman inspect --type container agentctl"))[0]
@@ -310,4 +310,4 @@ def ask_through_caddy(caddy: str, place: Path, port: int) -> None:
         assert done.stdout == b'{"status":"ok"}', done.stderr.decode()
     finally:
         process.terminate()
-        process.wait(DEADLINE)
+        process.wait(PATIENCE)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.certificates import create_certificate
 from tests.cli.demo import Demo, serving
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
 from tests.ports import find_free_port, wait_for_port
@@ -23,7 +24,6 @@ __all__ = ["model_endpoint"]
 pytestmark = [pytest.mark.slow, needs_packaging_mode]
 
 PROXIES = {"nginx": "nginx-light", "caddy": "caddy"}
-DEADLINE = 60.0
 NAME = "agents.example.com"
 HELD_SECONDS = 12.0
 """Less than the time after which an idle stream gets a comment, which could empty a buffer."""
@@ -78,12 +78,12 @@ def client(
             base_url=f"https://localhost:{port}",
             verify=context,
             headers={"Authorization": f"Bearer {demo.token}", "Host": NAME},
-            timeout=DEADLINE,
+            timeout=PATIENCE,
         ) as client:
             yield client
     finally:
         process.terminate()
-        process.wait(DEADLINE)
+        process.wait(PATIENCE)
 
 
 def configure_nginx(program: str, folder: Path, port: int, upstream: str) -> list[str]:

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.service import serving
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.process import base_environment, start_server
@@ -32,7 +33,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = PACKAGING.parent
 BUILD_TOOLS = ROOT / ".dist/bin/python"
-DEADLINE = 60.0
 
 
 def build(folder: Path, *options: str, python: str = sys.executable, umask: str = "022") -> Path:
@@ -175,7 +175,7 @@ def watch_screen(command: list[str], home: Path, token: str, *, until: str) -> s
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     seen = ""
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + PATIENCE
     try:
         while until not in seen:
             assert time.monotonic() < deadline, seen

@@ -14,9 +14,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import wait_until
 from tests.packaging.programs import needs_packaging_mode
 from tests.packaging.service_manager import Manager
 from tests.server.concurrent_callers import Event, check_order, read_events
@@ -60,7 +60,7 @@ class Load:
             headers["Connection"] = "close"
         limits = httpx2.Limits(keepalive_expiry=3)
         async with httpx2.AsyncClient(
-            base_url=self.url, headers=headers, timeout=120, limits=limits
+            base_url=self.url, headers=headers, timeout=PATIENCE, limits=limits
         ) as client:
             turn = 0
             while not self.stop.is_set():
@@ -133,7 +133,7 @@ class Load:
         return False
 
 
-PATIENCE = """
+LONG_HEADERS = """
 from agentctl.server.transport.connection import TimedConnection
 
 TimedConnection.header_seconds = 60
@@ -155,7 +155,7 @@ def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
         server='on_disconnect = "detach"',
         extra='[limits]\nfollowed_runs = 1000\n[[agents]]\nid = "x"\nobject = "patience:agent"\n',
     )
-    (folder / "patience.py").write_text(PATIENCE)
+    (folder / "patience.py").write_text(LONG_HEADERS)
     text = created.path.read_text()
     created.path.write_text(text.replace("drain_seconds = 1", "drain_seconds = 60"))
     return created
@@ -174,7 +174,7 @@ async def test_rolling_restarts_lose_nothing(tmp_path: Path, deployment: Deploym
                 group.create_task(load.call(number, streamed=number < STREAMS))
             for restart in range(RESTARTS):
                 enough = restart * STREAMS // 2
-                await wait_until(lambda enough=enough: len(load.streams) > enough, 120)
+                await wait_until(lambda enough=enough: len(load.streams) > enough)
                 place = restart % 2
                 at = time.monotonic()
                 await asyncio.to_thread(servers[place].stop)
@@ -201,7 +201,7 @@ async def test_rolling_restarts_lose_nothing(tmp_path: Path, deployment: Deploym
 async def check_records(load: Load) -> None:
     """Compare the stored runs with everything that the callers have received."""
     headers = {"Authorization": f"Bearer {load.token}"}
-    async with httpx2.AsyncClient(base_url=load.url, headers=headers, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=load.url, headers=headers, timeout=PATIENCE) as client:
 
         async def count(query: str) -> int:
             page = (await client.get(f"/runs?{query}&limit=1")).raise_for_status().json()
@@ -210,7 +210,7 @@ async def check_records(load: Load) -> None:
         async def has_no_live_run() -> bool:
             return await count("live=true") == 0
 
-        await wait_until(has_no_live_run, 60)
+        await wait_until(has_no_live_run)
         started = [events[0].data["run_id"] for events in load.streams] + load.background
         assert len(set(started)) == len(started)
         assert await count("status=ERROR") == await count("status=CANCELLED") == 0

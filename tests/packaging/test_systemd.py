@@ -20,11 +20,12 @@ import httpx2
 import pytest
 
 from tests.cli.demo import serving
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
 from tests.packaging.service_manager import Instance, Manager, build_shell_command
-from tests.process import AGENTCTL, STOP_SECONDS, base_environment, run_agentctl
+from tests.process import AGENTCTL, base_environment, run_agentctl
 
 __all__ = ["model_endpoint"]
 
@@ -32,7 +33,6 @@ pytestmark = pytest.mark.slow
 
 UNITS = PACKAGING / "systemd"
 PREFIX = "/opt/agentctl/bin"
-DEADLINE = 60.0
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_server_works_with_a_service_manager(
     server.wait_for("WATCHDOG=1", 3)
     server.process.send_signal(signal.SIGTERM)
     server.wait_for("STOPPING=1")
-    assert server.process.wait(STOP_SECONDS) == 0
+    assert server.process.wait(PATIENCE) == 0
     # The manager keeps the socket: a connection waits for the next process.
     with socket.create_connection(manager.listener.getsockname()) as waiting:
         waiting.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
@@ -122,14 +122,14 @@ def test_server_that_leaves_serves_open_connections(
         assert answered.startswith("http/1.1 200 ok")
         assert "connection: close" in answered
     server.wait_for("STOPPING=1")
-    assert server.process.wait(STOP_SECONDS) == 0
+    assert server.process.wait(PATIENCE) == 0
 
 
 def wait_for_leave(manager: Manager, server: Instance) -> None:
     """Wait until a server has closed its descriptor of the listening socket."""
     listener = Path(f"/proc/self/fd/{manager.listener.fileno()}").readlink()
     folder = Path(f"/proc/{server.process.pid}/fd")
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + PATIENCE
     while listener in read_links(folder):
         assert time.monotonic() < deadline
         time.sleep(0.01)

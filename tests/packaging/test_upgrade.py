@@ -17,9 +17,9 @@ import asyncpg
 import httpx2
 import pytest
 
+from tests.conditions import wait_until
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import wait_until
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.packaging.test_release import install
 from tests.postgres import postgres_url
@@ -197,7 +197,7 @@ async def reach(client: httpx2.AsyncClient, agent: str, run_id: str, status: str
         run = (await client.get(f"/agents/{agent}/runs/{run_id}")).json()
         return bool(run["status"] == status)
 
-    await wait_until(has_status, 60)
+    await wait_until(has_status)
 
 
 async def test_old_and_new_servers_share_a_newer_schema(

@@ -15,7 +15,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.certificates import create_certificate
-from tests.console.browser import CHROMIUM, expect, open_browser
+from tests.conditions import PATIENCE
+from tests.console.browser import CHROMIUM, expect, open_browser, open_context
 from tests.docs.pages import page
 from tests.identity.provider import needs_provider, run_identity_provider
 from tests.identity.test_console import log_in
@@ -47,7 +48,6 @@ CLIENTS = (
         "redirect_uris": [f"https://{NAME}/{page}" for page in ("console", "chat")],
     },
 )
-DEADLINE = 60.0
 AGENTCTL = "/opt/agentctl/bin/agentctl"
 ONLINE = ("Install", "TLS")
 """The sections whose commands download packages."""
@@ -199,7 +199,7 @@ def browser(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Itera
     ("place", "button"), [("console#/agents/agents/assistant", "Start"), ("chat", "Send")]
 )
 def test_person_signs_in_at_the_provider(browser: Browser, place: str, button: str) -> None:
-    shown = browser.new_page()
+    shown = open_context(browser).new_page()
     shown.goto(f"https://{NAME}/{place}")
     log_in(shown, "grace", "id.example.org")
     shown.fill("[data-message]", "hello again")
@@ -237,6 +237,6 @@ def test_two_instances_restart_without_a_pause(machine: Machine) -> None:
         for instance in (1, 2, 1, 2):
             machine.run(f"systemctl restart agentctl@{instance}")
         machine.run("touch /run/enough")
-        assert asked.communicate(timeout=DEADLINE)[0] == b""
+        assert asked.communicate(timeout=PATIENCE)[0] == b""
     states = machine.run("systemctl is-active agentctl@1 agentctl@2 agentctl.socket")
     assert states.split() == ["active"] * 3

@@ -16,7 +16,7 @@ from agentctl import errors
 from agentctl.interface.requests import RunRequest
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import end_overdue_run
-from tests.loops import wait_until
+from tests.conditions import wait_until
 from tests.pairs import operations
 from tests.pairs.judge import Facts, Row
 from tests.pairs.operations import (

@@ -17,6 +17,7 @@ from typing import Any
 from agentctl.store.database import Steps, Work
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.sqlite.database import SqliteDatabase, Writer
+from tests.conditions import PATIENCE
 
 __all__ = ["Actor", "Killed", "create_task", "current_server", "install"]
 
@@ -127,7 +128,7 @@ class Actor:
     def hold_thread(self, place: str) -> None:
         self.place = place
         self._loop.call_soon_threadsafe(self.reached.set)
-        self._thread_open.wait(120)
+        self._thread_open.wait(PATIENCE)
         if self.is_killed:
             raise Killed
 

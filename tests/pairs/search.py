@@ -18,8 +18,8 @@ import asyncpg
 from agentctl.config.settings import Database
 from agentctl.config.upkeep import Files
 from agentctl.store.repositories import workers
+from tests.conditions import wait_until
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.pairs import hosted
 from tests.pairs.judge import Facts, read_facts
 from tests.pairs.operations import Place

@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 from agentctl import errors
+from tests.conditions import PATIENCE
 from tests.pairs import hosted, queued
 from tests.pairs.judge import (
     Facts,
@@ -33,9 +34,6 @@ SWEEP_SECONDS = 0.3
 
 LEGS = 12
 """More legs than the runs of a session have left."""
-
-SETTLE_SECONDS = 120.0
-"""Time in which everything has to end, on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ async def run_schedule(schedule: Schedule, place: Place) -> Outcome:
 
 async def _wait_for_ends(place: Place, outcome: Outcome) -> bool:
     """Wait until all operations have ended; a client may wait for what a sweep lets begin."""
-    deadline = asyncio.get_running_loop().time() + SETTLE_SECONDS
+    deadline = asyncio.get_running_loop().time() + PATIENCE
     while left := [task for actor in place.actors for task in actor.tasks if not task.done()]:
         if asyncio.get_running_loop().time() > deadline:
             outcome.violations.append(f"did not end: {left}")
@@ -209,7 +207,7 @@ async def _run_until_held(actor: Actor, outcome: Outcome, *, alone: bool) -> Non
 async def _judge(place: Place, outcome: Outcome) -> None:
     """Judge the rows, then bring what waits to its end, and judge again."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + SETTLE_SECONDS
+    deadline = loop.time() + PATIENCE
     await _sweep(place)
     facts = await _settle(place, deadline)
     outcome.facts = facts.describe()

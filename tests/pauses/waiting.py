@@ -15,13 +15,11 @@ from typing import Any
 import httpx2
 import orjson
 
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.process import ServerProcess, serve_config
 
 __all__ = ["WaitingDeployment", "WaitingServer", "create_waiting_deployment"]
-
-SECONDS = 180.0
-"""Time for a status of a run. A first run may import its library for a minute on a busy machine."""
 
 FINAL = ("COMPLETED", "ERROR", "CANCELLED")
 
@@ -77,7 +75,7 @@ class WaitingServer:
     ) -> dict[str, Any]:
         """Decide, and wait until the run has ended or waits for something else."""
         self.decide(run, verb, tool, **fields)
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             now = self.wait_for(run["run_id"], "PAUSED", *FINAL)
             pending = [each for each in now["approvals"] or () if each["status"] == "pending"]
@@ -93,7 +91,7 @@ class WaitingServer:
 
     def wait_for(self, run_id: str, *statuses: str) -> dict[str, Any]:
         """Wait until a run has one of these statuses, and return its record."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while (run := self.get_run(run_id))["status"] not in statuses:
             assert time.monotonic() < deadline, run
             time.sleep(0.02)
@@ -118,7 +116,7 @@ class WaitingServer:
     def _request(self, method: str, path: str, body: object = None, user: str = "ann") -> Any:
         headers = self.deployment.inner.bearer(user, ADMIN)
         url = self.process.url + path
-        answer = httpx2.request(method, url, json=body, headers=headers, timeout=SECONDS)
+        answer = httpx2.request(method, url, json=body, headers=headers, timeout=PATIENCE)
         assert answer.status_code < 300, f"{answer.status_code} {answer.text}"
         return answer if path.endswith("/events") else answer.json()
 

@@ -13,7 +13,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.agui.pages import SCOPES, plan, serve_agents
-from tests.console.browser import CHROMIUM, SECONDS, open_browser
+from tests.conditions import PATIENCE
+from tests.console.browser import CHROMIUM, open_browser
 from tests.deployment import Deploy
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
@@ -92,12 +93,12 @@ class Chat:
             [str(tool), str(source), "--bundle", "--log-level=error", f"--outfile={bundle}"],
             check=True,
             env=base_environment(),
-            timeout=SECONDS,
+            timeout=PATIENCE,
         )
         (folder / f"{name}.html").write_text(html.replace("bundle.js", f"{name}.js"))
         self.faults: list[str] = []
         self.page: Page = browser.new_page()
-        self.page.set_default_timeout(SECONDS * 1000)
+        self.page.set_default_timeout(PATIENCE * 1000)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on(
             "console",

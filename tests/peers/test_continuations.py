@@ -378,11 +378,11 @@ def test_cancel_ends_the_call_of_the_model(
         form = {"step_requirements": json.dumps([step]), "stream": "false", "background": "true"}
         path = f"/workflows/sign/runs/{run['run_id']}"
         assert server.call("POST", f"{path}/continue", data=form).status_code == 202
-        model_endpoint.wait_for_open(1, seconds=30)
+        model_endpoint.wait_for_open(1)
         # Each connection reaches one of the workers, and one of them executes the run.
         with ThreadPoolExecutor(8) as pool:
             cancel = partial(server.call, "POST", f"{path}/cancel")
             results = [each.result().json() for each in [pool.submit(cancel) for _ in range(8)]]
         assert {each["status"] for each in results} == {"CANCELLED"}, results
-        model_endpoint.wait_for_open(0, seconds=30)
+        model_endpoint.wait_for_open(0)
         assert server.call("GET", path).json()["status"] == "CANCELLED"

@@ -16,18 +16,16 @@ from typing import NamedTuple
 import pytest
 
 from agentctl.interface.requests import CancelRequest, RunRequest
-from tests.conditions import wait_for_run
+from tests.conditions import wait_for_run, wait_until
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.deployment import create_deployment
 from tests.docs.pages import ROOT, page
 from tests.endpoint import ModelEndpoint, vendor_endpoint
-from tests.loops import wait_until
 from tests.pauses.waiting import WaitingDeployment
 from tests.process import base_environment, serve_config
 
 __all__ = ["vendor_endpoint"]
 
-SECONDS = 60.0
 
 LINES = 20
 """Maximum length of a wrapper."""
@@ -222,15 +220,15 @@ async def test_cancel_ends_the_run(served: Served) -> None:
     async with served.server.connect() as operations:
         request = RunRequest("hello", background=True)
         run = (await operations.create_run("agent", "other-hang", request)).value
-        await wait_until(lambda: served.endpoint.open_calls() > open_before, SECONDS)
+        await wait_until(lambda: served.endpoint.open_calls() > open_before)
         cancel = CancelRequest(run["session_id"], wait=5.0)
         await operations.cancel_run("agent", "other-hang", run["run_id"], cancel)
-        ended = await wait_for_run(operations, run["run_id"], seconds=SECONDS)
+        ended = await wait_for_run(operations, run["run_id"])
     assert ended["status"] == "CANCELLED"
     if LIBRARIES[served.name].has_threads:
         assert (ended["stopped_at"], served.endpoint.open_calls()) == (None, open_before + 1)
     else:
-        await wait_until(lambda: served.endpoint.open_calls() == open_before, SECONDS)
+        await wait_until(lambda: served.endpoint.open_calls() == open_before)
 
 
 CODE = """Thought: I look.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.conditions import PATIENCE
 from tests.poolers.pgbouncer import FOLDER, find_pgbouncer, read_version
 
 PACKAGES = (
@@ -28,8 +29,6 @@ here=$(dirname "$(readlink -f "$0")")/root
 libraries=$(dirname "$(find "$here" -name 'libc.so.6' | head -n 1)")
 exec "$libraries/{loader}" --library-path "$libraries" "$here/usr/sbin/pgbouncer" "$@"
 """
-
-SECONDS = 60
 
 
 def main() -> int:
@@ -79,7 +78,7 @@ def fetch() -> None:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, cwd=FOLDER, timeout=SECONDS, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, cwd=FOLDER, timeout=PATIENCE, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

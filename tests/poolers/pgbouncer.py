@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.conditions import PATIENCE
+
 MINIMUM = (1, 21)
 """The first version that keeps prepared statements in transaction mode."""
 
@@ -24,8 +26,6 @@ FOLDER = Path(__file__).parents[2] / ".peers" / "pgbouncer"
 """The folder of the unpacked program."""
 
 MISSING = "needs PgBouncer 1.21: make .peers/pgbouncer/pgbouncer, or apt install pgbouncer"
-
-START_SECONDS = 180
 
 
 @functools.cache
@@ -87,7 +87,7 @@ class PgBouncer:
             [self._program, *unprivileged, str(self._config)],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not (self._folder / ".s.PGSQL.6432").exists():
             assert self._process.poll() is None, self.log()
             assert time.monotonic() < deadline
@@ -100,7 +100,7 @@ class PgBouncer:
         tests in the background.
         """
         self._process.kill()
-        self._process.wait(60)
+        self._process.wait(PATIENCE)
         (self._folder / ".s.PGSQL.6432").unlink(missing_ok=True)
 
     def close(self) -> None:

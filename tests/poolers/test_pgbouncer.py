@@ -19,9 +19,9 @@ from agentctl.store.database import ReadSize, Sql, Statement, Steps, unit
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.chaos.cluster import Server
 from tests.commands import Result, run_command
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.poolers.pgbouncer import (
     MISSING,
     PgBouncer,
@@ -151,7 +151,7 @@ def test_missing_notifications_are_reported(servers: dict[str, Server]) -> None:
             async with client_of(servers[name]) as client:
                 body = {"message": "hello", "session_id": f"listen-{name}", "stream": False}
                 assert (await client.post("/agents/echo/runs", json=body)).status_code == 200
-        await wait_until(lambda: words in servers["deaf"].logs[-1].read_text(), 60)
+        await wait_until(lambda: words in servers["deaf"].logs[-1].read_text())
 
     asyncio.run(run())
     assert words not in servers["one"].logs[-1].read_text()
@@ -173,7 +173,7 @@ async def test_notification_arrives_at_the_listen_url(
             await database.check()
             count = database.watch("news")
             # The listener counts once when it starts.
-            await wait_until(lambda count=count: count() > 0, 60)
+            await wait_until(lambda count=count: count() > 0)
             assert await has_heard(count, admin, attempts) == bool(listen_url)
         finally:
             await database.close()
@@ -297,4 +297,4 @@ def test_pgbouncer_without_prepared_statements_is_refused(
 
 def client_of(server: Server) -> httpx2.AsyncClient:
     headers = server.deployment.bearer("me", ADMIN)
-    return httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60)
+    return httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=PATIENCE)

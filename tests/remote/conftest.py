@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.conditions import PATIENCE
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -95,7 +97,7 @@ def _handler(scripted: Scripted, responses: Sequence[Pieces]) -> type[BaseHTTPRe
         def _write(self) -> None:
             for piece in responses[min(len(scripted.seen), len(responses)) - 1]:
                 if piece is None:
-                    scripted.release.wait(60)
+                    scripted.release.wait(PATIENCE)
                 else:
                     self.wfile.write(piece)
                     self.wfile.flush()

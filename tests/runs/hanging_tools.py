@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from tests.conditions import PATIENCE
+
 opened = threading.Event()
 """Releases the tools."""
 
 
 def blocked() -> str:
-    """Block the thread, like time.sleep(600)."""
-    opened.wait(60)
+    """Block the thread, longer than a test waits for its end."""
+    opened.wait(2 * PATIENCE)
     return "late"
 
 

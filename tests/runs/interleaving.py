@@ -19,12 +19,11 @@ from agentctl.runs.life.admission import IdempotentReplay
 from agentctl.store.database import Work
 from agentctl.store.postgres import connection as postgres_connection
 from agentctl.store.postgres import database, failures
+from tests.conditions import PATIENCE
 
 __all__ = ["Barrier", "Change", "together", "undone"]
 
 Change = Callable[[], Awaitable[Any]]
-
-SECONDS = 60.0
 
 _BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1) AND wait_event_type = 'Lock'"
 
@@ -119,7 +118,7 @@ async def together(
         barriers[0].open()
         await _resting(watch, tasks[0], barriers[0], opened=True)
         barriers[1].open()
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             return [await task for task in tasks], more
     finally:
         # A change that is left would keep its connection, and the service could not close.
@@ -135,7 +134,7 @@ async def _resting(
     opened: bool = False,
 ) -> None:
     """Wait until a change has ended, is blocked by its barrier, or waits for a lock."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while not task.done() and (opened or not barrier.reached.is_set()):
             await asyncio.wait([task], timeout=0.002)
             if barrier.pids and await watch.fetchval(_BLOCKED, barrier.pids):

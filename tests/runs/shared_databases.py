@@ -28,6 +28,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, run_reads, runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
+from tests.conditions import PATIENCE
 from tests.process import base_environment
 from tests.store.rows import a_run, a_session
 
@@ -73,7 +74,7 @@ class WorkerProcess:
     def stop(self) -> None:
         """Send SIGSTOP, but not during a write: then no process could write at all."""
         connection = apsw.Connection(str(self._system))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while True:
             self.process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -225,7 +226,7 @@ def loads(text: str | None) -> Any:
 async def wait_for_heartbeats(databases: Databases, worker_id: str, beats: int = 1) -> None:
     """Return after a number of heartbeats of a worker."""
     seen: list[int] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while len(set(seen)) <= beats:
             row = await databases.system.read(workers.get(worker_id))
             assert row is not None

@@ -18,6 +18,7 @@ from weakref import WeakSet
 from agentctl.config.settings import Settings
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite.database import SqliteDatabase
+from tests.conditions import PATIENCE
 from tests.service.callers import user
 
 __all__ = ["Process", "TaskOwner", "create_process_task"]
@@ -26,9 +27,6 @@ T = TypeVar("T")
 
 HEARTBEAT_SECONDS = 0.1
 """Shorter than in production, so that a worker soon detects that it was declared dead."""
-
-DEATH_SECONDS = 60.0
-"""Maximum time that cancelled tasks have to end before the test fails."""
 
 _here: ContextVar[Process | None] = ContextVar("_here", default=None)
 
@@ -76,7 +74,7 @@ class TaskOwner:
     async def cancel_tasks(self) -> None:
         """Cancel the tasks until they end: they have no effect, and the store accepts nothing."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + DEATH_SECONDS
+        deadline = loop.time() + PATIENCE
         while left := [task for task in self._tasks if not task.done()]:
             assert loop.time() < deadline, f"these did not end: {left}"
             for task in left:
@@ -178,7 +176,7 @@ class Process(TaskOwner):
     async def _cancel_tasks(self) -> None:
         """Cancel the tasks until they end: they have no effect, and the store accepts nothing."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + DEATH_SECONDS
+        deadline = loop.time() + PATIENCE
         while left := [task for task in self._tasks if not task.done()]:
             assert loop.time() < deadline, f"these did not end: {left}"
             for task in left:

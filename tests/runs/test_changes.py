@@ -15,8 +15,8 @@ from agentctl.runs.life import changes as module
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.store.database import Database
 from agentctl.store.repositories import sessions
+from tests.conditions import wait_until
 from tests.deployment import Deployment
-from tests.loops import wait_until
 from tests.runs.shared_databases import SharedDatabases
 from tests.service.callers import open_service, streamed_run, user
 from tests.store.rows import a_session

@@ -17,7 +17,7 @@ from agentctl.runs.workers.liveness import WorkerLock
 from agentctl.store.repositories import audit, events
 from agentctl.store.repositories.audit import AuditRow
 from tests.commands import shift_clock
-from tests.loops import wait_until
+from tests.conditions import wait_until
 from tests.runs.quick_jobs import open_service, start_jobs
 from tests.runs.shared_databases import SharedDatabases
 from tests.runs.test_cleanup import create_ended_run

@@ -60,11 +60,11 @@ def in_background(client: httpx2.Client, path: str) -> str:
     return run_id
 
 
-def until_final(client: httpx2.Client, run_id: str, seconds: float) -> dict[str, Any]:
+def until_final(client: httpx2.Client, run_id: str) -> dict[str, Any]:
     def get() -> Any:
         return client.get(f"/runs/{run_id}").json()
 
-    return dict(wait_for(lambda: (run := get())["finished_at"] and run, seconds, get))
+    return dict(wait_for(lambda: (run := get())["finished_at"] and run, problem=get))
 
 
 def live(client: httpx2.Client) -> list[str]:
@@ -130,7 +130,7 @@ def test_another_server_ends_the_runs_of_a_killed_server(
             theirs = in_background(client, "/agents/trickle/runs")
             first.process.kill()
             first.process.wait()
-            run = until_final(client, ours, 20)
+            run = until_final(client, ours)
             assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
             assert live(client) == [theirs]
             assert "; 1 of its runs were ended" in second.wait_for("of its runs were ended")

@@ -23,8 +23,8 @@ from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import events, sessions
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import Deployment
-from tests.loops import wait_until
 from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.callers import (
     collect_run_events,
@@ -291,7 +291,7 @@ async def test_damaged_events_do_not_stop_the_stream(
         damage = Sql("UPDATE run_events SET events = :damaged WHERE run_id = 'r1'")
         await database.write(damage.execute(damaged=damaged))
         assert await recover_runs(database, "dead") == ["r1"]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             found = await resume(user(service, run.user_id), "r1")
         *shown, last = [(event.seq, event.name) for event in found]
         assert last == (seq - 1 + LOST_SEQ_STEP, "RunError")
@@ -385,7 +385,7 @@ async def test_follower_waits_for_a_busy_database_until_the_shutdown(
         refusals = 1_000
         service.hosting.engine.closing.set()
         with pytest.raises(errors.Unavailable):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 await collect_events(follow(service, run["run_id"]))
         refusals = 0
 

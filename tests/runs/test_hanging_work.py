@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,14 @@ from agentctl.records.times import parse_rfc3339
 from agentctl.runs.life import finish
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite import connection, database
-from tests.conditions import wait_for_run
+from tests.conditions import wait_for_run, wait_until
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.runs import hanging_tools
 from tests.service.callers import open_service, user, wait_for_live_run, wait_for_running
 
-SOON = 30.0
-"""Seconds within which a run is final on a busy machine; no work here ends before on its own."""
-
-PATIENCE = 60.0
-"""Seconds for a run to reach the point where it hangs; not part of a measurement."""
+CANCEL_SECONDS = 30.0
+"""The longest time that a request to cancel may wait; no work here ends on its own before."""
 
 RUN_SECONDS = 4.0
 """A time limit within which runs reach the point where they hang."""
@@ -94,7 +89,7 @@ async def start_hanging_run(service: Service, agent: str) -> str:
         "trickle": lambda: live.transcript.content,
         **dict.fromkeys(TOOLS, lambda: live.transcript.tools),
     }
-    await wait_until(reached.get(agent, lambda: live.transcript.messages), PATIENCE)
+    await wait_until(reached.get(agent, lambda: live.transcript.messages))
     return str(run_id)
 
 
@@ -113,7 +108,7 @@ async def check_stops_late(port: ServiceOperations, before: dict[str, Any], tool
         after.update(await read_record(port, before["run_id"]))
         return after["stopped_at"] is not None
 
-    await wait_until(stopped, SOON)
+    await wait_until(stopped)
     assert after["stopped_at"] > before["finished_at"]
     assert after["late_result"] == "dropped"
     assert {**after, "stopped_at": None, "late_result": None, "holding": [tool]} == before
@@ -137,10 +132,8 @@ async def test_cancelled_run_is_final_in_time_and_records_stopped_at(
     ) as service:
         port = user(service)
         run_id = await start_hanging_run(service, agent)
-        asked = time.monotonic()
-        request = CancelRequest("s1", wait=SOON, reason="enough")
+        request = CancelRequest("s1", wait=CANCEL_SECONDS, reason="enough")
         answer = (await port.cancel_run("agent", agent, run_id, request)).value
-        assert time.monotonic() - asked < SOON
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
         assert (answer["cancel_requested_by"], answer["holding"]) == (
             "me", [agent] if agent in LEFT else [],
@@ -177,7 +170,7 @@ async def test_run_exceeds_its_time_limit(
     async with open_prepared_service(deployment) as service:
         port = user(service)
         run_id = await start_hanging_run(service, agent)
-        run = await wait_for_run(port, run_id, seconds=SOON)
+        run = await wait_for_run(port, run_id)
         assert run["status"] == "ERROR"
         assert run["error"]["code"] == "RUN_TIMEOUT"
         assert (run["content"] != "") is (agent == "trickle")
@@ -217,7 +210,7 @@ async def test_unstopped_work_is_recorded_for_the_member_run(
         member = await wait_for_running(port, component_id="blocked")
         live = await wait_for_live_run(service, member["run_id"])
         await wait_until(lambda: live.transcript.tools)
-        await port.cancel_run("team", "pair", run_id, CancelRequest("s1", wait=SOON))
+        await port.cancel_run("team", "pair", run_id, CancelRequest("s1", wait=CANCEL_SECONDS))
 
         team = await read_record(port, run_id)
         # The work of a member is work of its team.
@@ -225,7 +218,7 @@ async def test_unstopped_work_is_recorded_for_the_member_run(
             "CANCELLED", None, ["blocked"],
         )  # fmt: skip
         await check_stops_late(port, await read_record(port, member["run_id"]), "blocked")
-        await wait_until(lambda: _stopped(port, run_id), SOON)
+        await wait_until(lambda: _stopped(port, run_id))
 
 
 @pytest.mark.parametrize("agent", LEFT)
@@ -239,8 +232,7 @@ async def test_closing_service_does_not_wait_for_hanging_work(
         run_id = await start_hanging_run(service, agent)
         live = service.hosting.engine.find_run(run_id)
         assert live is not None
-        closing = time.monotonic()
-    assert time.monotonic() - closing < SOON
+    assert live.transcript.unstopped.pending, "the service closed before the work ended"
     hanging_tools.opened.set()
     await wait_until(lambda: not live.transcript.unstopped.pending)
     await asyncio.sleep(0)
@@ -283,8 +275,8 @@ async def test_work_that_stops_before_the_end_is_stored_has_stopped_at(
             await wait_until(lambda: live.transcript.tools[0]["result"] == "cancelled")
             hanging_tools.opened.set()
             await wait_until(lambda: not live.transcript.unstopped.pending)
-        run = await wait_for_run(port, run_id, seconds=SOON)
-        await wait_until(lambda: _stopped(port, run_id), SOON)
+        run = await wait_for_run(port, run_id)
+        await wait_until(lambda: _stopped(port, run_id))
         assert run["error"]["code"] == "RUN_TIMEOUT"
 
 
@@ -311,7 +303,7 @@ async def test_lists_tell_a_stop_from_the_end_of_its_work(
         assert (live["run_id"], live["status"], live["finished_at"]) == (run_id, "RUNNING", None)
         assert live["phase"]["words"] == "running"
 
-        request = CancelRequest("s1", wait=SOON)
+        request = CancelRequest("s1", wait=CANCEL_SECONDS)
         run = (await port.cancel_run("agent", "blocked", run_id, request)).value
         held = await read_last_run()
         assert (held["phase"]["words"], held["phase"]["warning"]) == ("stopped", "work goes on")

@@ -21,8 +21,8 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMembers
 from agentctl.runtime.runners.runner import run_hosted_agent
 from agentctl.service.service import Service
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import Deployment
-from tests.loops import wait_until
 from tests.runs.test_legs import database_of, decide, wait_for_status
 from tests.service.callers import open_service, user
 
@@ -169,7 +169,7 @@ async def test_refused_writes_delay_the_events_of_members_and_lose_none(
 
     host(script)
     async with open_service(deployment) as service:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             events = await stream(service)
         assert refused > 6
         root = await get(service, events[0][1]["run_id"])

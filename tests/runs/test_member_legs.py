@@ -26,8 +26,8 @@ from agentctl.store.database import Sql, Work
 from agentctl.store.repositories import approvals, integrity, run_reads, runs, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import Deployment
-from tests.loops import wait_until
 from tests.runs.bench import OWNER, Bench, open_bench
 from tests.service.callers import user
 
@@ -105,7 +105,7 @@ async def test_end_of_an_interrupted_pause_closes_its_approvals(deployment: Depl
 
 
 async def test_end_that_another_process_has_stored_is_kept(deployment: Deployment) -> None:
-    async with open_bench(deployment) as bench, asyncio.timeout(60):
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
         end = (
             "UPDATE runs SET status = 'CANCELLED', cancel_requested_by = 'bob', finished_at = 6,"
             " cancel_reason = 'enough', cancel_requested_at = 5 WHERE run_id = 'root'"
@@ -140,7 +140,7 @@ def refuse_writes(
 async def test_work_that_ends_before_its_run_is_stored_is_reported(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_bench(deployment) as bench, asyncio.timeout(60):
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
         loop = asyncio.get_running_loop()
         changes = list[str]()
         refusals = list[str]()
@@ -165,7 +165,7 @@ async def test_work_that_ends_before_its_run_is_stored_is_reported(
 async def test_refused_writes_of_a_pause_are_reported(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_bench(deployment) as bench, asyncio.timeout(60):
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
         refusals: list[str] = []
         refuse_writes(bench, monkeypatch, lambda: None)
         assert isinstance(await pause(bench.root, lambda: refusals.append("pause")), Pause)
@@ -222,7 +222,7 @@ async def test_inconsistent_runs_are_found_and_settled(deployment: Deployment, s
 
 
 async def test_cancel_ends_the_run_of_a_dead_worker(deployment: Deployment) -> None:
-    async with open_bench(deployment) as bench, asyncio.timeout(60):
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
         canceller = bench.service.hosting.canceller
         result = await canceller.cancel(
             bench.database, "root", actor="ann", reason="late", wait=3_600
@@ -238,7 +238,7 @@ async def give_to_live_worker(bench: Bench) -> None:
 
 
 async def test_cancel_of_a_live_worker_waits_for_a_limited_time(deployment: Deployment) -> None:
-    async with open_bench(deployment) as bench, asyncio.timeout(60):
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
         await give_to_live_worker(bench)
         result = await bench.service.hosting.canceller.cancel(
             bench.database, "root", actor="ann", reason=None, wait=0.2
@@ -249,7 +249,7 @@ async def test_cancel_of_a_live_worker_waits_for_a_limited_time(deployment: Depl
 async def test_cancel_of_a_silent_worker_leaves_open_whether_its_work_has_stopped(
     deployment: Deployment,
 ) -> None:
-    async with open_bench(deployment) as bench, asyncio.timeout(60):
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
         hosting = bench.service.hosting
         clock = 0.0
         monitor = WorkerMonitor(hosting.databases, clock=lambda: clock)
@@ -281,7 +281,7 @@ async def test_cancel_reads_the_run_of_a_live_worker_now_and_then(
         return await wait_for_change(tracker, timeout)
 
     monkeypatch.setattr(ChangeTracker, "wait_for_change", record_pause)
-    async with open_bench(deployment) as bench, asyncio.timeout(60):
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
         await give_to_live_worker(bench)
         cancel = partial(
             bench.service.hosting.canceller.cancel, bench.database, "root", actor="ann", reason=None
@@ -298,7 +298,7 @@ async def test_cancel_reads_the_run_of_a_live_worker_now_and_then(
 
 
 async def test_run_is_cancelled_when_its_caller_leaves(deployment: Deployment) -> None:
-    async with open_bench(deployment) as bench, asyncio.timeout(60):
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
         with pytest.raises(asyncio.CancelledError):
             async with bench.service.hosting.canceller.cancelling_on_leave(
                 bench.database, "root", "ann"
@@ -309,7 +309,7 @@ async def test_run_is_cancelled_when_its_caller_leaves(deployment: Deployment) -
 
 
 async def test_cancel_of_an_ended_run_has_its_further_writes(deployment: Deployment) -> None:
-    async with open_bench(deployment) as bench, asyncio.timeout(60):
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
         await bench.end(bench.root)
         canceller = bench.service.hosting.canceller
         mark = Sql("UPDATE runs SET request_id = :mark WHERE run_id = 'root'")
@@ -329,7 +329,7 @@ async def test_cancel_of_an_ended_run_has_its_further_writes(deployment: Deploym
 
 
 async def test_cancel_of_a_deleted_run_is_not_found(deployment: Deployment) -> None:
-    async with open_bench(deployment) as bench, asyncio.timeout(60):
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
         with pytest.raises(errors.NotFound, match="Run not found"):
             await bench.service.hosting.canceller.cancel(
                 bench.database, "absent", actor="ann", reason=None, wait=0

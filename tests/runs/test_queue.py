@@ -27,8 +27,7 @@ from agentctl.runtime.transcript.events import Content
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals, integrity, run_reads
-from tests.conditions import wait_for_run
-from tests.loops import wait_until
+from tests.conditions import PATIENCE, wait_for_run, wait_until
 from tests.postgres import drop_schema
 from tests.runs.components import build_settings
 from tests.service.callers import admin, user
@@ -333,7 +332,7 @@ async def test_background_runs_wait_for_a_slot(settings: Settings, worker: Worke
             worker.held.discard(message)
         for run in runs:
             await wait_for(service, run["run_id"], "COMPLETED")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             assert await start_when_free(service, "now") == "COMPLETED"
     # The session with one run did not wait for all of the other session.
     assert worker.begun[:3] == ["1", "a", "z"]

@@ -26,7 +26,7 @@ from agentctl.runs.states import is_final
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import workers
-from tests.loops import wait_until
+from tests.conditions import wait_until
 from tests.runs.client_calls import check_cancel, check_numbers, component_of, event_data, is_end
 from tests.runs.components import LONG, QUICK, build_settings, collect_garbage, ignore_never_awaited
 from tests.runs.database_invariants import InvariantChecker
@@ -46,8 +46,6 @@ AT_ONCE = 20
 
 TOGETHER = 200 if LONG else 40
 """Concurrent runs in one session."""
-
-SECONDS = 60.0
 
 
 class TwoServices(NamedTuple):
@@ -195,7 +193,7 @@ async def wait_until_all_final(checker: InvariantChecker) -> None:
         checker.check()
         return not checker.live_runs()
 
-    await wait_until(over, SECONDS)
+    await wait_until(over)
 
 
 async def test_cancel_that_races_the_end_returns_the_stored_status(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from agentctl.store.database import Database, Sql, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, audit, retention, runs, sessions
 from agentctl.store.repositories.audit import AuditRow
-from tests.loops import wait_until
+from tests.conditions import wait_until
 from tests.postgres import postgres_schemas, postgres_url
 from tests.process import serve_config
 from tests.runs.quick_jobs import open_service, start_jobs

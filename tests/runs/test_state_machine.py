@@ -37,8 +37,8 @@ from agentctl.records.runs import RunRow
 from agentctl.runs.jobs.sweep import sweep_dead_workers
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.repositories import workers
+from tests.conditions import PATIENCE, wait_until
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.runs.client_calls import (
     Call,
     CancelCall,
@@ -69,9 +69,6 @@ T = TypeVar("T")
 
 PROCESSES = 3
 """Maximum number of live processes."""
-
-SECONDS = 60.0
-"""Maximum seconds of a step, and of the end of the test, on a busy machine."""
 
 BOUNDS = settings(
     max_examples=400 if LONG else 5,
@@ -139,7 +136,7 @@ class Runs(RuleBasedStateMachine):
     # Parts of steps
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(asyncio.wait_for(work, SECONDS))
+        return self.loop.run_until_complete(asyncio.wait_for(work, 2 * PATIENCE))
 
     def step(self, moment: float, work: Coroutine[Any, Any, Any] | None = None) -> None:
         """Start some work, wait for a moment, and check the database."""
@@ -166,7 +163,7 @@ class Runs(RuleBasedStateMachine):
     def one_up(self, number: int) -> Process:
         """Return one of the processes, once it accepts calls."""
         process = self.processes[number % len(self.processes)]
-        self.do(wait_until(lambda: process.up, SECONDS / 2))
+        self.do(wait_until(lambda: process.up))
         return process
 
     @property
@@ -384,7 +381,7 @@ class Runs(RuleBasedStateMachine):
 
     async def all_stopped(self, process: Process) -> None:
         """Cancel all live runs in any process; all of them end."""
-        deadline = self.loop.time() + SECONDS / 2
+        deadline = self.loop.time() + PATIENCE
         while left := self.unfinished():
             assert self.loop.time() < deadline, left
             for run in self.checker.live_runs():
@@ -400,7 +397,7 @@ class Runs(RuleBasedStateMachine):
 
     async def all_answered(self) -> None:
         """Wait until all calls are done: no follower waits for a finished run."""
-        await wait_until(lambda: all(call.done for call in self.calls), SECONDS / 2)
+        await wait_until(lambda: all(call.done for call in self.calls))
 
     def check_requests(self) -> None:
         """Check that every acknowledged run exists once, and that each run was requested once."""

@@ -13,7 +13,7 @@ from agentctl import errors
 from agentctl.runs.workers.liveness import identify_this_process
 from agentctl.runs.workers.worker import Worker
 from agentctl.store.repositories import workers
-from tests.loops import wait_until
+from tests.conditions import PATIENCE, wait_until
 from tests.runs.shared_databases import SharedDatabases, list_workers, wait_for_heartbeats
 
 QUICK = 0.02
@@ -111,7 +111,7 @@ async def test_heartbeat_continues_while_the_event_loop_is_blocked(shared: Share
         before = (await list_workers(databases))[0].beat
         # Block the event loop: only the heartbeat thread can write meanwhile.
         other = apsw.Connection(str(shared.folder / "main.db"))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while other.execute("SELECT beat FROM workers").fetchall()[0][0] <= before + 200_000:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -130,7 +130,7 @@ async def test_heartbeat_waits_for_a_locked_database_with_few_log_lines(
         other.set_busy_timeout(5_000)
         other.execute("BEGIN IMMEDIATE")
         with caplog.at_level(logging.WARNING):
-            await wait_until(lambda: "heartbeat could not be written" in caplog.text, 60)
+            await wait_until(lambda: "heartbeat could not be written" in caplog.text)
         other.execute("ROLLBACK")
         other.close()
         await wait_for_heartbeats(databases, worker.id, 2)

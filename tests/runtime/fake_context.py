@@ -21,12 +21,16 @@ from agentctl.runtime.pauses import Journal, Leg
 from agentctl.runtime.transcript.events import Content, RunEvent
 from agentctl.runtime.transcript.history import SessionState
 from agentctl.runtime.transcript.transcript import Transcript
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 from tests.run_specs import a_spec
 
 T = TypeVar("T")
 
-MEMBER_SECONDS = 60.0
+UNREACHED_SECONDS = 4 * PATIENCE
+"""A time limit that no test reaches: work that hangs fails its test and does not end by itself."""
+
+MEMBER_SECONDS = UNREACHED_SECONDS
 """Maximum seconds of a member's run. Tests of members that hang shorten it."""
 
 
@@ -37,7 +41,7 @@ class FakeContext:
         left: names of the work that still executed when the run ended.
     """
 
-    def __init__(self, catalog: Catalog, *, tool_timeout: float = 60.0) -> None:
+    def __init__(self, catalog: Catalog, *, tool_timeout: float = UNREACHED_SECONDS) -> None:
         self.spec = a_spec("run", "session", user_id=None, input="x", tool_timeout=tool_timeout)
         self.state = SessionState(None, 65_536)
         self.earlier_runs: list[EarlierRun] = []
@@ -237,7 +241,7 @@ def run(
     kind: ComponentKind = "agent",
     component: str = "writer",
     history: list[dict[str, Any]] | None = None,
-    tool_timeout: float = 60.0,
+    tool_timeout: float = UNREACHED_SECONDS,
 ) -> FakeContext:
     """Run a component to its end and return its context; raise its failure."""
     ended, failure = attempt(
@@ -260,7 +264,7 @@ def attempt(
     kind: ComponentKind = "agent",
     component: str = "writer",
     history: list[dict[str, Any]] | None = None,
-    tool_timeout: float = 60.0,
+    tool_timeout: float = UNREACHED_SECONDS,
     cancels_members: bool = False,
 ) -> tuple[FakeContext, ExecutionError | None]:
     """Run a component and return its context, and its failure or None."""

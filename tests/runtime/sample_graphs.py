@@ -20,6 +20,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from tests.conditions import PATIENCE
 from tests.runtime.sample_frameworks import http_client
 
 url = ""
@@ -146,7 +147,7 @@ class Order:
 
     def take(self, step: str) -> None:
         """Wait for the turn of a step."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not self.is_next(step):
             assert time.monotonic() < deadline, f"{step} waits for {self._steps}"
             time.sleep(0.002)

@@ -11,8 +11,8 @@ import pytest
 from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
 from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.components.catalog import Catalog
+from tests.conditions import PATIENCE, wait_until
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, served, settings, with_catalog
 
@@ -39,7 +39,7 @@ def run_and_cancel(
     async def work(catalog: Catalog) -> tuple[FakeContext, float]:
         context = FakeContext(catalog)
         task = asyncio.create_task(context.execute(kind, component, message, []))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not await asyncio.to_thread(reached, context):
             assert time.monotonic() < deadline
             assert not task.done()
@@ -102,7 +102,7 @@ def test_no_task_outlives_a_cancelled_run() -> None:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait({task})
-            await wait_until(lambda: asyncio.all_tasks() == before, SOON)
+            await wait_until(lambda: asyncio.all_tasks() == before)
 
     with_catalog(settings(model="slow"), work)
 

@@ -21,8 +21,8 @@ from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.transcript.events import ThinkingDelta
+from tests.conditions import PATIENCE, wait_until
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.runtime.fake_context import FakeContext, settings
 
 pytestmark = pytest.mark.slow
@@ -222,7 +222,7 @@ async def test_toolsets_are_opened_once_by_one_task() -> None:
     # The library enters a toolset again for each run; the first entry is that of the server.
     owner = toolset.entered[0]
     assert owner not in toolset.exited
-    await asyncio.wait_for(catalog.close(), 60)
+    await asyncio.wait_for(catalog.close(), PATIENCE)
     assert toolset.exited[-1] is owner
     assert len(toolset.entered) == len(toolset.exited)
 
@@ -281,7 +281,7 @@ async def test_thread_of_a_cancelled_run_can_go_on(name: str) -> None:
         await asyncio.sleep(0.05)
         context.is_stopping = True
         work.cancel()
-        await asyncio.wait({work}, timeout=60)
+        await asyncio.wait({work}, timeout=PATIENCE)
         assert work.cancelled()
     finally:
         await catalog.close()
@@ -305,7 +305,7 @@ async def test_cancelled_graph_takes_no_further_step() -> None:
         await wait_until(lambda: frameworks().steps)
         context.is_stopping = True
         work.cancel()
-        await asyncio.wait({work}, timeout=60)
+        await asyncio.wait({work}, timeout=PATIENCE)
         assert work.cancelled()
         await asyncio.sleep(1.2)
     finally:
@@ -322,7 +322,7 @@ async def test_model_call_ends_although_a_cancellation_was_lost() -> None:
         await wait_until(lambda: len(frameworks().parts) > 2)
         context.is_stopping = True
         work.cancel()
-        await asyncio.wait({work}, timeout=60)
+        await asyncio.wait({work}, timeout=PATIENCE)
         assert work.cancelled()
         await wait_until(lambda: not context.transcript.unstopped.pending)
     finally:

@@ -24,15 +24,12 @@ from agentctl.runtime.models.provider import (
     MAXIMUM_EVENT_LINES,
     MAXIMUM_EVENT_VALUES,
 )
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, attempt, settings, with_catalog
 from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
-
-PATIENCE = 60.0
-"""Seconds within which a refused answer has ended on a busy machine; without limits, 8,000 calls
-take a minute and a half on an idle one."""
 
 STOP = build_chunk({}, "stop")
 

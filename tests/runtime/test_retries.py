@@ -14,8 +14,8 @@ import pytest
 
 from agentctl.config.settings import Agent, Model, ModelSettings
 from agentctl.runtime.components.catalog import Catalog
+from tests.conditions import PATIENCE, wait_until
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.runtime.fake_context import FakeContext, attempt, run, settings, with_catalog
 
 
@@ -135,7 +135,7 @@ async def test_cancel_ends_the_wait_of_a_retry(model_endpoint: ModelEndpoint) ->
     await asyncio.sleep(0)
 
     task.cancel()
-    done, _ = await asyncio.wait({task}, timeout=60)
+    done, _ = await asyncio.wait({task}, timeout=PATIENCE)
 
     assert done == {task}
     assert task.cancelled()

@@ -14,7 +14,7 @@ from agentctl.work import event_loop
 from agentctl.work import unstopped as unstopped_module
 from agentctl.work.event_loop import AbandonedThreads, TooManyAbandonedThreads, abandoned_threads
 from agentctl.work.unstopped import MAXIMUM_THREADS, RunThreads, UnstoppedWork, install_executor
-from tests.loops import wait_until
+from tests.conditions import PATIENCE, wait_until
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ async def call_in_thread(unstopped: UnstoppedWork, release: threading.Event) -> 
     """Call a function in a thread, as a library does, in the run with this unstopped work."""
 
     def work() -> str:
-        release.wait(60)
+        release.wait(PATIENCE)
         return threading.current_thread().name if threading.current_thread().daemon else "pool"
 
     with RunThreads(unstopped):
@@ -120,7 +120,7 @@ async def test_waiting_calls_end_with_a_cancelled_run(
 
     def work(number: int) -> None:
         made.append(number)
-        release.wait(60)
+        release.wait(PATIENCE)
 
     async def call_all() -> None:
         with RunThreads(unstopped):
@@ -151,9 +151,9 @@ async def test_threads_can_wait_for_calls_in_threads(monkeypatch: pytest.MonkeyP
 
     def work() -> str:
         # All threads of the run wait for the event loop.
-        outer.wait(60)
+        outer.wait(PATIENCE)
         name = asyncio.to_thread(lambda: threading.current_thread().name)
-        return asyncio.run_coroutine_threadsafe(name, loop).result(60)
+        return asyncio.run_coroutine_threadsafe(name, loop).result(PATIENCE)
 
     with RunThreads(UnstoppedWork()):
         calls = [asyncio.to_thread(work) for _ in range(MAXIMUM_THREADS)]
@@ -169,7 +169,7 @@ async def test_call_of_a_failed_run_is_known() -> None:
 
     def hold() -> None:
         started.set()
-        release.wait(60)
+        release.wait(PATIENCE)
 
     def work() -> None:
         asyncio.run_coroutine_threadsafe(asyncio.to_thread(hold), loop)
@@ -195,7 +195,7 @@ async def test_calls_fail_if_the_process_has_no_more_threads(
     with RunThreads(UnstoppedWork()):
         for _ in range(2):
             with pytest.raises(RuntimeError):
-                await asyncio.wait_for(asyncio.to_thread(int), 60)
+                await asyncio.wait_for(asyncio.to_thread(int), PATIENCE)
     monkeypatch.undo()
 
 

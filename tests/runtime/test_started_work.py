@@ -24,7 +24,7 @@ from agentctl import outside_run
 from agentctl.work import started_work
 from agentctl.work.started_work import CodeScope
 from agentctl.work.unstopped import UnstoppedWork
-from tests.loops import wait_until
+from tests.conditions import PATIENCE, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -253,7 +253,7 @@ async def test_code_that_waits_gets_the_exit_code_of_an_ended_process() -> None:
         other = await asyncio.create_subprocess_exec("/bin/sleep", "600")
     await unstopped.end_started(cancel=True)
     await wait_until(lambda: not unstopped.pending)
-    assert process.wait(60) == -15
+    assert process.wait(PATIENCE) == -15
     assert await other.wait() == -15
 
 
@@ -296,7 +296,7 @@ async def test_process_of_a_cancelled_run_gets_one_signal(tmp_path: Path) -> Non
             break
     await unstopped.end_started(cancel=True)
     await wait_until(lambda: not unstopped.pending)
-    assert process.wait(60) == -9
+    assert process.wait(PATIENCE) == -9
     assert signals.read_text().split() == ["ready", "term"]
 
 

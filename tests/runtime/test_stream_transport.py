@@ -22,8 +22,8 @@ from agentctl.runtime.models import provider, stream_transport
 from agentctl.runtime.models.provider import build_http_client
 from agentctl.runtime.models.stream_transport import StreamTransport, _Connection
 from tests.certificates import create_certificate, serve_tls_alerts
+from tests.conditions import PATIENCE, wait_until
 from tests.connections import serve_connections
-from tests.loops import wait_until
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 TLS = ssl.create_default_context()
@@ -72,7 +72,7 @@ class Server:
         transport = StreamTransport(client_tls or TLS)
         async with (
             serve_connections(self.serve, tls=server_tls) as port,
-            httpx2.AsyncClient(transport=transport, timeout=60) as client,
+            httpx2.AsyncClient(transport=transport, timeout=PATIENCE) as client,
         ):
             self.url = f"{'https' if server_tls else 'http'}://127.0.0.1:{port}/v1/x?a=b"
             yield client
@@ -338,7 +338,7 @@ async def test_data_before_a_request_is_not_its_response() -> None:
         first, _ = listening.accept()
         first.recv(65_536)
         first.sendall(numbered(1))
-        released.wait(60)
+        released.wait(PATIENCE)
         first.sendall(numbered(666))
         pushed.set()
         second, _ = listening.accept()
@@ -350,12 +350,12 @@ async def test_data_before_a_request_is_not_its_response() -> None:
     serving = threading.Thread(target=serve, daemon=True)
     serving.start()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    async with httpx2.AsyncClient(transport=StreamTransport(TLS), timeout=60) as client:
+    async with httpx2.AsyncClient(transport=StreamTransport(TLS), timeout=PATIENCE) as client:
         assert (await client.get(url)).text == "1"
         released.set()
-        assert pushed.wait(60)
+        assert pushed.wait(PATIENCE)
         assert (await client.get(url)).text == "2"
-    serving.join(60)
+    serving.join(PATIENCE)
     listening.close()
 
 
@@ -375,7 +375,7 @@ async def test_lost_connection_is_not_the_end_of_a_body_without_a_length(way: st
     transport = StreamTransport(TLS)
     async with (
         serve_connections(serve) as port,
-        httpx2.AsyncClient(transport=transport, timeout=60) as client,
+        httpx2.AsyncClient(transport=transport, timeout=PATIENCE) as client,
         client.stream("GET", f"http://127.0.0.1:{port}/") as response,
     ):
         pieces = response.aiter_raw()
@@ -386,7 +386,7 @@ async def test_lost_connection_is_not_the_end_of_a_body_without_a_length(way: st
             await transport.aclose()
         arrived.set()
         with pytest.raises(httpx2.ReadError):
-            await asyncio.wait_for(reading, 60)
+            await asyncio.wait_for(reading, PATIENCE)
 
 
 async def test_closed_response_ends_a_read_in_another_task() -> None:
@@ -398,7 +398,7 @@ async def test_closed_response_ends_a_read_in_another_task() -> None:
         await asyncio.sleep(0.01)
         await response.stream.aclose()  # type: ignore[union-attr]
         with pytest.raises(httpx2.ReadError):
-            await asyncio.wait_for(reading, 60)
+            await asyncio.wait_for(reading, PATIENCE)
 
 
 class Kept:

@@ -14,8 +14,8 @@ import pytest
 
 from agentctl.work.event_loop import abandoned_threads
 from agentctl.work.unstopped import MAXIMUM_THREADS, RunThreads, UnstoppedWork
+from tests.conditions import PATIENCE, wait_until
 from tests.differential.comparison import LONG
-from tests.loops import wait_until
 
 ROUNDS = 200 if LONG else 20
 
@@ -39,7 +39,7 @@ def work(kind: int, number: int) -> Any:
 async def collect(calls: list[Future[Any]]) -> list[str]:
     """Return the outcomes of calls: results and exceptions."""
     waiting = asyncio.gather(*map(asyncio.wrap_future, calls), return_exceptions=True)
-    await asyncio.wait_for(waiting, 60)
+    await asyncio.wait_for(waiting, PATIENCE)
     return [repr(call.exception() or call.result()) for call in calls]
 
 

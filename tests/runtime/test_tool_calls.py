@@ -16,7 +16,7 @@ from agentctl.runtime.transcript.events import Content, ToolCallCompleted, ToolC
 from agentctl.work import event_loop
 from tests.endpoint import ModelEndpoint
 from tests.runtime import sample_tools
-from tests.runtime.fake_context import FakeContext, attempt, run, settings
+from tests.runtime.fake_context import UNREACHED_SECONDS, FakeContext, attempt, run, settings
 
 
 def run_with_tool(
@@ -28,7 +28,7 @@ def run_with_tool(
     **options: Any,
 ) -> tuple[FakeContext, ExecutionError | None]:
     """Run an agent whose model calls the tool `name`."""
-    tool_timeout = options.pop("tool_timeout", 60.0)
+    tool_timeout = options.pop("tool_timeout", UNREACHED_SECONDS)
     configured = settings(
         endpoint, model=f"{behaviour}:{name}", tools=(f"{sample_tools.TOOLS}:{name}",), **options
     )

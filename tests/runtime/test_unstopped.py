@@ -11,14 +11,14 @@ import pytest
 from agentctl.work import event_loop
 from agentctl.work.event_loop import TooManyAbandonedThreads, wait_until_done
 from agentctl.work.unstopped import UnstoppedWork, run_in_thread
-from tests.loops import wait_until
+from tests.conditions import PATIENCE, wait_until
 
 
 async def abandon_thread(
     unstopped: UnstoppedWork, release: threading.Event, name: str = "t"
 ) -> None:
     """Start a thread that waits for `release`, and abandon it."""
-    call = asyncio.create_task(run_in_thread(lambda: release.wait(60), name, unstopped))
+    call = asyncio.create_task(run_in_thread(lambda: release.wait(PATIENCE), name, unstopped))
     await asyncio.sleep(0)
     call.cancel()
     await asyncio.wait({call})
@@ -48,7 +48,7 @@ async def test_abandoned_thread_is_pending_until_its_late_result(failing: bool) 
     release = threading.Event()
 
     def work() -> str:
-        release.wait(60)
+        release.wait(PATIENCE)
         if failing:
             raise SystemExit
         return "late"

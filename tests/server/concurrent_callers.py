@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import httpx2
 import orjson
 
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment
 
-__all__ = ["ENDS", "SECONDS", "Event", "RequestedRun", "check_order", "open_client", "read_events"]
+__all__ = ["ENDS", "Event", "RequestedRun", "check_order", "open_client", "read_events"]
 
 ENDS = {
     f"{prefix}{end}": status
@@ -24,9 +25,6 @@ ENDS = {
     }.items()
 }
 """Final status by the name of the last event of a run."""
-
-SECONDS = 60.0
-"""Maximum seconds for a response on a machine that is busy with other tests."""
 
 
 class Event(NamedTuple):
@@ -133,7 +131,7 @@ async def open_client(
     async with httpx2.AsyncClient(
         base_url=url,
         headers={"Authorization": f"Bearer {token}"},
-        timeout=SECONDS,
+        timeout=PATIENCE,
         # Shorter than the server's, which would close a connection that is about to be used.
         limits=httpx2.Limits(max_connections=None, keepalive_expiry=1),
     ) as client:

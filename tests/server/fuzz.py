@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agentctl.interface.operations import ROUTES
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.process import serve_config
@@ -40,7 +41,6 @@ KEYS = [
 FIELDS = ["Idempotency-Key", "Last-Event-ID", "Accept", "Origin", "X-Forwarded-For", "Cookie"]
 TYPES = ["application/json", "application/x-www-form-urlencoded", "text/plain", ""]
 BATCH = 16
-SECONDS = 60.0
 
 
 def build_value(chance: random.Random, depth: int = 0) -> object:
@@ -130,7 +130,7 @@ async def send_requests(
             request = build_request(chance, tokens)
             writer.write(request)
             try:
-                found = await asyncio.wait_for(read_response(reader, request), SECONDS)
+                found = await asyncio.wait_for(read_response(reader, request), PATIENCE)
             except (TimeoutError, ConnectionError, asyncio.IncompleteReadError) as error:
                 findings.wrong.append((request, repr(error).encode()))
                 break

@@ -32,6 +32,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from tests.conditions import PATIENCE
+
 __all__ = ["OAuthProvider", "run_oauth_provider"]
 
 
@@ -129,5 +131,5 @@ def run_oauth_provider() -> Iterator[OAuthProvider]:
             yield provider
         finally:
             server.should_exit = True
-            thread.join(60)
+            thread.join(PATIENCE)
             assert not thread.is_alive()

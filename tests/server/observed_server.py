@@ -15,6 +15,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.conditions import PATIENCE
 from tests.deployment import Deployment, create_deployment
 from tests.process import ServerProcess, serve_config
 
@@ -125,6 +126,6 @@ def serve_observed(
     with (
         serve_config(deployment.path, *options) as served,
         deployment.client(served.url) as client,
-        httpx2.Client(timeout=60) as anybody,
+        httpx2.Client(timeout=PATIENCE) as anybody,
     ):
         yield ObservedServer(deployment, served, client, anybody)

@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from tests.conditions import PATIENCE
+
 __all__ = [
     "RawConnection",
     "RawResponse",
@@ -18,8 +20,6 @@ __all__ = [
     "open_raw_connection",
     "seconds_until_closed",
 ]
-
-PATIENCE = 60.0
 
 CODES = {
     400: "BAD_REQUEST", 401: "UNAUTHENTICATED", 403: "FORBIDDEN", 404: "NOT_FOUND",

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import httpx2
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, serve_config
@@ -220,7 +220,7 @@ def serve_place(
     """Serve the agents in a process."""
     with (
         serve_config(deployment.path) as server,
-        httpx2.Client(base_url=server.url, timeout=60) as client,
+        httpx2.Client(base_url=server.url, timeout=PATIENCE) as client,
     ):
         yield Place(ThreadedServer(deployment, server.url, client), endpoint), server
 

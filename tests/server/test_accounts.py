@@ -14,7 +14,7 @@ import pytest
 
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.server import create_app
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deploy, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
@@ -216,7 +216,7 @@ def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEn
     )
     with serve_config(deployment.path) as server:
         host = ThreadedServer(
-            deployment, server.url, httpx2.Client(base_url=server.url, timeout=60)
+            deployment, server.url, httpx2.Client(base_url=server.url, timeout=PATIENCE)
         )
         with host.client:
             account = create(host, "everywhere", "agents:read")
@@ -230,7 +230,7 @@ def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEn
 def _apart(host: ThreadedServer, token: str) -> int:
     """Send a request on a new connection, which any worker may accept."""
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx2.get(f"{host.url}/agents", headers=headers, timeout=60).status_code
+    return httpx2.get(f"{host.url}/agents", headers=headers, timeout=PATIENCE).status_code
 
 
 def test_accounts_need_authorization_to_be_on(deployment: Deployment) -> None:

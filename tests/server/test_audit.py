@@ -25,8 +25,8 @@ from agentctl.service.audit_log import CHANGING_OPERATIONS, EntryCounter
 from agentctl.service.service import Service
 from agentctl.store.repositories.audit import AuditRow
 from tests.commands import run_command
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, Deployment
-from tests.loops import wait_until
 from tests.server.test_mounting import bearer, client
 from tests.server.worker_server import serve_with_two_workers
 
@@ -179,7 +179,7 @@ async def test_401s_are_counted_by_cause_and_written_at_the_end(deployment: Depl
                 assert (await http.get(path, headers=headers)).status_code == 401
             assert (await http.get("/health", headers=headers)).status_code == 200
         strong = {"Authorization": f"Bearer {expired}"}
-        await wait_until(_refused(http, strong), 60.0)
+        await wait_until(_refused(http, strong))
         assert rows(deployment) == []
     found = counted(deployment)
     assert found["no credential"] == 30
@@ -246,7 +246,7 @@ def test_every_worker_writes_its_counts(deployment: Deployment) -> None:
         assert len(workers) == 2
         asked = 0
         for _ in range(40):
-            with httpx2.Client(base_url=served.served.url, timeout=60) as fresh:
+            with httpx2.Client(base_url=served.served.url, timeout=PATIENCE) as fresh:
                 assert fresh.get("/sessions").status_code == 401
                 asked += 1
         weak = {**bearer(deployment), "Connection": "close"}
@@ -312,7 +312,7 @@ async def test_repeated_denials_have_one_entry_a_minute(deployment: Deployment) 
         loop = asyncio.get_running_loop()
         began = loop.time()
         sent = 0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while loop.time() < began + 1.2 or len(rows(deployment, COUNTS)) < 2:
                 await log.record_refusal(entry)
                 sent += 1

@@ -16,7 +16,7 @@ import pytest
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import audit
 from tests.commands import run_command
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.process import base_environment, serve_config
 from tests.runs.components import LONG
 from tests.service.test_backups import build_entry
@@ -132,4 +132,4 @@ def test_folder_that_hangs_does_not_keep_the_server(tmp_path: Path) -> None:
         wait_for((folder / "main.lock").exists)
         wait_for(is_looking)
         server.process.terminate()
-        assert server.process.wait(60) == 0
+        assert server.process.wait(PATIENCE) == 0

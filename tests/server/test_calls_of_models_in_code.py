@@ -210,7 +210,7 @@ def test_synchronous_node_streams_and_ends_with_its_run(
                     break
     run_id = events[0]["run_id"]
     client.post(f"/agents/synchronous_node/runs/{run_id}/cancel?wait=20")
-    model_endpoint.wait_for_open(before, 60)
+    model_endpoint.wait_for_open(before)
     record = client.get(f"/agents/synchronous_node/runs/{run_id}").json()
     assert (record["status"], record["content"]) == ("CANCELLED", "one two three")
 

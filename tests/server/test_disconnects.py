@@ -16,10 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentctl.runs.life.engine import CLIENT_DISCONNECTED, Engine
 from agentctl.server import create_app
 from agentctl.server.answers import cancelling_on_disconnect
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
-from tests.server.concurrent_callers import SECONDS
 from tests.server.database_checks import open_read_only
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -121,7 +120,7 @@ async def leave_while_it_works(host: ThreadedServer, agent: str, message: str) -
     head, body = request(host, agent, message, stream=False)
     async with connected(host) as (_, writer):
         writer.write(head + body)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while not has_run(host.deployment, message):
                 await asyncio.sleep(0.1)
 
@@ -157,17 +156,17 @@ async def test_disconnected_clients_leak_nothing(
     watched = Watched(deployment)
     with serve_in_thread(deployment, watched) as host:
         await leave(host, agent, "first", 1)
-        await wait_until(lambda: not watched.engine.live_runs(), SECONDS)
-        await wait_until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
+        await wait_until(lambda: not watched.engine.live_runs())
+        await wait_until(lambda: sockets(host.port, remote=False) == 0)
         tasks = watched.tasks
         calls = sockets(model_endpoint.port, remote=True)
         await leave(host, agent, "then", CLIENTS)
-        await wait_until(lambda: not watched.engine.live_runs(), SECONDS)
-        await wait_until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
-        await wait_until(lambda: watched.tasks <= tasks, SECONDS)
+        await wait_until(lambda: not watched.engine.live_runs())
+        await wait_until(lambda: sockets(host.port, remote=False) == 0)
+        await wait_until(lambda: watched.tasks <= tasks)
         # What other servers of this process keep open to the endpoint is in `calls`.
         kept = calls if on_disconnect == "cancel" else calls + POOL
-        await wait_until(lambda: sockets(model_endpoint.port, remote=True) <= kept, SECONDS)
+        await wait_until(lambda: sockets(model_endpoint.port, remote=True) <= kept)
     check_runs(deployment, status)
 
 

@@ -18,6 +18,7 @@ import pytest
 from fastapi import FastAPI
 
 from agentctl.server import create_app, running
+from tests.conditions import PATIENCE
 from tests.deployment import Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -65,7 +66,7 @@ class _Refusing(BaseHTTPRequestHandler):
         if parts.hostname != "127.0.0.1":
             self.send_error(403)
             return
-        answer = httpx2.get(self.path, timeout=60)
+        answer = httpx2.get(self.path, timeout=PATIENCE)
         self.send_response(answer.status_code)
         for name in ("content-type", "content-security-policy", "content-length"):
             if name in answer.headers:
@@ -110,7 +111,7 @@ def rendered(url: str, folder: Path) -> tuple[str, str, list[str]]:
             ],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE,
             check=True,
         )
     return done.stdout, done.stderr, between.asked
@@ -184,7 +185,7 @@ asyncio.run(main())
 def test_first_requests_of_several_pages_succeed(settled: Deployment) -> None:
     """Each of them imports FastAPI, at the same time as the others."""
     line = [sys.executable, "-c", FIRST_REQUESTS, str(settled.path)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout) == (0, "[200, 200, 200, 200]\n"), done.stderr
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import Deployment
-from tests.loops import wait_until
 from tests.process import ServerProcess, serve_config
-from tests.server.concurrent_callers import SECONDS, RequestedRun, check_order, open_client
+from tests.server.concurrent_callers import RequestedRun, check_order, open_client
 from tests.server.database_checks import (
     check_events,
     check_integrity,
@@ -60,12 +60,12 @@ async def test_loaded_server_drains_in_time_and_leaves_no_live_run(
             async with asyncio.TaskGroup() as asking:
                 for one in [*streams, *plain]:
                     asking.create_task(one.ask(client))
-                await wait_until(lambda: all(stream.received for stream in streams), SECONDS)
-                await wait_until(lambda: all_are_begun(client), SECONDS)
+                await wait_until(lambda: all(stream.received for stream in streams))
+                await wait_until(lambda: all_are_begun(client))
                 began = time.monotonic()
                 served.process.send_signal(signal.SIGTERM)
                 await check_draining(deployment, served)
-        assert await asyncio.to_thread(served.process.wait, SECONDS) == 0
+        assert await asyncio.to_thread(served.process.wait, PATIENCE) == 0
         took = time.monotonic() - began
         assert took < DRAIN_SECONDS + BOUND_SECONDS
         assert "Traceback" not in served.log_text
@@ -84,7 +84,7 @@ async def check_draining(deployment: Deployment, served: ServerProcess) -> None:
     headers = deployment.bearer("me", "agents:run", "sessions:read")
     limits = httpx2.Limits(max_keepalive_connections=0)
     async with httpx2.AsyncClient(
-        base_url=served.url, headers=headers, limits=limits, timeout=SECONDS
+        base_url=served.url, headers=headers, limits=limits, timeout=PATIENCE
     ) as probe:
         await asyncio.to_thread(served.wait_for, "stopping: ")
         draining = 0

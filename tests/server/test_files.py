@@ -21,7 +21,7 @@ import pytest
 
 from agentctl.store.media_types import MEDIA_TYPES
 from agentctl.store.uploads import MAXIMUM_UPLOADS
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deploy, Deployment
 from tests.process import ServerProcess, serve_config
 
@@ -190,7 +190,7 @@ def begin_upload(host: Host, user: str, *fields: str) -> socket.socket:
     """Send the head of an upload, and return the connection."""
     head = ("POST /files?name=a.png HTTP/1.1", "Host: x", *fields)
     lines = [*head, f"Authorization: Bearer {host.place.token(user, *USER)}", "", ""]
-    connection = socket.create_connection(("127.0.0.1", host.server.port), timeout=20)
+    connection = socket.create_connection(("127.0.0.1", host.server.port), timeout=PATIENCE)
     connection.sendall("\r\n".join(lines).encode())
     return connection
 
@@ -212,8 +212,8 @@ def test_cut_upload_leaves_nothing(host: Host) -> None:
     before = host.list_bytes()
     with begin_upload(host, "cut", "Content-Length: 2000000") as connection:
         connection.sendall(PNG + bytes(1_000_000))
-        wait_for(lambda: len(host.list_bytes()) > len(before), 20)
-    wait_for(lambda: host.list_bytes() == before, 20)
+        wait_for(lambda: len(host.list_bytes()) > len(before))
+    wait_for(lambda: host.list_bytes() == before)
     with host.as_user("cut") as client:
         assert client.get("/files").json()["data"] == []
 
@@ -227,13 +227,13 @@ def test_uploads_at_once_are_bounded_for_a_caller_and_a_process(host: Host) -> N
                 begun = begin_upload(host, f"slow-{user}", "Content-Length: 1000000")
                 stack.enter_context(begun).sendall(PNG + bytes(500_000))
             count = len(before) + half * (user + 1)
-            wait_for(lambda count=count: len(host.list_bytes()) == count, 20)  # type: ignore[misc]
+            wait_for(lambda count=count: len(host.list_bytes()) == count)  # type: ignore[misc]
             answer = first.post("/files?name=a.png", content=PNG)
             assert (answer.status_code, answer.json()["error_code"]) == (503, "UNAVAILABLE")
             assert answer.headers["retry-after"] == "1"
         with host.as_user("other") as client:
             assert client.post("/files?name=a.png", content=PNG).status_code == 503
-    wait_for(lambda: host.list_bytes() == before, 20)
+    wait_for(lambda: host.list_bytes() == before)
     with host.as_user("slow-0") as client:
         upload(client, PNG)
 

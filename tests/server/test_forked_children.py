@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, serve_config
@@ -72,7 +73,7 @@ def call_tool(deployment: Deployment, server: ServerProcess, name: str) -> int:
     headers = deployment.bearer("me", ADMIN)
     body = {"message": "{}", "stream": False}
     url = f"{server.url}/agents/{name}/runs"
-    run = httpx2.post(url, json=body, headers=headers, timeout=60).json()
+    run = httpx2.post(url, json=body, headers=headers, timeout=PATIENCE).json()
     assert run["status"] == "COMPLETED", run
     return int(run["tools"][0]["result"])
 
@@ -104,13 +105,13 @@ def test_children_of_a_killed_server_keep_no_port(forking: Deployment) -> None:
                 with pytest.raises(ConnectionRefusedError):
                     wait_until_refused(int(metrics.partition("/")[0]))
                 with serve_config(forking.path, "--port", port, log="again.log") as again:
-                    assert httpx2.get(f"{again.url}/health", timeout=60).status_code == 200
+                    assert httpx2.get(f"{again.url}/health", timeout=PATIENCE).status_code == 200
 
 
 def wait_until_refused(port: int) -> None:
     """Connect to a port until nothing listens there. Raise ConnectionRefusedError then."""
     for _ in range(400):
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
             connection.settimeout(0.05)
             with contextlib.suppress(OSError):
                 connection.recv(1)

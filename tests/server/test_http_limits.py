@@ -193,7 +193,7 @@ def test_client_that_reads_nothing_is_disconnected(host: ThreadedServer) -> None
         connection.send(GET.replace(b"/health", b"/large"))
         inode = established(host.port)
         assert inode
-        wait_for(lambda: not established(host.port) & inode, LATE)
+        wait_for(lambda: not established(host.port) & inode)
 
 
 @pytest.mark.slow

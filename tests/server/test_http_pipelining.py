@@ -16,7 +16,7 @@ import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
@@ -186,14 +186,14 @@ def test_invalid_chunk_ends_its_request(host: ThreadedServer, told: Told) -> Non
         connection.send(b"x\r\n")
         check_error(connection.answer(), 400)
         assert connection.ended()
-    assert told.left.wait(60)
+    assert told.left.wait(PATIENCE)
 
 
 def test_disconnect_with_pipelined_requests_is_noticed(host: ThreadedServer, told: Told) -> None:
     with open_raw_connection(host.port) as connection:
         connection.send(get(b"/stream") + get(b"/next") + get(b"/after"))
-        assert told.streaming.wait(60)
-    assert told.left.wait(60)
+        assert told.streaming.wait(PATIENCE)
+    assert told.left.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("fields", [b"", b"Trailer: X-Forwarded-For, Authorization\r\n"])

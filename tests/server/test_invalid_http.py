@@ -7,6 +7,7 @@ import socket
 import orjson
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.server.threaded_server import ThreadedServer
 
 NOT_HTTP = {
@@ -25,7 +26,7 @@ NOT_HTTP = {
 def exchange(server: ThreadedServer, sent: bytes) -> tuple[bytes, dict[bytes, bytes], bytes]:
     """Return status line, header fields and body of the response, until the close."""
     received = bytearray()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
         connection.sendall(sent)
         while part := connection.recv(65_536):
             received += part

@@ -19,16 +19,10 @@ import apsw
 import httpx2
 import pytest
 
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import Deployment
-from tests.loops import wait_until
 from tests.process import AGENTCTL, ServerProcess, serve_config
-from tests.server.concurrent_callers import (
-    SECONDS,
-    RequestedRun,
-    check_order,
-    open_client,
-    read_events,
-)
+from tests.server.concurrent_callers import RequestedRun, check_order, open_client, read_events
 from tests.server.database_checks import (
     check_events,
     check_integrity,
@@ -176,7 +170,7 @@ async def killed_under_load(deployment: Deployment, served: ServerProcess, label
     ledger = Ledger()
     load = asyncio.create_task(Load(served.url, deployment, label, ledger).until_gone())
     enough = random.Random(label).randint(*ANSWERS)
-    await wait_until(lambda: ledger.answers >= enough or load.done(), SECONDS)
+    await wait_until(lambda: ledger.answers >= enough or load.done())
     served.process.kill()
     served.process.wait()
     await load
@@ -214,7 +208,7 @@ async def check(
     await in_parallel([check_name(client, *named) for named in ledger.names.items()])
     await in_parallel([ask_again(client, asked) for asked in ledger.asked if asked.key])
     await in_parallel([create_again(client, session_id) for session_id in ledger.unanswered])
-    await no_run_is_live(client, SECONDS)
+    await no_run_is_live(client, PATIENCE)
     check_file(deployment, ledger)
     sessions = {asked.body["session_id"] for asked in ledger.asked if asked.run_id is not None}
     await in_parallel([check_session(client, session_id) for session_id in sessions])

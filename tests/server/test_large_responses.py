@@ -10,10 +10,10 @@ import httpx2
 import pytest
 
 from agentctl.server import answers
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, Deployment
-from tests.loops import wait_until
 from tests.server.concurrent_callers import open_client
-from tests.server.raw_http import PATIENCE, RawConnection
+from tests.server.raw_http import RawConnection
 from tests.server.threaded_server import serve_in_thread
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ async def test_unread_responses_use_a_limited_number_of_bytes(
             async def is_free() -> bool:
                 return (await mine.get("/sessions/mine")).status_code == 200
 
-            await wait_until(is_free, PATIENCE)
+            await wait_until(is_free)
             with slow_reader(served.url, "/sessions/mine", token) as late:
                 # A client that reads late gets everything.
                 late.socket.settimeout(PATIENCE)

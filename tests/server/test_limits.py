@@ -24,7 +24,7 @@ from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 from agentctl.config.upkeep import Quotas
 from agentctl.server.transport.protocol import build_protocol_class
 from tests.commands import run_command
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deploy
 from tests.docs.pages import page
 from tests.process import base_environment
@@ -315,7 +315,7 @@ def send_slowly(beginning: bytes) -> Probe:
     def probe(servers: Servers) -> str:
         with open_raw_connection(servers.small.port) as connection:
             connection.send(beginning)
-            connection.socket.settimeout(60)
+            connection.socket.settimeout(PATIENCE)
             while connection.socket.recv(4_096):
                 pass
         return "closed"

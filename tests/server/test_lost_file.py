@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, run_agentctl, serve_config
 
@@ -31,7 +31,7 @@ def replace(path: Path) -> None:
 
 def open_client(deployment: Deployment, server: ServerProcess) -> httpx2.Client:
     bearer = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}", "Connection": "close"}
-    return httpx2.Client(base_url=server.url, headers=bearer, timeout=60)
+    return httpx2.Client(base_url=server.url, headers=bearer, timeout=PATIENCE)
 
 
 def start_run(client: httpx2.Client, agent: str = "echo") -> httpx2.Response:
@@ -127,7 +127,7 @@ def test_replaced_worker_creates_no_empty_database(deployment: Deployment) -> No
         delete(deployment.folder / "main.db")
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
         os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         statuses: list[int] = []
         while statuses.count(503) < 50:
             assert time.monotonic() < deadline, statuses

@@ -21,6 +21,7 @@ if IS_FIRST:
         "needs the client of mcp 2: make test on its own environment", allow_module_level=True
     )
 
+from tests.conditions import PATIENCE
 from tests.server.oauth_provider import OAuthProvider, run_oauth_provider
 
 
@@ -140,7 +141,7 @@ async def test_client_signs_in_by_oauth(trusting: ThreadedServer, provider: OAut
         redirect,
         call_back,
     )
-    async with httpx2.AsyncClient(auth=auth, timeout=60) as http:
+    async with httpx2.AsyncClient(auth=auth, timeout=PATIENCE) as http:
         transport = streamable_http_client(f"{trusting.url}/mcp", http_client=http)
         async with Client(transport) as client:
             result: Any = await client.call_tool("agent_echo", {"message": "hello"})

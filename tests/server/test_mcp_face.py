@@ -18,10 +18,9 @@ from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON
 from agentctl.interop.mcp.client import INTERVAL_SECONDS
 from agentctl.runs.life.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for, wait_until
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.server.mcp_wire import LEGACY, McpWire
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -53,7 +52,7 @@ async def connect(
     from mcp.client.streamable_http import streamable_http_client
 
     headers = served.bearer(user, *(scopes or RUN))
-    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
         transport: Any = streamable_http_client(f"{served.url}/mcp", http_client=http)
         if IS_FIRST:
             from mcp import ClientSession
@@ -210,7 +209,7 @@ async def test_client_that_leaves_cancels_the_run(served: ThreadedServer) -> Non
 @pytest.fixture
 def wire(served: ThreadedServer) -> Iterator[McpWire]:
     with httpx2.Client(
-        base_url=served.url, headers=served.bearer("wim", *RUN), timeout=60
+        base_url=served.url, headers=served.bearer("wim", *RUN), timeout=PATIENCE
     ) as client:
         yield McpWire(client)
 
@@ -220,12 +219,12 @@ def test_cancel_ends_the_model_call(
 ) -> None:
     before = model_endpoint.open_calls()
     with wire.call("agent_hang", "one", message="x", session_id="wire-1") as messages:
-        model_endpoint.wait_for_open(before + 1, 60)
+        model_endpoint.wait_for_open(before + 1)
         assert wire.cancel("one").status_code == 202
         (last,) = messages
     assert last["result"]["isError"]
     assert CANCEL_REASON in last["result"]["content"][0]["text"]
-    model_endpoint.wait_for_open(before, 60)
+    model_endpoint.wait_for_open(before)
 
 
 def test_cancel_without_a_call_is_not_accepted(
@@ -252,11 +251,11 @@ def test_end_of_the_session_cancels_its_calls(
 ) -> None:
     before = model_endpoint.open_calls()
     with wire.call("agent_hang", 1, message="x") as messages:
-        model_endpoint.wait_for_open(before + 1, 60)
+        model_endpoint.wait_for_open(before + 1)
         assert wire.delete().status_code == 204
         (last,) = messages
     assert SESSION_REASON in last["result"]["content"][0]["text"]
-    model_endpoint.wait_for_open(before, 60)
+    model_endpoint.wait_for_open(before)
 
 
 def test_ended_session_accepts_no_request(served: ThreadedServer, wire: McpWire) -> None:

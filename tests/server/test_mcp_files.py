@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from agentctl.runtime.mcp.library import IS_FIRST
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 from tests.server.agents_in_code import serve_module
 from tests.server.files_of_runs import PDF, Site, build_png
@@ -109,7 +110,7 @@ def test_client_of_mcp_gets_pictures_and_links(site: Site) -> None:
 
     async def call(**arguments: Any) -> Any:
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=60) as http,
+            httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http,
             Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
         ):
             return await client.call_tool("agent_painter", arguments)

@@ -12,8 +12,7 @@ from agentctl.server.observability.metrics_endpoint import (
     MetricsChannel,
     answer_metrics_requests,
 )
-
-PATIENCE = 60.0
+from tests.conditions import PATIENCE
 
 
 def test_metrics_that_cannot_be_written_are_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.docs.pages import Block, page
 from tests.endpoint import ModelEndpoint
 from tests.server.agents_in_code import run_agent, serve_agents
@@ -263,9 +264,9 @@ def test_cancel_ends_the_call_of_the_model(
 ) -> None:
     before = model_endpoint.open_calls()
     started = run_agent(client, f"{library}_hang", "x", background=True)
-    model_endpoint.wait_for_open(before + 1, 60)
+    model_endpoint.wait_for_open(before + 1)
     client.post(f"/agents/{library}_hang/runs/{started['run_id']}/cancel?wait=30")
-    model_endpoint.wait_for_open(before, 60)
+    model_endpoint.wait_for_open(before)
     record = client.get(f"/agents/{library}_hang/runs/{started['run_id']}").json()
     assert record["status"] == "CANCELLED"
     assert record["stopped_at"] == record["finished_at"]
@@ -309,7 +310,7 @@ def test_call_outside_of_a_run_says_where_models_are() -> None:
 
     thread = threading.Thread(target=call)
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE)
     assert failures == [
         "a model of the configuration was called outside of a run: start the agent with agentctl,"
         " for example with `agentctl runs start`"

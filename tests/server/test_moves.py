@@ -13,7 +13,7 @@ import pytest
 
 from agentctl.config.settings import Database
 from tests.commands import Result, run_command
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.postgres import drop_schema, postgres_url
 from tests.process import base_environment, serve_config
 from tests.runs.components import LONG
@@ -104,7 +104,7 @@ class Clients:
             thread.join()
 
     def _work(self) -> None:
-        with httpx2.Client(base_url=self.url, timeout=60) as http:
+        with httpx2.Client(base_url=self.url, timeout=PATIENCE) as http:
             number = 0
             while not self._stopped.wait(0.02):
                 name = f"w{uuid4().hex}"
@@ -154,7 +154,7 @@ def test_acknowledged_writes_are_in_the_new_database(tmp_path: Path, postgres_ur
     try:
         with (
             serve_config(write_config(tmp_path, "old", source)) as server,
-            httpx2.Client(base_url=server.url, timeout=60) as http,
+            httpx2.Client(base_url=server.url, timeout=PATIENCE) as http,
         ):
             with Clients(server.url) as clients:
                 clients.wait_for_writes()
@@ -178,7 +178,7 @@ def test_acknowledged_writes_are_in_the_new_database(tmp_path: Path, postgres_ur
             assert http.get("/ready").status_code == 503
         with (
             serve_config(write_config(tmp_path, "new", target)) as server,
-            httpx2.Client(base_url=server.url, timeout=60) as http,
+            httpx2.Client(base_url=server.url, timeout=PATIENCE) as http,
         ):
             runs = f"/agents/slow/runs/{slow}?session_id=slow"
             wait_for(
@@ -211,7 +211,10 @@ def test_live_run_of_another_database_stops_when_that_moves(
         return str(http.post(f"/agents/{agent}/runs", data=form).json()["run_id"])
 
     try:
-        with serve_config(config) as server, httpx2.Client(base_url=server.url, timeout=60) as http:
+        with (
+            serve_config(config) as server,
+            httpx2.Client(base_url=server.url, timeout=PATIENCE) as http,
+        ):
             stays = start(http, "slow")
             moves = start(http, "elsewhere")
             wait_for(lambda: read_status(http, "slow", stays) == "RUNNING", problem="no run begins")
@@ -229,7 +232,7 @@ def test_live_run_of_another_database_stops_when_that_moves(
             assert not (tmp_path / "old" / "stopped").exists()
         with (
             serve_config(write_config(tmp_path, "new", first, moved, more=ELSEWHERE)) as server,
-            httpx2.Client(base_url=server.url, timeout=60) as http,
+            httpx2.Client(base_url=server.url, timeout=PATIENCE) as http,
         ):
             lost = lambda: read_status(http, "elsewhere", moves) == "ERROR"  # noqa: E731
             wait_for(lost, problem="the run does not end")

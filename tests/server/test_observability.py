@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from agentctl.cli.root import app
 from agentctl.config.extras import build_extra_command
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import Deployment
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
@@ -338,7 +338,7 @@ def test_metrics_address_serves_nothing_else(seen: ObservedServer) -> None:
     ):
         slow.sendall(b"GET /metr")
         wrong.sendall(b"\x16\x03\x01" + b"x" * 40_000)
-        wrong.settimeout(60)
+        wrong.settimeout(PATIENCE)
         assert wrong.recv(12) == b"HTTP/1.1 400"
         while wrong.recv(65_536):
             pass

@@ -377,9 +377,9 @@ def test_background_response_is_read_and_cancelled(
     hanging = client.responses.create(
         model="clerk", input=json.dumps([{"hang": True}]), background=True
     )
-    model_endpoint.wait_for_open(before + 1, 60)
+    model_endpoint.wait_for_open(before + 1)
     assert client.responses.cancel(hanging.id).status == "cancelled"
-    model_endpoint.wait_for_open(before, 60)
+    model_endpoint.wait_for_open(before)
 
 
 def wait_for_response(client: openai.OpenAI, response_id: str, status: str = "completed") -> Any:
@@ -408,18 +408,18 @@ def test_cancel_ends_the_next_leg_at_the_model(
         given = give(messages, found.choices[0].message, "one")
         with pytest.raises(openai.APITimeoutError):
             client.chat.completions.create(model="clerk", messages=given, timeout=2)
-        model_endpoint.wait_for_open(before, 60)
+        model_endpoint.wait_for_open(before)
         first = client.responses.create(model="clerk", input=json.dumps(plan), tools=[FLAT])
         call_id = first.output[0].call_id  # type: ignore[union-attr]
         result: Any = {"type": "function_call_output", "call_id": call_id, "output": "one"}
         stream = client.responses.create(model="clerk", input=[result], stream=True)
         next(iter(stream))
-        model_endpoint.wait_for_open(before + 1, 60)
+        model_endpoint.wait_for_open(before + 1)
         # Of several connections with one worker each, some meet the other worker.
         for _ in range(4):
             with open_client(site, server.url) as other:
                 assert other.responses.cancel(first.id).status == "cancelled"
-        model_endpoint.wait_for_open(before, 60)
+        model_endpoint.wait_for_open(before)
         assert list(stream)[-1].type == "response.failed"
 
 

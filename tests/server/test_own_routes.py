@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from tests.commands import run_command
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deploy, Deployment
 from tests.ports import find_free_port
 from tests.process import start_server
@@ -45,7 +45,7 @@ def serve_shop(deployment: Deployment, *options: str) -> Iterator[WorkerServer]:
     with start_server(*place, log=deployment.folder / "server.log") as served:
         headers = deployment.bearer("me", ADMIN)
         fresh = {**headers, "Connection": "close"}
-        with httpx2.Client(base_url=served.url, headers=fresh, timeout=60) as client:
+        with httpx2.Client(base_url=served.url, headers=fresh, timeout=PATIENCE) as client:
             found = WorkerServer(deployment, served, client, headers)
             pids = found.workers()
             yield found
@@ -68,7 +68,7 @@ def ask(shop: WorkerServer, method: str, path: str, token: str, **more: Any) -> 
         "right": shop.deployment.bearer("right", "sessions:read", "agents:echo:read"),
         "admin": shop.headers,
     }[token]
-    return httpx2.request(method, shop.served.url + path, headers=headers, timeout=60, **more)
+    return httpx2.request(method, shop.served.url + path, headers=headers, timeout=PATIENCE, **more)
 
 
 @pytest.mark.parametrize(

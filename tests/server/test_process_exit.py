@@ -17,18 +17,14 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for, wait_until
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.process import base_environment, serve_config, start_agentctl
-from tests.server.concurrent_callers import SECONDS, open_client
+from tests.server.concurrent_callers import open_client
 from tests.server.database_checks import open_read_only
 
 pytestmark = pytest.mark.slow
-
-END_SECONDS = 60.0
-"""Generous bound for the end of a process; the work of the tools takes ten minutes."""
 
 TOOLS = '''
 import asyncio
@@ -162,9 +158,9 @@ async def test_signal_ends_a_server_with_work_that_ignores_its_cancel(
                 body = {"message": "{}", "background": True, "stream": False}
                 answer = await client.post(f"/agents/call-{name}/runs", json=body)
                 assert answer.status_code == 202
-                await wait_until(partial(has_begun, leaving, name), SECONDS)
+                await wait_until(partial(has_begun, leaving, name))
             served.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(served.process.wait, END_SECONDS) == 0, served.log_text
+        assert await asyncio.to_thread(served.process.wait, PATIENCE) == 0, served.log_text
     assert statuses(leaving) == ["CANCELLED"] * len(NAMES)
     assert "Traceback" not in served.log_text
     assert "Task was destroyed" not in served.log_text
@@ -176,9 +172,9 @@ async def test_thread_in_native_code_does_not_abort_the_process(leaving: Deploym
             body = {"message": "{}", "background": True, "stream": False}
             answer = await client.post("/agents/call-native/runs", json=body)
             assert answer.status_code == 202
-            await wait_until(partial(has_begun, leaving, "native"), SECONDS)
+            await wait_until(partial(has_begun, leaving, "native"))
             served.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(served.process.wait, END_SECONDS) == 0, served.log_text
+        assert await asyncio.to_thread(served.process.wait, PATIENCE) == 0, served.log_text
 
 
 async def test_task_that_raises_system_exit_does_not_end_the_server(leaving: Deployment) -> None:
@@ -214,7 +210,7 @@ async def test_tool_that_cancels_every_task_ends_the_server_in_order(
             body = {"message": "{}", "background": background, "stream": False}
             with contextlib.suppress(httpx2.HTTPError):
                 await client.post("/agents/call-cancel_all/runs", json=body)
-            assert await asyncio.to_thread(served.process.wait, END_SECONDS) == 1
+            assert await asyncio.to_thread(served.process.wait, PATIENCE) == 1
     assert set(statuses(leaving)) <= {"ERROR", "CANCELLED"}
     with open_read_only(leaving.folder / "main.db") as connection:
         rows = connection.execute("SELECT cancel_requested_by FROM runs").fetchall()
@@ -244,7 +240,7 @@ async def test_closed_terminal_stops_the_server_in_order(leaving: Deployment, wo
             answer = await client.post("/agents/hang/runs", json=body)
             assert answer.status_code == 202
             os.close(terminal)
-            assert await asyncio.to_thread(process.wait, END_SECONDS) == 0
+            assert await asyncio.to_thread(process.wait, PATIENCE) == 0
     finally:
         process.kill()
         process.wait()
@@ -286,9 +282,9 @@ def test_signal_ends_a_local_run_whose_work_ignores_its_cancel(
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     ) as process:
         try:
-            wait_for(lambda: has_begun(leaving, name), SECONDS)
+            wait_for(lambda: has_begun(leaving, name))
             process.send_signal(number)
-            _, said = process.communicate(timeout=END_SECONDS)
+            _, said = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
     assert process.returncode == code

@@ -21,11 +21,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from agentctl.server.transport.protocol import build_protocol_class
+from tests.conditions import PATIENCE
 from tests.differential.comparison import LONG, SEED, report
 
 CONNECTIONS = 10_000 if LONG else 400
-PATIENCE = 60.0
-
 STRICTER = (b"400", b"431")
 """Statuses with which agentctl refuses bytes that uvicorn takes for a request. The differences of
 valid requests are in docs/decisions/0030, and `tests/server/http_cases.py` has each of them.

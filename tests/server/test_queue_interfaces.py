@@ -19,9 +19,8 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.server import create_app
 from tests.agui.protocol import parse_stream
 from tests.commands import run_command
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for, wait_until
 from tests.deployment import ADMIN, Deploy
-from tests.loops import wait_until
 from tests.process import serve_config
 from tests.server.event_streams import Event, parse_events
 from tests.server.test_mcp_face import connect, get_text
@@ -98,7 +97,7 @@ class Line:
 
     def wait_for_place(self) -> str:
         """Wait until a run waits in the first place; return its id."""
-        (run,) = wait_for(self.list_waiting, 60)
+        (run,) = wait_for(self.list_waiting)
         assert run["queue_position"] == 1
         return str(run["run_id"])
 
@@ -212,7 +211,7 @@ def in_thread(work: Any) -> Iterator[None]:
     thread = threading.Thread(target=call)
     thread.start()
     yield
-    thread.join(60)
+    thread.join(PATIENCE)
     assert not failures, failures
 
 
@@ -296,7 +295,7 @@ def open_page(line: Line) -> Iterator[Iterator[str]]:
     body |= {"protocolVersion": "1.0", "state": {}, "context": [], "forwardedProps": {}}
     # A separate client: the connection closes with the stream.
     with (
-        httpx2.Client(base_url=line.host.url, timeout=60) as http,
+        httpx2.Client(base_url=line.host.url, timeout=PATIENCE) as http,
         http.stream(
             "POST", "/agui/agents/lined-agent", json=body, headers=line.headers
         ) as response,

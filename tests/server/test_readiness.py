@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_schemas, postgres_url
@@ -100,7 +100,7 @@ def test_unresponsive_database_is_reported_in_time(
         deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=through)
         with (
             serve_config(deployment.path) as served,
-            httpx2.Client(base_url=served.url, timeout=60) as client,
+            httpx2.Client(base_url=served.url, timeout=PATIENCE) as client,
         ):
             assert client.get("/ready").json()["status"] == "ready"
             between.open.clear()

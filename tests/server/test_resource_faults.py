@@ -20,7 +20,7 @@ import apsw
 import httpx2
 import pytest
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.process import AGENTCTL, ServerProcess, run_agentctl, serve_config
 
@@ -156,7 +156,10 @@ def test_read_only_file_system_is_named_by_each_command(
 
     def run(*command: str) -> tuple[int, str]:
         ended = subprocess.run(
-            [*mounted, *AGENTCTL, *command, *config], capture_output=True, check=False, timeout=300
+            [*mounted, *AGENTCTL, *command, *config],
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE,
         )
         return ended.returncode, (ended.stdout + ended.stderr).decode()
 
@@ -214,7 +217,7 @@ def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:
     pid = place.server.process.pid
     with ExitStack() as crowd:
         for _ in range(300):
-            crowd.enter_context(socket.create_connection((url.host, url.port), timeout=60))
+            crowd.enter_context(socket.create_connection((url.host, url.port), timeout=PATIENCE))
         wait_for(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250)
         before = _cpu(pid)
         time.sleep(1)

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from agentctl.server import answers
+from tests.conditions import PATIENCE
 from tests.deployment import Deployment
 from tests.server.event_streams import Event, parse_events, record, start_and_disconnect
 from tests.server.seeds import as_caller
@@ -29,7 +30,7 @@ def resumed(
     if after is not None:
         headers["Last-Event-ID"] = str(after)
     path = f"{host.url}/agents/{agent}/runs/{run_id}/resume"
-    with httpx2.stream("POST", path, headers=headers, timeout=20, **more) as answer:
+    with httpx2.stream("POST", path, headers=headers, timeout=PATIENCE, **more) as answer:
         yield answer
 
 
@@ -176,7 +177,7 @@ async def test_concurrent_repeats_create_one_run(pair: Pair) -> None:
     one, other = pair
     headers = as_caller(one, "me") | {"Idempotency-Key": "hundred"}
     body = {"message": "hello", "stream": False}
-    async with httpx2.AsyncClient(timeout=60) as http:
+    async with httpx2.AsyncClient(timeout=PATIENCE) as http:
         told = await asyncio.gather(
             *(
                 http.post(f"{host.url}/agents/echo/runs", json=body, headers=headers)
@@ -215,7 +216,7 @@ def test_items_are_streamed_and_resumed(pair: Pair) -> None:
     run_id = begin(one, "trickle")[0][1]["run_id"]
     path = f"/agents/trickle/runs/{run_id}/events?view=items"
     headers = as_caller(other, "me")
-    with httpx2.stream("GET", other.url + path, headers=headers, timeout=60) as answer:
+    with httpx2.stream("GET", other.url + path, headers=headers, timeout=PATIENCE) as answer:
         found = parse_events(answer.iter_lines())
         changed = [next(found) for _ in range(3)]
     assert {name for name, _, _ in changed} == {"ItemsChanged"}
@@ -223,7 +224,7 @@ def test_items_are_streamed_and_resumed(pair: Pair) -> None:
     items = one.client.get(f"/runs/{run_id}?view=items", headers=headers).json()["items"]
     (item,) = [each for each in items if each["type"] != "prompt"]
     after = {"Last-Event-ID": str(changed[-1][2])}
-    with httpx2.stream("GET", one.url + path, headers=headers | after, timeout=60) as rest:
+    with httpx2.stream("GET", one.url + path, headers=headers | after, timeout=PATIENCE) as rest:
         changed += list(parse_events(rest.iter_lines()))
     text = ""
     for _, data, _ in changed:

@@ -12,7 +12,7 @@ from typing import Any
 import jwt
 import pytest
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import Deploy
 from tests.endpoint import ModelEndpoint
 from tests.server.event_streams import parse_events
@@ -87,7 +87,7 @@ def run(
         f"/{kind}/{name}/runs",
         json={"message": message, "stream": False, **body},
         headers=headers(host, as_user, tenant=f"{as_user}-corp"),
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert answer.status_code == 200, answer.text
     record: dict[str, Any] = answer.json()
@@ -196,7 +196,7 @@ def test_runs_at_the_same_time_keep_the_keys_of_each_other(host: ThreadedServer,
         assert changed.status_code == 200
         for name, finished in zip(names, runs, strict=True):
             code.events[name].set()
-            finished.result(60)
+            finished.result(PATIENCE)
     state = session(host, "both")["session_state"]
     assert {key: state[key] for key in ("left", "right", "patched")} == {
         "left": ["left"], "right": ["right"], "patched": True,

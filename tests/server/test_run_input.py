@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deploy
 from tests.endpoint import ModelEndpoint
 from tests.server.event_streams import parse_events
@@ -58,7 +58,7 @@ def post(host: ThreadedServer, path: str, body: object, **options: Any) -> Any:
         f"/{path}/runs",
         **sent,
         headers={"Content-Type": "application/json", **host.bearer("ann", ADMIN), **options},
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 
@@ -72,7 +72,7 @@ def run(host: ThreadedServer, name: str, status: str = "COMPLETED", **body: Any)
 
 
 def get(host: ThreadedServer, path: str) -> Any:
-    answer = host.client.get(path, headers=host.bearer("ann", ADMIN), timeout=60)
+    answer = host.client.get(path, headers=host.bearer("ann", ADMIN), timeout=PATIENCE)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -149,7 +149,7 @@ def test_form_stream_and_background_take_an_object(host: ThreadedServer) -> None
     answer = post(host, "agents/take_ticket", {**body, "input": {"title": "Rain"}})
     assert answer.status_code == 202
     path = f"/runs/{answer.json()['run_id']}"
-    wait_for(lambda: get(host, path)["status"] == "COMPLETED", 60)
+    wait_for(lambda: get(host, path)["status"] == "COMPLETED")
     assert get(host, path)["content"].startswith("Ticket title='Rain'")
 
 
@@ -295,6 +295,6 @@ def test_records_of_components_have_the_schema(host: ThreadedServer) -> None:
 def test_clients_of_openai_send_the_object_as_text(host: ThreadedServer) -> None:
     body = {"model": "take_order", "messages": [{"role": "user", "content": '{"number": "C-3"}'}]}
     headers = host.bearer("ann", ADMIN)
-    answer = host.client.post("/v1/chat/completions", json=body, headers=headers, timeout=60)
+    answer = host.client.post("/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE)
     assert answer.status_code == 200, answer.text
     assert "Order(number='C-3'" in answer.json()["choices"][0]["message"]["content"]

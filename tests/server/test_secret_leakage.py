@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.cli.root import app
 from tests.auth.forge import b64, ec_pair, fixed, hs, token
+from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL, ServerProcess, base_environment, start_server
 from tests.server.raw_http import open_raw_connection
@@ -34,7 +35,6 @@ MARK = "kestrel"
 SECRET = f"{MARK}-hmac-secret-that-is-long-enough-for-sha256"
 API_KEY = f"sk-{MARK}-api-key-of-the-provider"
 EXPIRED = 1_000_000_000
-PATIENCE = 60.0
 GIVEN = ("agentctl.toml", "signing.key", "leak_tools.py")
 
 TOOLS = f'''

@@ -21,6 +21,7 @@ from agentctl.server import create_app
 from agentctl.server.observability.measurements import SAMPLE_SECONDS
 from agentctl.server.processes.listener import Announcements, base_url, bind_socket
 from agentctl.server.processes.serve import serve
+from tests.conditions import PATIENCE
 from tests.deployment import Deployment
 from tests.ports import find_free_port
 from tests.process import AGENTCTL, ServerProcess, serve_config
@@ -81,7 +82,7 @@ def drain_seconds(deployment: Deployment, seconds: float) -> None:
 
 def await_draining(served: ServerProcess) -> None:
     """Wait until the server drains."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while (ready := httpx2.get(f"{served.url}/ready")).status_code == 200:
         assert time.monotonic() < deadline
     assert (ready.status_code, ready.json()["checks"]["runs"]) == (503, "failed")
@@ -101,7 +102,7 @@ def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
             began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
             names = [line for line in lines if line.startswith("event: ")]
-        assert served.process.wait(60) == 0
+        assert served.process.wait(PATIENCE) == 0
         assert time.monotonic() - began < 60
         assert names[-1] == "event: RunCancelled"
     with serve_in_thread(deployment) as host:
@@ -124,7 +125,7 @@ def test_draining_server_responds_but_rejects_runs(deployment: Deployment) -> No
         cancel = f"{served.url}/agents/hang/runs/{run_id}/cancel?session_id=s1&wait=30"
         assert httpx2.post(cancel, headers=headers(deployment)).json()["cancel"] == "stopped"
         assert [line for line in lines if line.startswith("event: ")] == ["event: RunCancelled"]
-        assert served.process.wait(60) == 0
+        assert served.process.wait(PATIENCE) == 0
 
 
 def test_second_signal_ends_at_once(deployment: Deployment) -> None:
@@ -169,7 +170,7 @@ def test_port_in_use_is_reported(deployment: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", str(port)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"error: port {port} on 127.0.0.1 is in use" in done.stderr
     assert "hint:" in done.stderr

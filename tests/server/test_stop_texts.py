@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deploy
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -143,7 +143,10 @@ def test_call_of_the_model_ends_at_the_stop_text(
 ) -> None:
     # The model would go on without end.
     raw = client.chat.completions.with_raw_response.create(
-        model="trickle", messages=[{"role": "user", "content": "x"}], stop=["w5 w6"], timeout=30
+        model="trickle",
+        messages=[{"role": "user", "content": "x"}],
+        stop=["w5 w6"],
+        timeout=PATIENCE,
     )
     assert raw.parse().choices[0].message.content == "w0 w1 w2 w3 w4 "
     wait_for(lambda: model_endpoint.open_calls() == 0)

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from agentctl.server import answers
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import Deploy, Deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.event_streams import parse_events, record, start_and_disconnect
@@ -100,7 +100,9 @@ def test_keyed_run_continues_without_its_client(server: ThreadedServer, stream: 
     with pytest.raises(httpx2.ReadTimeout):
         # The client disconnects while the tool waits, with or without the first events.
         httpx2.post(f"{server.url}/agents/tool-wait/runs", json=body, headers=headers, timeout=0.3)
-    again = server.client.post("/agents/tool-wait/runs", json=body, headers=headers, timeout=60)
+    again = server.client.post(
+        "/agents/tool-wait/runs", json=body, headers=headers, timeout=PATIENCE
+    )
     assert ("RunCompleted" in again.text) if stream else (again.json()["status"] == "COMPLETED")
     (run,) = server.client.get(f"/sessions/{session}/runs", headers=headers).json()
     assert (run["status"], run["content"]) == ("COMPLETED", "waited")

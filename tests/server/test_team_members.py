@@ -15,10 +15,10 @@ import pytest
 from agentctl.runs.life import members
 from agentctl.runs.life.engine import Engine
 from agentctl.server.app import create_app, get_app_state
+from tests.conditions import wait_until
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
-from tests.server.concurrent_callers import SECONDS, open_client
+from tests.server.concurrent_callers import open_client
 from tests.server.database_checks import open_read_only
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -111,13 +111,13 @@ async def test_members_wait_for_slots_of_their_run_and_of_the_process(
             # A run executes one member more than it has slots: each run may use its own turn.
             first = await start(client, "s1", "hang", "wait")
             expected = {("top", "RUNNING"): 1, ("below", "RUNNING"): 5, ("hang", "RUNNING"): 5}
-            await wait_until(lambda: count_statuses(deployment, "s1") == expected, SECONDS)
+            await wait_until(lambda: count_statuses(deployment, "s1") == expected)
             await start(client, "s2", "hang", "wait")
             rest = {("top", "RUNNING"): 1, ("below", "RUNNING"): 3, ("hang", "RUNNING"): 3}
-            await wait_until(lambda: count_statuses(deployment, "s2") == rest, SECONDS)
+            await wait_until(lambda: count_statuses(deployment, "s2") == rest)
             waiting = (WIDTH - 5) + 5 * (WIDTH - 1) + (WIDTH - 3) + 3 * (WIDTH - 1)
-            await wait_until(lambda: engine.waiting_members == waiting, SECONDS)
-            await wait_until(lambda: count_members(engine) == 16, SECONDS)
+            await wait_until(lambda: engine.waiting_members == waiting)
+            await wait_until(lambda: count_members(engine) == 16)
             url = f"/teams/top/runs/{first}/cancel?wait=30"
             assert (await client.post(url)).json()["cancel"] == "stopped"
             # The members of the cancelled run have ended, and those that waited never started.
@@ -126,7 +126,7 @@ async def test_members_wait_for_slots_of_their_run_and_of_the_process(
             }
             # The other run of the process gets the slots, on either level.
             await wait_until(
-                lambda: count_statuses(deployment, "s2")["hang", "RUNNING"] == PER_RUN + 1, SECONDS
+                lambda: count_statuses(deployment, "s2")["hang", "RUNNING"] == PER_RUN + 1
             )
 
 
@@ -140,4 +140,4 @@ async def test_tree_of_teams_completes_with_one_slot(serve_tree: ServeTree) -> N
                 ("below", "COMPLETED"): WIDTH,
                 ("echo", "COMPLETED"): WIDTH * WIDTH,
             }
-            await wait_until(lambda: count_statuses(deployment, "s1") == done, SECONDS)
+            await wait_until(lambda: count_statuses(deployment, "s1") == done)

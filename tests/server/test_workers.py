@@ -20,7 +20,7 @@ import pytest
 
 from agentctl.server.processes.listener import adopt_socket, bind_socket
 from agentctl.server.processes.supervisor import MAXIMUM_PAUSE, STEADY_SECONDS, Backoff
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.ports import find_free_port
@@ -127,7 +127,7 @@ def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> Non
             for run_id in (*runs.values(), streamed):
                 assert server.run(run_id)["status"] == "RUNNING"
             assert [event.name for event in events] == ["RunCancelled"]
-        assert server.served.process.wait(60) == 0
+        assert server.served.process.wait(PATIENCE) == 0
         assert time.monotonic() - began >= 20
         ends = "SELECT status, cancel_requested_by FROM runs"
         assert server.rows(ends) == [("CANCELLED", "system:shutdown")] * (kept + 1)
@@ -144,7 +144,7 @@ def test_workers_stop_together_so_streams_get_their_end(deployment: Deployment) 
                 assert next(events).name == "RunStarted"
                 server.served.process.send_signal(signal.SIGTERM)
                 assert [event.name for event in events][-1] == "RunCancelled"
-        assert server.served.process.wait(60) == 0
+        assert server.served.process.wait(PATIENCE) == 0
         assert server.rows("SELECT * FROM workers") == []
         assert "Traceback" not in server.served.log_text
         assert server.served.log_text.splitlines()[-1] == "stopped"
@@ -174,7 +174,7 @@ def test_signal_to_every_process_counts_once(deployment: Deployment) -> None:
             cancel = f"/agents/hang/runs/{known}/cancel?session_id={session_id}&wait=30"
             assert server.client.post(cancel).json()["cancel"] == "stopped"
         assert others
-        assert server.served.process.wait(60) == 0
+        assert server.served.process.wait(PATIENCE) == 0
 
 
 def test_dead_worker_is_replaced_under_load(deployment: Deployment) -> None:
@@ -270,9 +270,7 @@ def test_failed_start_is_reported_once(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1] if wrong is break_port else 0
         ended = [
-            run_agentctl(
-                "serve", "--config", str(deployment.path), f"--port={port}", *more, seconds=90
-            )
+            run_agentctl("serve", "--config", str(deployment.path), f"--port={port}", *more)
             for more in ([], ["--workers", "2"])
         ]
     one, many = [(done.returncode, done.stdout, done.stderr.decode()) for done in ended]
@@ -380,7 +378,7 @@ def test_signal_during_the_start_ends_it(deployment: Deployment) -> None:
         wait_for((deployment.folder / "main.db").exists)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.wait()
@@ -402,13 +400,13 @@ def test_cancel_of_an_mcp_call_reaches_another_worker(
     with pair.through(first) as calling, pair.through(second) as cancelling:
         wire = McpWire(calling)
         with wire.call("agent_hang", 1, message="x") as messages:
-            model_endpoint.wait_for_open(before + 1, 60)
+            model_endpoint.wait_for_open(before + 1)
             assert wire.cancel(1, through=cancelling).status_code == 202
             (last,) = messages
         assert last["result"]["isError"]
-        model_endpoint.wait_for_open(before, 60)
+        model_endpoint.wait_for_open(before)
         with wire.call("agent_hang", 2, message="x") as messages:
-            model_endpoint.wait_for_open(before + 1, 60)
+            model_endpoint.wait_for_open(before + 1)
             assert cancelling.delete("/mcp", headers=wire.headers).status_code == 204
             list(messages)
-        model_endpoint.wait_for_open(before, 60)
+        model_endpoint.wait_for_open(before)

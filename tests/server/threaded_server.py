@@ -16,12 +16,10 @@ from starlette.types import ASGIApp
 
 from agentctl.server import create_app
 from agentctl.server.transport.protocol import HttpProtocol
+from tests.conditions import PATIENCE
 from tests.deployment import Deployment
 
 __all__ = ["ThreadedServer", "serve_in_thread"]
-
-START_SECONDS = 180.0
-STOP_SECONDS = 180.0
 
 
 @dataclass
@@ -78,11 +76,11 @@ def serve_in_thread(
     try:
         port = _port(server, thread)
         url = f"http://127.0.0.1:{port}"
-        with httpx2.Client(base_url=url, timeout=60) as client:
+        with httpx2.Client(base_url=url, timeout=PATIENCE) as client:
             yield ThreadedServer(deployment, url, client)
     finally:
         server.should_exit = True
-        thread.join(STOP_SECONDS)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -95,7 +93,7 @@ def _forget_modules(folder: Path) -> None:
 
 
 def _port(server: uvicorn.Server, thread: threading.Thread) -> int:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not server.started:
         assert thread.is_alive(), "the server did not start"
         assert time.monotonic() < deadline

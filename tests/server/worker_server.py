@@ -13,10 +13,10 @@ import apsw
 import httpx2
 
 from agentctl.interface.requests import StreamEvent
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, serve_config
-from tests.process_states import PATIENCE, STACKS, is_alive, wait_for_ends
+from tests.process_states import STACKS, is_alive, wait_for_ends
 
 __all__ = ["WorkerServer", "read_stream", "serve_with_two_workers"]
 
@@ -101,7 +101,9 @@ class WorkerServer:
         deadline = time.monotonic() + PATIENCE
         while True:
             assert time.monotonic() < deadline
-            with httpx2.Client(base_url=self.served.url, headers=self.headers, timeout=60) as one:
+            with httpx2.Client(
+                base_url=self.served.url, headers=self.headers, timeout=PATIENCE
+            ) as one:
                 body = {"message": "hello", "stream": False}
                 run_id = one.post("/agents/echo/runs", json=body).json()["run_id"]
                 if self.process_of(run_id) == worker:
@@ -122,7 +124,7 @@ def serve_with_two_workers(
     with serve_config(deployment.path, "--workers", "2", **more) as served:
         headers = deployment.bearer("me", ADMIN)
         fresh = {**headers, "Connection": "close"}
-        with httpx2.Client(base_url=served.url, headers=fresh, timeout=60) as client:
+        with httpx2.Client(base_url=served.url, headers=fresh, timeout=PATIENCE) as client:
             found = WorkerServer(deployment, served, client, headers)
             pids = found.workers()
             yield found

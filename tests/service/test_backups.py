@@ -22,7 +22,7 @@ from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import audit
 from agentctl.store.sqlite.backup_folder import BackupFolder, has_same_rows
-from tests.loops import wait_until
+from tests.conditions import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ async def test_stopped_server_keeps_the_lock_until_its_look_ends(
 
     def remove_late(folder: BackupFolder) -> None:
         started.set()
-        released.wait(20)
+        released.wait(PATIENCE)
         remove(folder)
 
     monkeypatch.setattr(BackupFolder, "remove_unfinished", remove_late)

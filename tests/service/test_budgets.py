@@ -26,10 +26,9 @@ from agentctl.runs.life.budgets import find_period
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import quotas
 from tests.commands import run_command
-from tests.conditions import wait_for
+from tests.conditions import wait_for, wait_until
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.periods import DAY, wait_for_rest
 from tests.postgres import postgres_schemas
 from tests.process import serve_config

@@ -13,9 +13,9 @@ from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import Service
 from agentctl.store.repositories import runs as run_rows
+from tests.conditions import wait_until
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.service.callers import (
     admin,
     event_data,

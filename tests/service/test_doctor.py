@@ -39,8 +39,8 @@ from agentctl.service.service import Service
 from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.inspect import detect_filesystem
+from tests.conditions import wait_until
 from tests.deployment import Deployment
-from tests.loops import wait_until
 
 DAY = 86_400_000_000
 

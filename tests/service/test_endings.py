@@ -28,10 +28,9 @@ from agentctl.store.database import single_unit
 from agentctl.store.repositories import events as event_store
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite import connection, database
-from tests.conditions import wait_for_run
+from tests.conditions import PATIENCE, wait_for_run, wait_until
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.service.callers import (
     admin,
     collect_run_events,
@@ -287,7 +286,7 @@ async def test_unread_cancel_request_is_read_later(
             database.read = unreadable  # type: ignore[method-assign]
             request = CancelRequest(reason="from afar", wait=0)
             await admin(elsewhere).cancel_run("agent", "hang", run["run_id"], request)
-            await asyncio.wait_for(refused.wait(), 60)
+            await asyncio.wait_for(refused.wait(), PATIENCE)
             database.read = read  # type: ignore[method-assign]
             assert event_data((await events)[-1])["reason"] == "from afar"
 
@@ -424,7 +423,7 @@ async def test_end_waits_for_the_write_in_progress(
             events,
         ):
             live = await wait_for_live_run(service, run["run_id"])
-            await asyncio.wait_for(held.wait(), 60)
+            await asyncio.wait_for(held.wait(), PATIENCE)
             live.stop(Ending.cancelled("me", None))
             await wait_until(lambda: live.recorder is not None and live.recorder._ended)
             assert (await operations.get_run(run["run_id"])).value["status"] == "RUNNING"

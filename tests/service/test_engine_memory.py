@@ -15,13 +15,11 @@ import uvloop
 
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.life.live import LiveRun
+from tests.conditions import wait_until
 from tests.deployment import Deployment
-from tests.loops import wait_until
 from tests.service.callers import collect_run_events, open_service, streamed_run, user
 
 pytestmark = pytest.mark.slow
-
-SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +62,7 @@ def test_engine_forgets_a_finished_run(
                     for _ in range(5)
                 )
             )
-            await wait_until(lambda: count_live_runs() <= before, SECONDS)
+            await wait_until(lambda: count_live_runs() <= before)
 
     run_on_uvloop(ended())
 
@@ -75,6 +73,6 @@ def test_engine_forgets_a_cancelled_run(deployment: Deployment) -> None:
             before = count_live_runs()
             async with streamed_run(user(service), "agent", "half", message="x"):
                 assert count_live_runs() == before + 1
-            await wait_until(lambda: count_live_runs() <= before, SECONDS)
+            await wait_until(lambda: count_live_runs() <= before)
 
     run_on_uvloop(stopped())

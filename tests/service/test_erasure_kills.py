@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.commands import run_command
+from tests.conditions import PATIENCE
 from tests.contract.engines import Engine
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -25,8 +26,6 @@ from tests.service.personal_rows import MARKER, SEARCH, Raw, Rows, fill, find_ta
 pytestmark = pytest.mark.slow
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
-
-SECONDS = 60.0
 
 COPIES = 300
 """Copies of the session of the person: an erasure removes 100 in a transaction."""
@@ -77,7 +76,7 @@ class Person:
     def kill_erasure(self, share: float) -> None:
         """Start an erasure, and kill it when no more than a share of the rows is left."""
         rest = share * self.count()
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         streams: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
         with start_agentctl(*self._words, "--yes", env=self._environment, **streams) as process:
             while process.poll() is None and self.count() > rest:

@@ -20,8 +20,8 @@ from agentctl.service.jobs import list_lanes
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals, audit, runs, sessions, workers
+from tests.conditions import wait_until
 from tests.docs.pages import ROOT
-from tests.loops import wait_until
 from tests.runs.quick_jobs import open_service, start_jobs
 from tests.runs.test_cleanup import create_ended_run
 from tests.runs.test_clock_guard import an_entry
@@ -118,7 +118,7 @@ async def test_doctor_finds_late_work(
         # The clock is compared with it.
         await service.hosting.databases.system.write(audit.append_entry(an_entry(now())))
         start_jobs(service, 0.01)
-        await wait_until(lambda: is_in_time(service), 30)
+        await wait_until(lambda: is_in_time(service))
 
 
 async def is_in_time(service: Service) -> bool:

@@ -23,10 +23,9 @@ from agentctl.service import documents, family, session_documents
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from agentctl.work import event_loop
-from tests.conditions import wait_for_run
+from tests.conditions import PATIENCE, wait_for_run, wait_until
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.service.callers import (
     admin,
     collect_run_events,
@@ -364,7 +363,7 @@ async def test_long_reads_do_not_delay_a_run(deployment: Deployment) -> None:
 
     @unit
     def read_slowly() -> Steps[None]:
-        release.wait(60)
+        release.wait(PATIENCE)
         yield from run_reads.get_state("absent")
 
     async with open_service(deployment) as service:
@@ -375,7 +374,9 @@ async def test_long_reads_do_not_delay_a_run(deployment: Deployment) -> None:
         try:
             await wait_until(lambda: database.load().waiting > 0)
             request = RunRequest("second", session_id="s1")
-            run = await asyncio.wait_for(operations.create_run("agent", "history", request), 30)
+            run = await asyncio.wait_for(
+                operations.create_run("agent", "history", request), PATIENCE
+            )
             assert "first" in run.value["content"]
         finally:
             release.set()

@@ -16,6 +16,7 @@ from agentctl.service.session_documents import SessionHistories
 from agentctl.store.database import Database, Work
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE
+from tests.conditions import PATIENCE
 from tests.store.conftest import Store, path, postgres, sqlite, store
 from tests.store.rows import START, a_run, a_session, an_end
 
@@ -139,7 +140,7 @@ def test_unused_history_is_dropped(store: Store, monkeypatch: pytest.MonkeyPatch
         await store.database.write(sessions.create(a_session()))
         await start_run(store.database, "r0")
         await end_run(store.database, "r0", "text")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while database.rows.count(1) < 2:
                 await read_history(histories, database)
                 await asyncio.sleep(0.1)

@@ -23,9 +23,9 @@ from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.repositories import usage, usage_reads
 from agentctl.store.repositories.usage import EndedRun
 from tests.commands import stay_in_hour
+from tests.conditions import wait_until
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.postgres import postgres_schemas
 from tests.service.callers import ALL, admin, open_service, user, wait_for_running
 

@@ -16,10 +16,10 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.records.times import parse_rfc3339
 from agentctl.remote.client import RemoteOperations
+from tests.conditions import wait_until
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.environments import find_adk
-from tests.loops import wait_until
 from tests.process import ServerProcess, serve_config
 
 SCOPES = ("agents:read", "agents:run", "teams:read", "teams:run", "sessions:read")
@@ -76,7 +76,7 @@ class StopServer:
             return run["stopped_at"] is not None
 
         try:
-            await wait_until(has_stopped, 60.0)
+            await wait_until(has_stopped)
         except AssertionError as error:
             raise AssertionError(f"the work did not stop: {run}") from error
         return run

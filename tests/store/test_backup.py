@@ -16,7 +16,7 @@ from agentctl.store.repositories import integrity, runs, sessions
 from agentctl.store.sqlite.backup import back_up, hash_rows
 from agentctl.store.sqlite.connection import get_wal_path, run_unit_on_snapshot
 from agentctl.store.sqlite.database import SqliteDatabase
-from tests.loops import wait_until
+from tests.conditions import PATIENCE, wait_until
 from tests.store.rows import a_run, a_session
 
 
@@ -53,7 +53,7 @@ def test_a_backup_is_a_snapshot_with_all_acknowledged_writes(
         with written:
             # Each writer may have one write that has begun before.
             enough = len(acknowledged) + WRITERS + 1
-            assert written.wait_for(lambda: len(acknowledged) >= enough, timeout=60)
+            assert written.wait_for(lambda: len(acknowledged) >= enough, timeout=PATIENCE)
 
     async def compare_backup(turn: int) -> None:
         await wait_until(lambda: len(acknowledged) >= 50 * (turn + 1))
@@ -120,7 +120,7 @@ def test_a_cancelled_backup_leaves_no_file(
             loop.call_soon_threadsafe(copying.cancel)
 
         copying = asyncio.create_task(back_up(path, path.with_name("copy.db"), cancel))
-        await asyncio.wait([copying], timeout=60)
+        await asyncio.wait([copying], timeout=PATIENCE)
         assert copying.cancelled()
 
     asyncio.run(main())

@@ -19,6 +19,7 @@ from agentctl.store.database import Sql
 from agentctl.store.databases import open_database, open_sqlite
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
+from tests.conditions import PATIENCE
 from tests.postgres import drop_schema
 from tests.store.rows import a_run, a_session, an_end
 from tests.store.sums import add_up
@@ -174,7 +175,7 @@ def test_finish_waits_for_live_runs_and_lets_none_start(
                 await asyncio.sleep(0.01)
 
         with pytest.raises(errors.DatabaseMoved, match="no run starts"):
-            await asyncio.wait_for(start_runs(), 60)
+            await asyncio.wait_for(start_runs(), PATIENCE)
         assert not await database.write(runs.claim("r2", 1, "w1", 1))
         await database.write(runs.finish(an_end("r1", content="done")))
         await waiting
@@ -205,7 +206,7 @@ def test_finish_of_an_abandoned_copy_closes_nothing(
         finishing = asyncio.create_task(
             database_copy.finish_copy(source, target, wait=60, interrupt=False, report=report)
         )
-        await asyncio.wait_for(waits.wait(), 60)
+        await asyncio.wait_for(waits.wait(), PATIENCE)
         await database_copy.abandon_copy(source)
         # As many rows as before: only their content shows the difference.
         await database.write(Sql("UPDATE runs SET status = 'COMPLETED', content = 'x'").execute())

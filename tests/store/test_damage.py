@@ -24,6 +24,7 @@ from agentctl.store.migrating import migrate, read_version
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite.connection import get_lock_folder, get_wal_path
 from agentctl.store.visibility import EVERYONE
+from tests.conditions import PATIENCE
 from tests.process import without_coverage
 from tests.store.rows import a_session
 
@@ -57,7 +58,7 @@ def left_behind(path: Path) -> None:
     """Create a file and its log as a killed process leaves them."""
     code = KILLED_PROCESS.replace("sys.argv[1]", f"__import__('pathlib').Path({str(path)!r})")
     subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=60
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=PATIENCE
     )
     assert get_wal_path(path).stat().st_size
 
@@ -182,7 +183,7 @@ def test_a_write_to_a_failing_disk_is_not_acknowledged(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.store.failing_disk", str(path)],
         cwd=Path(__file__).parents[2], env=without_coverage(os.environ), capture_output=True,
-        text=True, timeout=60, check=False,
+        text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

@@ -20,6 +20,7 @@ import pytest
 from agentctl.store.postgres.listener import CHANNEL, Listener
 from agentctl.store.postgres.thread import ThreadConnection
 from agentctl.store.threads import call_in_thread
+from tests.conditions import PATIENCE
 from tests.differential.comparison import Comparison, Outcome
 from tests.postgres import ConnectedTo, postgres_database, postgres_url
 
@@ -27,7 +28,6 @@ __all__ = ["postgres_url"]
 
 pytestmark = pytest.mark.slow
 
-PATIENCE = 60.0
 MAXIMUM_BYTES = 7_999
 """PostgreSQL takes payloads below 8,000 bytes."""
 END = "end"

@@ -7,7 +7,7 @@ import threading
 
 from agentctl.store.database import Load, Sql, Statement, Steps, unit
 from agentctl.store.sqlite.database import READERS, RUN_READERS, SqliteDatabase
-from tests.loops import wait_until
+from tests.conditions import PATIENCE, wait_until
 
 SIZE = READERS + RUN_READERS + 2
 
@@ -15,7 +15,7 @@ SIZE = READERS + RUN_READERS + 2
 @unit
 def held(until: threading.Event) -> Steps[None]:
     yield Statement(Sql("SELECT 1"))
-    assert until.wait(60)
+    assert until.wait(PATIENCE)
 
 
 def test_an_idle_database_has_no_load(sqlite: SqliteDatabase) -> None:

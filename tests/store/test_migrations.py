@@ -27,6 +27,7 @@ from agentctl.store.migrating import migrate, read_version
 from agentctl.store.postgres.schema import find_schema_differences
 from agentctl.store.schema import SCHEMA_VERSION, Migration, StoredVersion, load_migrations
 from agentctl.store.sqlite import schema
+from tests.conditions import PATIENCE
 from tests.process import without_coverage
 from tests.store.old_databases import old_file, old_schema
 
@@ -45,8 +46,8 @@ def entry(path: Path) -> settings.Database:
 def killed(source: Path, copy: Path, step: int) -> list[dict[str, list[object]]]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.store.killed_migration", str(source), str(copy), str(step)],
-        cwd=ROOT, env=without_coverage(os.environ), capture_output=True, text=True, timeout=300,
-        check=False,
+        cwd=ROOT, env=without_coverage(os.environ), capture_output=True, text=True, check=False,
+        timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -96,11 +97,11 @@ def test_a_migration_waits_for_writers_and_can_be_cancelled(path: Path) -> None:
             waits = asyncio.create_task(migrate(entry(path), lambda _: None))
             await asyncio.wait([given_up, waits], timeout=0.3)
             given_up.cancel()
-            await asyncio.wait([given_up], timeout=60)
+            await asyncio.wait([given_up], timeout=PATIENCE)
             assert given_up.cancelled()
             assert not waits.done()
             holder.execute("COMMIT")
-            await asyncio.wait_for(waits, 60)
+            await asyncio.wait_for(waits, PATIENCE)
 
     asyncio.run(wait())
     assert asyncio.run(read_version(entry(path))) == CURRENT
@@ -216,10 +217,10 @@ def test_a_killed_postgres_migration_changes_nothing(postgres_url: str) -> None:
             await transaction.start()
             await connection.execute("LOCK TABLE sessions IN ROW EXCLUSIVE MODE")
             migrating = asyncio.create_task(migrate(entry, lambda _: None))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while not await connection.fetch(_MIGRATOR):
                     await asyncio.sleep(0.02)
-            await asyncio.wait([migrating], timeout=60)
+            await asyncio.wait([migrating], timeout=PATIENCE)
             assert isinstance(migrating.exception(), errors.Unavailable)
             await transaction.rollback()
             assert await read_version(entry) == StoredVersion(1, 1)
@@ -258,7 +259,7 @@ async def a_writer(entry: settings.Database) -> AsyncIterator[asyncpg.transactio
 
 
 async def wait_for_builder(watch: asyncpg.Connection) -> None:  # type: ignore[type-arg]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not await watch.fetch(_BUILDER):
             await asyncio.sleep(0.02)
 
@@ -277,7 +278,7 @@ def test_an_index_is_built_beside_writers_and_after_a_kill(postgres_url: str) ->
                 await connection.execute(f"SET lock_timeout = '20s'; {ANOTHER_RUN}")
                 (row,) = await connection.fetch(_BUILDER)
                 await connection.execute("SELECT pg_terminate_backend($1::int)", row[0])
-                await asyncio.wait([migrating], timeout=60)
+                await asyncio.wait([migrating], timeout=PATIENCE)
                 assert isinstance(migrating.exception(), errors.Unavailable)
                 left = (await read_database_status(entry)).pending
                 assert left == [
@@ -295,7 +296,7 @@ def test_an_index_is_built_beside_writers_and_after_a_kill(postgres_url: str) ->
                 both = [asyncio.create_task(migrate(entry, lambda _: None)) for _ in range(2)]
                 await asyncio.wait(both, timeout=0.3)
                 await transaction.rollback()
-                await asyncio.wait_for(asyncio.gather(*both), 60)
+                await asyncio.wait_for(asyncio.gather(*both), PATIENCE)
                 assert await find_schema_differences(connection, SCHEMA_VERSION) == []
                 assert (await read_database_status(entry)).pending == []
 
@@ -332,7 +333,7 @@ def test_indexes_are_completed_after_a_killed_client(postgres_url: str) -> None:
                 left = (await read_database_status(entry)).pending
                 assert left == ["index runs_by_created", "index runs_by_finished"]
                 await transaction.rollback()
-                await asyncio.wait_for(again, 60)
+                await asyncio.wait_for(again, PATIENCE)
             assert await find_schema_differences(connection, SCHEMA_VERSION) == []
             assert (await read_database_status(entry)).pending == []
 

@@ -19,6 +19,7 @@ from agentctl import errors
 from agentctl.config import settings
 from agentctl.store.databases import open_database
 from agentctl.store.schema import SCHEMA_VERSION, TABLES, load_migrations
+from tests.conditions import PATIENCE
 from tests.process import without_coverage
 
 ROOT = Path(__file__).parents[2]
@@ -146,7 +147,7 @@ open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True
 def test_concurrent_processes_create_one_database(path: Path) -> None:
     command = [sys.executable, "-c", CREATE, str(path)]
     processes = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    assert [process.wait(PATIENCE) for process in processes] == [0, 0, 0, 0]
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT count(*) FROM schema_version").fetchone()
         assert rows == (len(load_migrations("sqlite")),)
@@ -195,7 +196,13 @@ def as_nobody(path: Path) -> str:
     command = [sys.executable, "-c", AS_NOBODY, str(path)]
     environment = without_coverage(os.environ)
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

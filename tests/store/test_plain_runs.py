@@ -16,6 +16,7 @@ from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import audit, events, runs, sessions
 from agentctl.store.repositories.events import Batch
 from agentctl.store.visibility import EVERYONE, Visibility
+from tests.conditions import PATIENCE
 from tests.postgres import PostgresUnderTest
 from tests.store.rows import START, a_run, a_session, an_end
 
@@ -253,7 +254,7 @@ WHERE wait_event_type = 'Lock' AND query LIKE 'WITH ended%' AND EXISTS (
 
 
 async def _wait_for_lock(watch: asyncpg.Connection[Any]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not await watch.fetchval(_WAITS):
             await asyncio.sleep(0.02)
 

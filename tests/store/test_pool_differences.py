@@ -19,6 +19,7 @@ import pytest
 
 from agentctl.config.settings import Database
 from agentctl.store.postgres.pool import Pool
+from tests.conditions import PATIENCE
 from tests.differential.comparison import LONG, SEED, report
 from tests.postgres import postgres_url
 
@@ -28,8 +29,6 @@ pytestmark = pytest.mark.slow
 
 USERS = 5_000 if LONG else 200
 SIZE = 3
-PATIENCE = 60.0
-
 LATE = "SELECT $1::int FROM pg_sleep(30)"
 # Other tests use the same server, and `pg_sleep` as well.
 END_LEFT = f"""

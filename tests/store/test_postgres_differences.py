@@ -20,8 +20,8 @@ import pytest
 from agentctl import errors
 from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
 from agentctl.store.postgres.database import PostgresDatabase
+from tests.conditions import PATIENCE, wait_until
 from tests.differential.comparison import Comparison, Outcome
-from tests.loops import wait_until
 from tests.postgres import ConnectedTo, postgres_database, postgres_url
 from tests.store.test_pool_differences import STATE
 
@@ -29,7 +29,6 @@ __all__ = ["postgres_url"]
 
 pytestmark = pytest.mark.slow
 
-PATIENCE = 60.0
 OWNERS = 4
 VALUES: dict[str, tuple[Any, ...]] = {
     "n": (None, 0, -1, 2**63 - 1, -(2**63), 2**63, "1", True, 1.5),

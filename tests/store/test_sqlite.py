@@ -21,6 +21,7 @@ from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
+from tests.conditions import PATIENCE
 from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +58,7 @@ def test_units_of_a_group_copy_no_pages_to_a_temporary_file(sqlite: SqliteDataba
 
     @unit
     def held() -> Steps[None]:
-        gate.wait(60)
+        gate.wait(PATIENCE)
         yield from take()
 
     @unit
@@ -110,7 +111,7 @@ def test_waiting_units_share_one_commit(sqlite: SqliteDatabase) -> None:
 
         @unit
         def held() -> Steps[int]:
-            gate.wait(60)
+            gate.wait(PATIENCE)
             return (yield from take())
 
         waiting = [asyncio.ensure_future(sqlite.write(held()))]
@@ -172,7 +173,7 @@ def test_a_read_sees_one_snapshot_during_writes(sqlite: SqliteDatabase) -> None:
         def twice() -> Steps[tuple[int, int]]:
             first = yield from count()
             reading.set()
-            written.wait(60)
+            written.wait(PATIENCE)
             return first, (yield from count())
 
         snapshot = asyncio.ensure_future(sqlite.read(twice(), size="large"))
@@ -224,7 +225,7 @@ def test_a_write_continues_after_its_task_is_cancelled(sqlite: SqliteDatabase) -
 
         @unit
         def held() -> Steps[int]:
-            gate.wait(60)
+            gate.wait(PATIENCE)
             return (yield from take())
 
         task = asyncio.ensure_future(sqlite.write(held()))
@@ -298,12 +299,12 @@ def test_the_commit_of_another_process_is_detected(sqlite: SqliteDatabase, path:
     before = sqlite.changes()
     assert sqlite.changes() == before
     process = other_process(path, 0)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while sqlite.changes() == before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert sqlite.changes() != before
     assert sqlite.read_blocking(sessions.get("s1", EVERYONE)) is not None
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
 
 
 def test_a_busy_process_lets_another_one_write(sqlite: SqliteDatabase, path: Path) -> None:
@@ -407,7 +408,7 @@ def test_no_unit_of_a_lost_transaction_succeeds(
 
         @unit
         def held() -> Steps[int]:
-            gate.wait(60)
+            gate.wait(PATIENCE)
             return (yield from take())
 
         first = asyncio.ensure_future(sqlite.write(held()))
@@ -452,7 +453,7 @@ def test_a_write_is_stored_after_its_event_loop_closed(
 
     @unit
     def held() -> Steps[int]:
-        gate.wait(60)
+        gate.wait(PATIENCE)
         return (yield from take())
 
     async def leave() -> None:

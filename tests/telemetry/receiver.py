@@ -15,8 +15,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.conditions import wait_for
 
-WAIT_SECONDS = 60.0
-
 
 @dataclass(frozen=True)
 class ReceivedSpan:
@@ -56,7 +54,7 @@ class Collector:
     def wait_for(self, is_complete: Callable[[list[ReceivedSpan]], bool]) -> list[ReceivedSpan]:
         """Wait until the spans so far are complete, and return them."""
         names = lambda: [span.name for span in self.spans]  # noqa: E731
-        wait_for(lambda: is_complete(list(self.spans)), WAIT_SECONDS, names)
+        wait_for(lambda: is_complete(list(self.spans)), problem=names)
         return list(self.spans)
 
     def wait_for_names(self, *names: str) -> list[ReceivedSpan]:

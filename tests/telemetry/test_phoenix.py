@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.conditions import PATIENCE
 from tests.deployment import create_deployment
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
@@ -21,8 +22,6 @@ from tests.telemetry.receiver import Collector
 from tests.telemetry.test_traces import CALLER, MARKER
 
 FOLDER = ROOT / ".peers" / "traces"
-SECONDS = 300.0
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -102,10 +101,10 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stderr=subprocess.STDOUT,
         )
         try:
-            deadline = time.monotonic() + SECONDS
+            deadline = time.monotonic() + PATIENCE
             while True:
                 try:
-                    if httpx2.get(f"{url}/healthz", timeout=5).status_code == 200:
+                    if httpx2.get(f"{url}/healthz", timeout=PATIENCE).status_code == 200:
                         break
                 except httpx2.TransportError:
                     pass
@@ -114,18 +113,18 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(PATIENCE)
 
 
 def read_spans(phoenix: str, project: str) -> list[dict[str, Any]]:
     url = f"{phoenix}/v1/projects/{project}/spans"
-    answer = httpx2.get(url, params={"limit": 500}, timeout=60)
+    answer = httpx2.get(url, params={"limit": 500}, timeout=PATIENCE)
     return list(answer.json()["data"]) if answer.status_code == 200 else []
 
 
 def wait_for_spans(phoenix: str, count: int, project: str = "default") -> list[dict[str, Any]]:
     """Wait until this number of spans of the server is there, and return all spans."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while True:
         spans = read_spans(phoenix, project)
         if sum(_is_ours(span) for span in spans) >= count:
@@ -158,7 +157,7 @@ def test_phoenix_shows_every_kind_of_agent_under_one_trace(
             for path in ("agents/plain", "agents/library", "agents/graph", "agents/clerk"):
                 body = {"message": message, "stream": False, "session_id": f"of-{path[7:]}"}
                 answer = httpx2.post(
-                    f"{server.url}/{path}/runs", json=body, headers=headers, timeout=60
+                    f"{server.url}/{path}/runs", json=body, headers=headers, timeout=PATIENCE
                 )
                 records[path[7:]] = answer.json()
                 assert answer.json()["status"] == "COMPLETED", (answer.text, server.log_text)
@@ -214,7 +213,7 @@ def test_phoenix_prices_each_call_once_below_a_chain(
         with serve_config(deployment.path) as server:
             body = {"message": "hello", "stream": False}
             url = f"{server.url}/workflows/chain/runs"
-            record = httpx2.post(url, json=body, headers=headers, timeout=60).json()
+            record = httpx2.post(url, json=body, headers=headers, timeout=PATIENCE).json()
             assert record["status"] == "COMPLETED", record
             spans = wait_for_spans(phoenix, 3, "priced")
     kinds = {span["name"]: span["span_kind"] for span in spans}
@@ -224,7 +223,7 @@ def test_phoenix_prices_each_call_once_below_a_chain(
     query = (
         "{ projects { edges { node { name tokenCountTotal costSummary { total { cost } } } } } }"
     )
-    answer = httpx2.post(f"{phoenix}/graphql", json={"query": query}, timeout=60).json()
+    answer = httpx2.post(f"{phoenix}/graphql", json={"query": query}, timeout=PATIENCE).json()
     projects = {edge["node"]["name"]: edge["node"] for edge in answer["data"]["projects"]["edges"]}
     assert projects["priced"]["tokenCountTotal"] == record["total_tokens"]
     assert projects["priced"]["costSummary"]["total"]["cost"] > 0
@@ -251,7 +250,7 @@ def test_no_text_of_a_run_reaches_the_collector(
             for agent in ("plain", "library", "graph", "clerk"):
                 body = {"message": f'{{"word": "{MARKER}"}}', "stream": False}
                 url = f"{server.url}/agents/{agent}/runs"
-                httpx2.post(url, json=body, headers=headers, timeout=60)
+                httpx2.post(url, json=body, headers=headers, timeout=PATIENCE)
     assert {span.name for span in collector.spans} >= {"invoke_agent clerk", "read the shelf"}
     found = {
         (span.scope, name)

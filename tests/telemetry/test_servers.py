@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from tests.commands import run_command
+from tests.conditions import PATIENCE
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.ports import find_free_port
@@ -109,7 +110,7 @@ class Served:
     def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
         headers = self.headers | options.pop("headers", {})
         return httpx2.request(
-            method, f"{self.first.url}{path}", headers=headers, timeout=60, **options
+            method, f"{self.first.url}{path}", headers=headers, timeout=PATIENCE, **options
         )
 
     def run(self, agent: str, message: str, **headers: str) -> httpx2.Response:
@@ -209,7 +210,7 @@ def test_metrics_of_models_on_the_page_and_by_otlp(
     served: Served, kept_collector: Collector
 ) -> None:
     record = served.run("echo", "one two").json()
-    text = httpx2.get(f"http://127.0.0.1:{served.metrics}/metrics", timeout=60).text
+    text = httpx2.get(f"http://127.0.0.1:{served.metrics}/metrics", timeout=PATIENCE).text
     found = dict(re.findall(r'^(agentctl_\w+\{model="echo"[^}]*\}) (\S+)$', text, re.MULTILINE))
     calls = float(found['agentctl_model_seconds_count{model="echo",worker="0"}'])
     assert calls >= 1

@@ -19,9 +19,9 @@ from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.events import ToolCallStarted
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.telemetry.spans import list_models
+from tests.conditions import wait_until
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
-from tests.loops import wait_until
 from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.callers import admin, open_service, streamed_run, user
 from tests.telemetry.conftest import build_deployment

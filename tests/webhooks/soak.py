@@ -25,6 +25,7 @@ import httpx2
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from agentctl.webhooks.signing import generate_secret
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.process import ServerProcess, serve_config
 from tests.webhooks.receiver import Answer, Received, Receiver, answer_badly, start_receiver
@@ -165,7 +166,7 @@ def soak(
 
 
 def _start_runs(cluster: Servers, headers: dict[str, str], runs: int) -> None:
-    with httpx2.Client(headers=headers, timeout=60) as client:
+    with httpx2.Client(headers=headers, timeout=PATIENCE) as client:
         for number in range(runs):
             agent = "doomed" if number % 5 == 0 else "short"
             key = {"Idempotency-Key": str(uuid4())}
@@ -193,9 +194,9 @@ def _start_runs(cluster: Servers, headers: dict[str, str], runs: int) -> None:
 
 def _wait_until_delivered(cluster: Servers, headers: dict[str, str]) -> list[tuple[str, str]]:
     """Wait until no run is live and nothing waits; return the ids and statuses of all runs."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE
     server = next(server for server in cluster.running if server is not None)
-    with httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client:
+    with httpx2.Client(base_url=server.url, headers=headers, timeout=PATIENCE) as client:
         while time.monotonic() < deadline:
             live = client.get("/runs", params={"live": "true", "limit": 1}).json()["data"]
             (row,) = client.get("/webhooks").json()

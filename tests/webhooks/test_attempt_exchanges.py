@@ -18,6 +18,7 @@ import pytest
 from agentctl.config.webhooks import Webhook
 from agentctl.webhooks.attempts import LONGEST_WAIT, Outcome, Receiver
 from agentctl.webhooks.signing import Signer
+from tests.conditions import PATIENCE
 from tests.connections import serve_connections
 from tests.differential.comparison import report
 from tests.runtime.test_stream_exchanges import Script, Server, chunk, running
@@ -110,7 +111,7 @@ async def test_attempts_end_as_the_requests_of_the_library() -> None:
     chance = random.Random(SEED)
     cases = [[write_response(chance)] for _ in range(COUNT)]
     different = []
-    async with running(cases) as (server, url), httpx2.AsyncClient(timeout=30) as client:
+    async with running(cases) as (server, url), httpx2.AsyncClient(timeout=PATIENCE) as client:
         for number, [script] in enumerate(cases):
             outcome = await attempt(f"{url}/webhook/{number}/0")
             seen = await see(client, f"{url}/library/{number}/0")

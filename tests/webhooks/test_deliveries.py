@@ -30,7 +30,7 @@ def wait_for_event(receiver: Receiver, run_id: str, event: str, path: str = "/al
         found = (got for got in receiver.about(run_id, path) if got.event["type"] == event)
         return next(found, None)
 
-    got: Received = wait_for(find, seconds=60)
+    got: Received = wait_for(find)
     return got
 
 
@@ -48,7 +48,7 @@ def wait_for_error(people: People, run_id: str, webhook_id: str) -> Any:
         (row,) = deliveries(people, run_id=run_id, webhook_id=webhook_id)
         return row if row["last_error"] else None
 
-    return wait_for(find, seconds=60)
+    return wait_for(find)
 
 
 def test_event_of_a_run_has_the_ids_of_its_files(people: People, receiver: Receiver) -> None:
@@ -121,7 +121,7 @@ def test_failed_attempts_are_repeated_under_one_id(people: People, receiver: Rec
         rows = deliveries(people, run_id=run["run_id"], webhook_id="flaky", state="delivered")
         return rows[0] if rows else None
 
-    row = wait_for(find, seconds=60)
+    row = wait_for(find)
     assert (row["attempts"], row["event_id"], row["last_status"]) == (3, got.event_id, 204)
     sent = [each for each in receiver.requests if each.event_id == got.event_id]
     # Each endpoint of a fact has the same id; each attempt has the stored bytes.
@@ -178,7 +178,7 @@ def test_gone_endpoint_is_disabled_until_it_is_enabled(people: People, receiver:
             None,
         )
 
-    row = wait_for(find_disabled, seconds=60)
+    row = wait_for(find_disabled)
     assert "410" in row["reason"]
     # A server that has just read that the endpoint is active does not send the event again.
     waits_until = wait_for_error(people, run["run_id"], "gone")["next_attempt_at"]
@@ -211,7 +211,7 @@ def test_redirect_is_not_followed_and_private_address_is_refused(
         rows = deliveries(people, run_id=run["run_id"], webhook_id="guarded", state="dead")
         return rows[0] if rows else None
 
-    dead = wait_for(find_dead, seconds=60)
+    dead = wait_for(find_dead)
     assert dead["attempts"] == 4
     again = people.send("root", "POST", f"/webhooks/deliveries/{dead['delivery_id']}/redeliver")
     assert again.json()["state"] == "waiting"

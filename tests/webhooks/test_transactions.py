@@ -28,7 +28,7 @@ from agentctl.store.repositories import approvals, runs, sessions
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 from agentctl.webhooks.signing import generate_secret
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.process import serve_config
 from tests.run_specs import a_spec
@@ -234,8 +234,8 @@ def test_killed_end_has_neither_status_nor_delivery(tmp_path: Path, number: int)
     with serve_config(deployment.path, variables=variables, program=PROGRAM) as server:
         body = {"message": "x", "stream": False, "background": True}
         url = f"{server.url}/agents/quick/runs"
-        assert httpx2.post(url, json=body, headers=headers, timeout=60).status_code == 202
-        server.process.wait(60)
+        assert httpx2.post(url, json=body, headers=headers, timeout=PATIENCE).status_code == 202
+        server.process.wait(PATIENCE)
     with closing(sqlite3.connect(tmp_path / "main.db")) as database:
         assert find_differences(database) == []
         ended = database.execute("SELECT count(*) FROM runs WHERE finished_at > 0").fetchone()[0]
@@ -251,7 +251,7 @@ def test_killed_end_has_neither_status_nor_delivery(tmp_path: Path, number: int)
                 sql = "SELECT count(*) FROM runs WHERE finished_at > 0"
                 return bool(database.execute(sql).fetchone()[0])
 
-        wait_for(has_ended, seconds=60)
+        wait_for(has_ended)
     with closing(sqlite3.connect(tmp_path / "main.db")) as database:
         assert find_differences(database) == []
         assert database.execute("SELECT count(*) FROM webhook_deliveries").fetchone() == (1,)

@@ -17,9 +17,10 @@ from typing import Any
 
 import httpx2
 
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, create_deployment
 from tests.environments import find_adk
-from tests.pauses.waiting import SECONDS, WaitingDeployment, WaitingServer
+from tests.pauses.waiting import WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import ModelCall, ScriptedModels
 from tests.peers.agents.table import AGENTS, PublicAgent
 from tests.process import serve_config
@@ -124,7 +125,7 @@ class AgentServer(WaitingServer):
         assert began(), f"the run has ended: {events[-1]}"
         path = f"/agents/{agent}/runs/{run_id}/cancel?session_id={session}&wait=20"
         answer = self._request("POST", path)
-        reading.join(SECONDS)
+        reading.join(PATIENCE)
         assert not reading.is_alive()
         runs = [each for each in self.list_runs(session) if each["run_id"] not in before]
         seen = Turn(
@@ -138,7 +139,7 @@ class AgentServer(WaitingServer):
             name, data = FILES[public.file]
             headers = self.deployment.inner.bearer("ann", ADMIN)
             url = f"{self.process.url}/files?name={name}"
-            answer = httpx2.post(url, content=data, headers=headers, timeout=SECONDS)
+            answer = httpx2.post(url, content=data, headers=headers, timeout=PATIENCE)
             assert answer.status_code == 201, answer.text
             body["files"] = [answer.json()["file_id"]]
         return {key: value for key, value in body.items() if value is not None}
@@ -159,7 +160,7 @@ class AgentServer(WaitingServer):
         headers = self.deployment.inner.bearer("ann", ADMIN)
         url = f"{self.process.url}/agents/{agent}/runs"
         sent = {**body, "stream": True}
-        with httpx2.stream("POST", url, json=sent, headers=headers, timeout=SECONDS) as answer:
+        with httpx2.stream("POST", url, json=sent, headers=headers, timeout=PATIENCE) as answer:
             assert answer.status_code < 300, answer.read()
             for line in answer.iter_lines():
                 if line.startswith("data: "):
@@ -169,7 +170,7 @@ class AgentServer(WaitingServer):
         """Return the runs of a session with those of members, oldest first; none if it is new."""
         headers = self.deployment.inner.bearer("ann", ADMIN)
         url = f"{self.process.url}/sessions/{session}/runs"
-        answer = httpx2.get(url, headers=headers, timeout=SECONDS)
+        answer = httpx2.get(url, headers=headers, timeout=PATIENCE)
         if answer.status_code == 404:
             return []
         runs: list[dict[str, Any]] = answer.json()
@@ -210,8 +211,8 @@ def create_library(
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
-    """Wait for a condition; fail after `SECONDS`."""
-    deadline = time.monotonic() + SECONDS
+    """Wait for a condition; fail after `PATIENCE`."""
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.005)

@@ -1,0 +1,155 @@
+"""Waits of tests time out after `PATIENCE` (tests/conditions.py), not after other numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+MOVED = ("benchmarks/", "peers/")
+"""Folders that measure, or that run programs of others."""
+
+BOUNDS = {
+    "chaos/clients.py RESPONSE_SECONDS": "a later response is a violation that the search reports",
+    "chaos/consistency.py IDLE_SECONDS": "a run that is live later is a violation",
+    "chaos/durable.py REQUEST_SECONDS": "a client then asks another server",
+    "chaos/faults.py BACK_SECONDS": "docs/security-cases.md R19",
+    "chaos/faults.py LOST_SECONDS": "the length of a fault",
+    "chaos/clients.py PAUSE_SECONDS": "a pause of a client",
+    "chaos/experiment.py CALM_SECONDS": "a part of the load",
+    "chaos/table.py CALM_SECONDS": "a part of the load",
+    "chaos/test_short.py LONG_SECONDS": "the length of the load",
+    "chaos/test_short.py SECONDS": "the length of the load",
+    "chaos/test_table.py SECONDS": "the length of a fault",
+    "cli/measure_top.py SECONDS": "the length of a measurement",
+    "conformance/hosted_tools.py STUBBORN_SECONDS": "the work of a tool",
+    "conformance/test_kinds.py CANCEL_SECONDS": "a value of a request",
+    "console/test_costs.py IDLE_SECONDS": "a page without requests is idle",
+    "endpoint_server.py TRICKLE_SECONDS": "a pause of the endpoint",
+    "failures/server.py EXPIRE_SECONDS": "a setting of the server",
+    "failures/server.py RUN_SECONDS": "a setting of the server",
+    "failures/server.py TOOL_SECONDS": "a setting of the server",
+    "failures/tools.py TIMEOUT": "a setting of a library of agents",
+    "faults/__main__.py MINIMUM_SECONDS": "a fault may cause an endless loop",
+    "hostile/health.py PAUSE_SECONDS": "a pause between requests",
+    "identity/short_tokens.py SECONDS": "the life of a token",
+    "kills/approvals.py REQUEST_SECONDS": "a request is then sent again",
+    "markers/server.py RUN_SECONDS": "a setting of the server",
+    "outages/server_pair.py WAIT": "a setting of the database",
+    "outages/test_driver.py WAIT": "a setting of the database",
+    "outages/test_statement_counts.py LATE": "a number of followers",
+    "processor.py _REFERENCE_SECONDS": "to be counts",
+    "outages/test_overload.py SOON": "a caller that leaves",
+    "packaging/machines.py RUN_SECONDS": "a machine installs and tests everything",
+    "packaging/test_proxies.py HELD_SECONDS": "the length of a silent response",
+    "pairs/operations.py WAIT": "a value of a request",
+    "pairs/servers.py HEARTBEAT_SECONDS": "a setting of the server",
+    "pairs/trial.py BLOCKED_SECONDS": "an actor that does not move is blocked",
+    "pairs/trial.py SWEEP_SECONDS": "a setting of the server",
+    "pairs/trial.py WAIT_SECONDS": "an actor that does not move waits for another one",
+    "poolers/test_connections.py SECONDS": "the length of the load",
+    "process_states.py DUMP_SECONDS": "a process that is aborted writes its stacks",
+    "runs/simulated_processes.py HEARTBEAT_SECONDS": "a setting of the server",
+    "runs/test_hanging_work.py CANCEL_SECONDS": "a value of a request",
+    "runs/test_hanging_work.py RUN_SECONDS": "a setting of the server",
+    "runs/test_lanes.py SOON": "the pause of a lane",
+    "runtime/test_stream_exchanges.py READ_TIMEOUT": "a setting of the transport",
+    "server/test_draining.py BOUND_SECONDS": "to be an order of events",
+    "server/test_draining.py DRAIN_SECONDS": "a setting of the server",
+    "server/test_draining.py WORK_SECONDS": "the work of a tool",
+    "server/test_http_limits.py LATE": "to be an order of events",
+    "server/test_http_limits.py SECONDS": "a setting of the server",
+    "server/test_http_limits.py STALLED_SECONDS": "a setting of the server",
+    "runtime/test_cancel.py SOON": "to be an order of events",
+    "server/test_hostile_schemas.py LONGEST_WAIT": "to be an order of events",
+    "server/test_worst_inputs.py LONGEST_WAIT": "to be an order of events",
+    "stops/work.py BEAT_SECONDS": "a pause of the work",
+}
+"""Constants that name seconds and end no wait of a test, with what they are instead."""
+
+NUMBERS = {
+    "cli/conftest.py": "the time after which Ctrl-C is typed again",
+    "console/deployed.py": "an agent that waits for a file",
+    "mcp/stdio_server.py": "a program without the modules of the tests",
+    "packaging/sign_in.py": "a program without the modules of the tests",
+    "pauses/waiting_functions.py": "agents in a folder of their own; the limit is their subject",
+    "runtime/sample_agents.py": "agents that ignore a cancel for this long",
+    "runtime/sample_tools.py": "a tool that hangs",
+    "server/context_code.py": "agents in a folder of their own",
+    "server/test_accounts.py": "the length of the load",
+    "server/test_openai_tools.py": "a client that leaves",
+    "architecture/test_patience.py": "examples",
+}
+"""Files with numbers in waits, with the reason."""
+
+_CONSTANT = re.compile(
+    r"^((?:[A-Z_]+_)?(?:SECONDS|TIMEOUT|DEADLINE|PATIENCE|SOON|LATE|WAIT))(?:: \w+)? = [\d_.]+$",
+    re.MULTILINE,
+)
+_SECONDS = r"(?:[2-9]|\d{2,})[\d_]*(?:\.\d*)?"
+_NUMBER = re.compile(
+    rf"""\.(?:wait|join|result|communicate|settimeout)\({_SECONDS}\)
+    | \btimeout={_SECONDS}[,)\n]
+    | \basyncio\.timeout\({_SECONDS}\)
+    | \basyncio\.wait_for\([^\n]*,[ ]{_SECONDS}\)
+    | \bmonotonic\(\)[ ]\+[ ]{_SECONDS}
+    """,
+    re.VERBOSE,
+)
+
+
+def read_tests() -> Iterator[tuple[str, str]]:
+    for path in sorted(TESTS.rglob("*.py")):
+        name = path.relative_to(TESTS).as_posix()
+        if not name.startswith(MOVED):
+            yield name, path.read_text()
+
+
+def test_no_constant_is_a_deadline_of_a_test() -> None:
+    found = {
+        f"{name} {constant[1]}"
+        for name, text in read_tests()
+        for constant in _CONSTANT.finditer(text)
+    }
+    assert found == set(BOUNDS)
+
+
+def test_no_wait_has_a_number_of_seconds() -> None:
+    found: dict[str, list[str]] = {}
+    for name, text in read_tests():
+        if numbers := [number[0].strip() for number in _NUMBER.finditer(text)]:
+            found[name] = numbers
+    assert {name: each for name, each in found.items() if name not in NUMBERS} == {}
+    assert found.keys() == NUMBERS.keys()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert process.wait(60) == 0",
+        "client = Client(base_url=url, timeout=20)",
+        "async with asyncio.timeout(60):",
+        "await asyncio.wait_for(gone.wait(), 5)",
+        "deadline = time.monotonic() + 60",
+    ],
+)
+def test_numbers_in_waits_are_found(line: str) -> None:
+    assert _NUMBER.search(f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert process.wait(PATIENCE) == 0",
+        "await asyncio.wait([task], timeout=0.3)",
+        "wait_for(lambda: count() == 2)",
+        'wait_for(lambda: answers(2, 30), "no answer")',
+        "CancelRequest('s1', wait=30)",
+    ],
+)
+def test_other_numbers_are_not_found(line: str) -> None:
+    assert not _NUMBER.search(f"{line}\n")
