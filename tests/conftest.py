@@ -17,6 +17,9 @@ from tests.conditions import PATIENCE
 from tests.forking import share_trust, stop_templates
 from tests.user_modules import forget_user_modules
 
+pytest_plugins = ("tests.loops", "tests.endpoint", "tests.postgres", "tests.deployment")
+"""The modules with the fixtures of all tests. A module precedes those that import it."""
+
 _OURS = ("AGENTCTL_", "JWT_")
 _KEPT = "AGENTCTL_TEST_"
 _SCRUBBED = frozenset({

@@ -150,13 +150,13 @@ class Deploy:
 
 @pytest.fixture(scope="session")
 def deploy(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Deploy:
-    """Create deployments; a conftest imports the fixture."""
+    """Create deployments."""
     return Deploy(tmp_path_factory, model_endpoint.base_url)
 
 
 @pytest.fixture
 def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
-    """A deployment of one test; a conftest imports the fixture."""
+    """A deployment of one test."""
     folder = tmp_path / "world"
     folder.mkdir()
     return create_deployment(folder, model_endpoint.base_url)

@@ -1,9 +1,12 @@
 """An OpenAI-compatible endpoint for tests, in its own process; see `tests.endpoint_server`.
 
-A conftest imports the fixture with `from tests.endpoint import model_endpoint` (and names it in
-`__all__`). A test takes `model_endpoint: ModelEndpoint` and puts `model_endpoint.base_url` into the
-`base_url` of a model. The name of the model selects the behaviour: `echo`, `hang`, `half`,
-`tool:NAME`, `delegate`, ...
+A test takes `model_endpoint: ModelEndpoint` and puts `model_endpoint.base_url` into the `base_url`
+of a model. The name of the model selects the behaviour: `echo`, `hang`, `half`, `tool:NAME`,
+`delegate`, ...
+
+There is one process for all tests of a pytest process. The servers of a folder of tests live on
+while the tests of the next folder run, and a run on one of them may still call its model. So each
+folder has a port of its own, and sees only the calls at that port.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,13 @@ import pytest
 from tests.conditions import PATIENCE, wait_for
 from tests.endpoint_server import Body
 
-__all__ = ["ModelEndpoint", "model_endpoint", "start_endpoint", "vendor_endpoint"]
+__all__ = [
+    "ModelEndpoint",
+    "model_endpoint",
+    "pytest_runtest_setup",
+    "start_endpoint",
+    "vendor_endpoint",
+]
 
 
 class ModelEndpoint:
@@ -31,7 +41,12 @@ class ModelEndpoint:
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.process = process
-        self.port = port
+        self.first_port = port
+
+    @property
+    def port(self) -> int:
+        """The port of the requests that this object sends and counts."""
+        return self.first_port
 
     @property
     def base_url(self) -> str:
@@ -73,14 +88,35 @@ class ModelEndpoint:
         if self.process.stdout is not None:
             self.process.stdout.close()
 
-    def _request(self, method: str, path: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+    def _request(self, method: str, path: str, port: int | None = None) -> dict[str, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=PATIENCE)
         try:
             connection.request(method, path)
             answer: dict[str, Any] = json.loads(connection.getresponse().read())
             return answer
         finally:
             connection.close()
+
+
+class SharedEndpoint(ModelEndpoint):
+    """An endpoint whose port, and so everything else, is that of the folder of the current test.
+
+    A fixture of a session reads `base_url` while a test of its folder is set up, so its servers
+    call the models at the port of their folder for as long as they live.
+    """
+
+    current_folder = Path()
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        super().__init__(process, port)
+        self._ports: dict[Path, int] = {}
+
+    @property
+    def port(self) -> int:
+        folder = self.current_folder
+        if folder not in self._ports:
+            self._ports[folder] = int(self._request("POST", "/ports", self.first_port)["port"])
+        return self._ports[folder]
 
 
 def start_endpoint(
@@ -109,17 +145,28 @@ def start_endpoint(
     return ModelEndpoint(process, int(line))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note the folder of the test before its fixtures need the endpoint."""
+    SharedEndpoint.current_folder = item.path.parent
+
+
 @pytest.fixture(scope="session")
 def model_endpoint() -> Iterator[ModelEndpoint]:
-    """A running endpoint, shared by the tests of a session."""
-    endpoint = start_endpoint()
-    yield endpoint
-    endpoint.stop()
+    """The endpoint of all tests; a folder sees only its own calls."""
+    with _share_endpoint("tests.endpoint_server") as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(scope="session")
 def vendor_endpoint() -> Iterator[ModelEndpoint]:
-    """A running endpoint with the interfaces of other vendors, see `tests.vendor_server`."""
-    endpoint = start_endpoint("tests.vendor_server")
-    yield endpoint
-    endpoint.stop()
+    """The endpoint with the interfaces of other vendors, see `tests.vendor_server`."""
+    with _share_endpoint("tests.vendor_server") as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def _share_endpoint(module: str) -> Iterator[ModelEndpoint]:
+    started = start_endpoint(module)
+    yield SharedEndpoint(started.process, started.port)
+    started.stop()

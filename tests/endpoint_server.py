@@ -56,7 +56,8 @@
 
 `GET /open` returns the number of open model calls, `GET /requests` the request bodies, newest last,
 and `GET /headers` their header fields; `DELETE /requests` forgets both. A call is closed when its
-client has disconnected.
+client has disconnected. `POST /ports` opens another port, which behaves in the same way and counts
+only its own calls, and returns its number.
 
     python -m tests.endpoint_server   prints its port, then serves until SIGTERM
 """
@@ -88,7 +89,7 @@ Body = dict[str, Any]
 
 
 class _State:
-    """The requests that the process has received."""
+    """The requests that a port has received."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -105,7 +106,10 @@ class _Disconnected(Exception):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
-    state = _State()
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.state = _State()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Write no traceback: in many tests the client disconnects."""
@@ -138,6 +142,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, b"{}")
 
     def do_POST(self) -> None:
+        if self.path == "/ports":
+            another = _Server(("127.0.0.1", 0), type(self))
+            threading.Thread(target=another.serve_forever, daemon=True).start()
+            self._send(200, json.dumps({"port": another.server_port}).encode())
+            return
         body = self.parse_body(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         state = self.server.state
         with state.lock:
@@ -608,7 +617,7 @@ def _split_message(body: Body, message: Body, usage: Body | None) -> Iterator[Bo
 
 def _main() -> None:
     server = _Server(("127.0.0.1", 0), _Handler)
-    print(server.server_address[1], flush=True)
+    print(server.server_port, flush=True)
     server.serve_forever()
 
 

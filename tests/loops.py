@@ -13,7 +13,7 @@ __all__ = ["pytest_pyfunc_call"]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function. A conftest imports this hook."""
+    """Run a test that is a coroutine function."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters

@@ -28,7 +28,7 @@ _users: list[Path] = []
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """The server of this test run. A conftest imports this fixture."""
+    """The server of this test run."""
     with running_postgres() as url:
         yield url
 

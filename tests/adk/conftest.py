@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.environments import find_adk
-from tests.loops import pytest_pyfunc_call
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import ScriptedModels, models
 
-__all__ = ["models", "pytest_pyfunc_call", "vendor_endpoint"]
+__all__ = ["models"]
 
 SOURCE = Path(__file__).with_name("adk_agents.py")
 

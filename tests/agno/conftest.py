@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import pytest_pyfunc_call
+from tests.endpoint import ModelEndpoint
 from tests.pauses.graphs import create_library_deployment
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 SOURCE = Path(__file__).with_name("agno_agents.py")
 

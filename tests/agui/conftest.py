@@ -8,11 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.agui.pages import Thread, serve_agents
-from tests.deployment import Deploy, deploy
-from tests.endpoint import model_endpoint
+from tests.deployment import Deploy
 from tests.server.threaded_server import ThreadedServer
-
-__all__ = ["deploy", "model_endpoint"]
 
 _NUMBERS = itertools.count()
 

@@ -9,11 +9,8 @@ import pytest
 
 from tests.agui.pages import serve_agents
 from tests.ai_sdk.chats import CONFIG, Chat
-from tests.deployment import Deploy, deploy
-from tests.endpoint import model_endpoint
+from tests.deployment import Deploy
 from tests.server.threaded_server import ThreadedServer
-
-__all__ = ["deploy", "model_endpoint"]
 
 _NUMBERS = itertools.count()
 

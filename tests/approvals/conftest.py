@@ -10,11 +10,8 @@ import pytest
 
 from tests.approvals.people import People
 from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import pytest_pyfunc_call
+from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
-
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 AGENTS = """
 [openai]

@@ -14,9 +14,9 @@ import pytest
 from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
 from tests.cli.test_db import CONFIG, change, config, file
-from tests.postgres import drop_schema, postgres_url
+from tests.postgres import drop_schema
 
-__all__ = ["config", "file", "postgres_url"]
+__all__ = ["config", "file"]
 
 
 @pytest.fixture

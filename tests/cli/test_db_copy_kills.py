@@ -23,13 +23,11 @@ from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import runs, sessions
 from tests.commands import run_command
-from tests.postgres import drop_schema, postgres_url
+from tests.postgres import drop_schema
 from tests.process import base_environment
 from tests.runs.components import LONG
 from tests.store.rows import a_run, a_session, an_end
 from tests.store.sums import add_up
-
-__all__ = ["postgres_url"]
 
 pytestmark = pytest.mark.slow
 

@@ -24,12 +24,10 @@ from agentctl.top.feed import RunFeed
 from agentctl.top.views import RunsView, SessionsView
 from tests.commands import run_command
 from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 from tests.service.callers import open_service
 from tests.store.rows import START, a_run, a_session, a_whole_run, an_end
-
-__all__ = ["model_endpoint"]
 
 SIZES = (10, 200, 1_000, *((10_000,) if os.environ.get("AGENTCTL_TEST_LONG") == "1" else ()))
 

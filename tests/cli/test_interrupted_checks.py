@@ -22,10 +22,8 @@ from tests.benchmarks.population import Population
 from tests.benchmarks.seed import fill_database
 from tests.cli.test_runs_doctor import CALLS
 from tests.conditions import PATIENCE
-from tests.postgres import ConnectedTo, drop_schema, postgres_url
+from tests.postgres import ConnectedTo, drop_schema
 from tests.process import without_coverage
-
-__all__ = ["postgres_url"]
 
 pytestmark = pytest.mark.slow
 

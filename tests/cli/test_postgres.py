@@ -20,9 +20,7 @@ from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import running_command, write_config
 from tests.deployment import SQLITE_DATABASES, create_deployment
-from tests.postgres import postgres_schemas, postgres_url
-
-__all__ = ["postgres_url"]
+from tests.postgres import postgres_schemas
 
 NOWHERE = "http://127.0.0.1:9/v1"
 

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.conftest import Agentctl, Terminal
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.server.repeating import PLAN, SCOPES, Place, Run, call, open_place, say
-
-__all__ = ["model_endpoint"]
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,8 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.commands import Result
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.process import base_environment, serve_config
-
-__all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 

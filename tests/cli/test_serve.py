@@ -17,9 +17,7 @@ from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import wait_for_line
 from tests.conditions import PATIENCE
-from tests.endpoint import ModelEndpoint, model_endpoint
-
-__all__ = ["model_endpoint"]
+from tests.endpoint import ModelEndpoint
 
 pytestmark = pytest.mark.slow
 

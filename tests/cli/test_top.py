@@ -35,10 +35,8 @@ from tests.cli.held_tool import HOLD, NAPPER
 from tests.commands import shift_clock
 from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
-
-__all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,8 @@ from agentctl.cli.commands.usage import draw_bar
 from agentctl.interface.requests import RunRequest
 from tests.commands import Result, run_command, stay_in_hour
 from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.service.callers import open_service, user
-
-__all__ = ["model_endpoint"]
 
 Usage = Callable[..., Result]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clients.service import Service, serving
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 
-__all__ = ["model_endpoint", "service"]
+__all__ = ["service"]
 
 
 @pytest.fixture(scope="session")

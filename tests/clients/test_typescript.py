@@ -24,11 +24,9 @@ from tests.conditions import PATIENCE
 from tests.console.browser import CHROMIUM, open_browser, open_context
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.docs.pages import page
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.ports import find_free_port
 from tests.process import base_environment, start_server
-
-__all__ = ["model_endpoint"]
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "packaging" / "typescript"

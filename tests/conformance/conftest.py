@@ -28,12 +28,9 @@ from tests.conformance.server import (
 )
 from tests.conformance.table import KINDS
 from tests.deployment import Deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.environments import find_adk
-from tests.loops import pytest_pyfunc_call
 from tests.process import ServerProcess, serve_config
-
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 
 @dataclass(frozen=True)

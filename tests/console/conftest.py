@@ -9,11 +9,8 @@ from playwright.sync_api import Browser
 
 from tests.console.browser import open_browser
 from tests.console.deployed import EXTRA, HOLD
-from tests.deployment import Deploy, deploy
-from tests.endpoint import model_endpoint
+from tests.deployment import Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
-
-__all__ = ["deploy", "model_endpoint"]
 
 
 @pytest.fixture(scope="package")

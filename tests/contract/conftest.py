@@ -17,12 +17,8 @@ from tests.approvals import paying_agent
 from tests.contract.backends import Backends
 from tests.contract.engines import Engine, empty
 from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import pytest_pyfunc_call
-from tests.postgres import postgres_url
+from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
-
-__all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
 
 @pytest.fixture(scope="session", params=["sqlite", "postgres"])

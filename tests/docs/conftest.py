@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.forking import define_function
-from tests.postgres import postgres_url
-
-__all__ = ["postgres_url"]
 
 
 @pytest.fixture(scope="session")

@@ -21,10 +21,8 @@ from agentctl.interface.requests import RunRequest
 from agentctl.records.runs import RunRecord
 from agentctl.remote import RemoteOperations
 from tests.docs.pages import ROOT
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, serve_config
-
-__all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 

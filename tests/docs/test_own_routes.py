@@ -14,10 +14,8 @@ import pytest
 from tests.conditions import PATIENCE
 from tests.console.browser import CHROMIUM, expect, open_browser, open_context
 from tests.docs.pages import page
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, run_agentctl, start_server
-
-__all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.durable.agents import DURABLE
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, create_site
-from tests.loops import pytest_pyfunc_call
-from tests.postgres import postgres_url
-
-__all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
 
 @pytest.fixture

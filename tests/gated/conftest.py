@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, create_site
-from tests.loops import pytest_pyfunc_call
 from tests.process import ServerProcess
-
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, kill
-
-__all__ = ["vendor_endpoint"]
 
 _CONFIG = """
 [[models]]

@@ -10,11 +10,8 @@ import pytest
 
 from tests.conformance.server import ConformanceServer
 from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import pytest_pyfunc_call
+from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
-
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 MODULE = "cookbook_graphs"
 

@@ -9,13 +9,10 @@ from playwright.sync_api import Browser
 
 from tests.console.browser import open_browser
 from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.identity.provider import AUDIENCE, TRUST, Office, list_clients, run_identity_provider
-from tests.loops import pytest_pyfunc_call
 from tests.ports import find_free_port
 from tests.process import start_server
-
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 USERS = {"eve": {"groups": ["visitors", "staff"]}}
 

@@ -233,6 +233,7 @@ class _MarkedHandler(_VendorHandler):
 def _main() -> None:
     server = _MarkedServer(("127.0.0.1", 0), _MarkedHandler)
     tls = _MarkedServer(("127.0.0.1", 0), _MarkedHandler)
+    tls.state = server.state
     tls.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.context.load_cert_chain(os.environ[CERTIFICATE])
     server.tls_port = tls.server_address[1]

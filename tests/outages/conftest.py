@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.endpoint import model_endpoint
-from tests.loops import pytest_pyfunc_call
 from tests.postgres_server import PostgresServer, run_postgres_server
 
-__all__ = ["model_endpoint", "pytest_pyfunc_call", "server"]
+__all__ = ["server"]
 
 
 @pytest.fixture(scope="session")

@@ -14,12 +14,10 @@ import pytest
 from tests.certificates import create_certificate
 from tests.cli.demo import Demo, serving
 from tests.conditions import PATIENCE
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
 from tests.ports import find_free_port, wait_for_port
 from tests.process import base_environment
-
-__all__ = ["model_endpoint"]
 
 pytestmark = [pytest.mark.slow, needs_packaging_mode]
 

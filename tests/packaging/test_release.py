@@ -23,11 +23,9 @@ import pytest
 
 from tests.clients.service import serving
 from tests.conditions import PATIENCE
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.process import base_environment, start_server
-
-__all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 

@@ -16,12 +16,10 @@ import pytest
 
 from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.packaging.programs import needs_packaging_mode
 from tests.packaging.service_manager import Manager
 from tests.server.concurrent_callers import Event, check_order, read_events
-
-__all__ = ["model_endpoint"]
 
 pytestmark = [pytest.mark.slow, needs_packaging_mode]
 

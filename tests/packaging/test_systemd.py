@@ -22,12 +22,10 @@ import pytest
 from tests.cli.demo import serving
 from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
 from tests.packaging.service_manager import Instance, Manager, build_shell_command
 from tests.process import AGENTCTL, base_environment, run_agentctl
-
-__all__ = ["model_endpoint"]
 
 pytestmark = pytest.mark.slow
 

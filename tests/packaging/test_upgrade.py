@@ -19,15 +19,12 @@ import pytest
 
 from tests.conditions import wait_until
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.packaging.test_release import install
-from tests.postgres import postgres_url
 from tests.process import ServerProcess, base_environment, serve_config
 from tests.releases import NEW, Program, build_program, extract_last_release
 from tests.server.concurrent_callers import open_client
-
-__all__ = ["model_endpoint", "postgres_url"]
 
 pytestmark = pytest.mark.slow
 

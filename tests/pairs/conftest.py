@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import pytest_pyfunc_call
+from tests.endpoint import ModelEndpoint
 from tests.pairs import hosted, schedule
-from tests.postgres import postgres_url
-
-__all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
 
 @pytest.fixture(autouse=True)

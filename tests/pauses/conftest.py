@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import pytest_pyfunc_call
+from tests.endpoint import ModelEndpoint
 from tests.pauses.graphs import create_graph_deployment
 from tests.pauses.waiting import WaitingDeployment, WaitingServer, create_waiting_deployment
-
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 
 @pytest.fixture(scope="session")

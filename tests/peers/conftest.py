@@ -12,22 +12,11 @@ import pytest
 from tests.cli.conftest import environment, home, terminal
 from tests.commands import Result, run_command
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import pytest_pyfunc_call
+from tests.endpoint import ModelEndpoint
 from tests.peers.servers import INSTALLED, PEERS, RELEASES, Peer, serve_agentos
 from tests.process import base_environment
 
-__all__ = [
-    "Agentctl",
-    "environment",
-    "home",
-    "keys",
-    "locked_peer",
-    "model_endpoint",
-    "open_peer",
-    "pytest_pyfunc_call",
-    "terminal",
-]
+__all__ = ["Agentctl", "environment", "home", "keys", "locked_peer", "open_peer", "terminal"]
 
 _Factory = pytest.TempPathFactory
 

@@ -21,9 +21,6 @@ import pytest
 
 from tests.peers.conftest import Agentctl
 from tests.peers.servers import Peer
-from tests.postgres import postgres_url
-
-__all__ = ["postgres_url"]
 
 SIDES = ("", "-wal", "-shm", "-journal")
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.policy.scenario import Scenario, open_scenario
-
-__all__ = ["model_endpoint"]
 
 
 @pytest.fixture(scope="module")

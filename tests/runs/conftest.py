@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import deployment
-from tests.endpoint import model_endpoint
-from tests.loops import pytest_pyfunc_call
-from tests.postgres import postgres_url
 from tests.runs.shared_databases import SharedDatabases
-
-__all__ = ["deployment", "model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
 
 @pytest.fixture

@@ -21,10 +21,8 @@ from agentctl.store.repositories import approvals, audit, runs, sessions, worker
 from agentctl.store.repositories.audit import AuditRow
 from agentctl.store.repositories.workers import WorkerRow
 from tests.commands import shift_clock
-from tests.postgres import postgres_schemas, postgres_url
+from tests.postgres import postgres_schemas
 from tests.store.rows import a_run, a_session
-
-__all__ = ["postgres_url"]
 
 MINUTE = 60_000_000
 """Microseconds."""

@@ -25,12 +25,10 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, audit, retention, runs, sessions
 from agentctl.store.repositories.audit import AuditRow
 from tests.conditions import wait_until
-from tests.postgres import postgres_schemas, postgres_url
+from tests.postgres import postgres_schemas
 from tests.process import serve_config
 from tests.runs.quick_jobs import open_service, start_jobs
 from tests.store.rows import a_run, a_session, a_whole_run, an_end
-
-__all__ = ["postgres_url"]
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 

@@ -14,10 +14,8 @@ import pytest
 
 from agentctl.config.settings import Agent, Limits, Model, ModelSettings, Provider, Settings
 from agentctl.runtime.transcript.events import ThinkingDelta
-from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, attempt, settings
-
-__all__ = ["vendor_endpoint"]
 
 VENDORS: tuple[Provider, ...] = ("anthropic", "google", "bedrock")
 KEY = "sk-test-0123456789"

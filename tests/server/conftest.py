@@ -6,13 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deployment import Deploy, Deployment, deploy, deployment
-from tests.endpoint import model_endpoint
-from tests.loops import pytest_pyfunc_call
+from tests.deployment import Deploy, Deployment
 from tests.server.seeds import seed
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
-
-__all__ = ["deploy", "deployment", "model_endpoint", "pytest_pyfunc_call"]
 
 
 @pytest.fixture(scope="session")

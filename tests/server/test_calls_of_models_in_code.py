@@ -14,11 +14,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.gated.shown import compare_over_http
 from tests.server.agents_in_code import run_agent, serve_agents
-
-__all__ = ["vendor_endpoint"]
 
 COUNTED = (
     "call_langchain",

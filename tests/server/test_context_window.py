@@ -8,11 +8,9 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.gated.site import answer, call
 from tests.server.agents_in_code import run_agent, serve_module
-
-__all__ = ["vendor_endpoint"]
 
 KINDS = ("langgraph", "pydantic_ai", "agno", "agno_team", "openai_agents", "model_in_code")
 

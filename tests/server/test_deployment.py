@@ -15,10 +15,8 @@ import pytest
 
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deploy, Deployment
-from tests.postgres import postgres_schemas, postgres_url
+from tests.postgres import postgres_schemas
 from tests.process import ServerProcess, run_agentctl, serve_config
-
-__all__ = ["postgres_url"]
 
 pytestmark = pytest.mark.slow
 

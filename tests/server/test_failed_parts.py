@@ -9,10 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.server.agents_in_code import run_agent, serve_module
-
-__all__ = ["vendor_endpoint"]
 
 AGENTS = (
     "checked", "loading", "langgraph", "pydantic_ai", "openai_agents", "gemini", "bedrock",

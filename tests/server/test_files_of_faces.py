@@ -11,12 +11,10 @@ from typing import Any
 import openai
 import pytest
 
-from tests.deployment import Deploy, deploy
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.deployment import Deploy
+from tests.endpoint import ModelEndpoint
 from tests.server.files_of_runs import PDF, build_png
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
-
-__all__ = ["deploy", "model_endpoint"]
 
 EXTRA = """
 [openai]

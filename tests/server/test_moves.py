@@ -14,12 +14,10 @@ import pytest
 from agentctl.config.settings import Database
 from tests.commands import Result, run_command
 from tests.conditions import PATIENCE, wait_for
-from tests.postgres import drop_schema, postgres_url
+from tests.postgres import drop_schema
 from tests.process import base_environment, serve_config
 from tests.runs.components import LONG
 from tests.store.sums import add_up
-
-__all__ = ["postgres_url"]
 
 pytestmark = pytest.mark.slow
 

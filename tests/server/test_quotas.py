@@ -15,11 +15,8 @@ from tests.commands import run_command
 from tests.contract.engines import Engine
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.postgres import postgres_url
 from tests.process import base_environment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
-
-__all__ = ["postgres_url"]
 
 SCOPES = (
     "agents:run", "sessions:read", "sessions:write", "sessions:delete",

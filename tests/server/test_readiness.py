@@ -18,12 +18,11 @@ import pytest
 from tests.conditions import PATIENCE, wait_for
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.postgres import postgres_schemas, postgres_url
+from tests.postgres import postgres_schemas
 from tests.process import serve_config
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["postgres_url"]
 
 AT_ONCE = 40
 MOST = 8

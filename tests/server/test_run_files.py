@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.server.agents_in_code import serve_agents
 from tests.server.files_of_runs import PDF, Site, build_png, upload
-
-__all__ = ["vendor_endpoint"]
 
 CONFIG = """
 [[models]]

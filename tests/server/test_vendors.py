@@ -8,10 +8,8 @@ import pytest
 
 from tests.conditions import wait_for
 from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
-
-__all__ = ["vendor_endpoint"]
 
 pytestmark = pytest.mark.slow
 

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.endpoint import ModelEndpoint, model_endpoint, vendor_endpoint
-from tests.loops import pytest_pyfunc_call
+from tests.endpoint import ModelEndpoint
 from tests.stops.server import StopServer, serve
-
-__all__ = ["model_endpoint", "pytest_pyfunc_call", "vendor_endpoint"]
 
 
 @pytest.fixture(scope="session")

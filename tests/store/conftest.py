@@ -13,10 +13,10 @@ import pytest
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import open_sqlite
 from agentctl.store.sqlite.database import SqliteDatabase
-from tests.postgres import PostgresUnderTest, postgres_database, postgres_url
+from tests.postgres import PostgresUnderTest, postgres_database
 from tests.store.statements import watched
 
-__all__ = ["Store", "path", "postgres", "postgres_url", "sqlite", "store"]
+__all__ = ["Store", "path", "postgres", "sqlite", "store"]
 
 T = TypeVar("T")
 

@@ -22,9 +22,7 @@ from agentctl.store.postgres.thread import ThreadConnection
 from agentctl.store.threads import call_in_thread
 from tests.conditions import PATIENCE
 from tests.differential.comparison import Comparison, Outcome
-from tests.postgres import ConnectedTo, postgres_database, postgres_url
-
-__all__ = ["postgres_url"]
+from tests.postgres import ConnectedTo, postgres_database
 
 pytestmark = pytest.mark.slow
 

@@ -21,9 +21,6 @@ from agentctl.config.settings import Database
 from agentctl.store.postgres.pool import Pool
 from tests.conditions import PATIENCE
 from tests.differential.comparison import LONG, SEED, report
-from tests.postgres import postgres_url
-
-__all__ = ["postgres_url"]
 
 pytestmark = pytest.mark.slow
 

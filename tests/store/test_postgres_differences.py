@@ -22,10 +22,8 @@ from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.conditions import PATIENCE, wait_until
 from tests.differential.comparison import Comparison, Outcome
-from tests.postgres import ConnectedTo, postgres_database, postgres_url
+from tests.postgres import ConnectedTo, postgres_database
 from tests.store.test_pool_differences import STATE
-
-__all__ = ["postgres_url"]
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import pytest_pyfunc_call
+from tests.endpoint import ModelEndpoint
 from tests.telemetry.receiver import Collector, run_collector
-
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 
 @pytest.fixture

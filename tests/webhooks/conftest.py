@@ -14,12 +14,9 @@ from agentctl.webhooks import attempts
 from agentctl.webhooks.signing import generate_secret
 from tests.approvals.people import People
 from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.loops import pytest_pyfunc_call
+from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 from tests.webhooks.receiver import Receiver, start_receiver
-
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 SECRET = generate_secret()
 OLD_SECRET = generate_secret()
