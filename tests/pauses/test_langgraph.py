@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.pauses.graphs import CALL, build_calls_with_one_id
@@ -88,6 +90,35 @@ def test_questions_are_asked_one_after_the_other(shared_graphs: WaitingServer) -
     assert run["content"] == "left {'miles': 3}"
     # The node that waits runs again from its top, the node before it does not.
     assert shared_graphs.deployment.ledger(run) == ["begin", "ask", "ask", "ask"]
+
+
+def test_answer_reaches_the_call_that_has_asked(shared_graphs: WaitingServer) -> None:
+    """When the graph continues, the call of B is the first to ask."""
+    calls = [
+        {
+            "id": f"call-{name}",
+            "type": "function",
+            "function": {"name": "remove", "arguments": json.dumps({"name": name})},
+        }
+        for name in "AB"
+    ]
+    run = shared_graphs.start("removals", json.dumps({"tool_calls": calls}))
+    (asked,) = shared_graphs.list_approvals(run)
+    assert asked["question"] == "Remove A?"
+
+    run = shared_graphs.decide_and_wait(run, "answer", answer="yes")
+    assert run["status"] == "PAUSED"
+    asked = shared_graphs.list_approvals(run)[-1]
+    assert asked["question"] == "Remove B?"
+    assert "B is removed" not in shared_graphs.deployment.ledger(run)
+
+    shared_graphs.decide(run, "answer", answer="no")
+    run = shared_graphs.wait_for_end(run)
+    assert run["status"] == "COMPLETED"
+    assert [call["result"] for call in run["tools"]] == ["A is removed", "B stays"]
+    # The call of A has ended before the question about B: it is not made again.
+    ledger = shared_graphs.deployment.ledger(run)
+    assert [line for line in ledger if line.endswith("removed")] == ["A is removed"]
 
 
 def test_cancel_of_a_paused_run_makes_no_call(shared_graphs: WaitingServer) -> None:

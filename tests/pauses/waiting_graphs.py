@@ -15,6 +15,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
 
 from agentctl import RunContext
@@ -147,3 +148,44 @@ def build_questions(**options: Any) -> Any:
 
 
 questions: Any = build_questions()
+
+
+@tool
+async def remove(name: str, config: RunnableConfig) -> str:
+    """Remove something if a person allows it. First the call of A is the first to ask, then B."""
+    context: RunContext = config["configurable"]["run_context"]
+    ledger = FOLDER / f"{context.session_id}.ledger"
+    record(context, f"{name} begins")
+    leg = ledger.read_text().splitlines().count(f"{name} begins")
+
+    first = {1: "A", 2: "B"}.get(leg, name)
+    while name != first and f"{first} asks in leg {leg}" not in ledger.read_text():
+        await asyncio.sleep(0.01)
+    if name != first:
+        # The other call has written its line directly before it asks.
+        await asyncio.sleep(0.1)
+
+    record(context, f"{name} asks in leg {leg}")
+    if interrupt(f"Remove {name}?") != "yes":
+        return f"{name} stays"
+    record(context, f"{name} is removed")
+    return f"{name} is removed"
+
+
+def build_removals() -> Any:
+    """Build a graph that executes all calls of an answer in one node."""
+    chat = build_chat("exact").bind_tools([remove])
+
+    async def call_model(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        return {"messages": [await chat.ainvoke(state["messages"], config)]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("model", call_model)
+    graph.add_node("tools", ToolNode([remove]))
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", tools_condition)
+    graph.add_edge("tools", "model")
+    return graph.compile()
+
+
+removals: Any = build_removals()

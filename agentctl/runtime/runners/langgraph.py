@@ -25,6 +25,7 @@ from agentctl.runtime.pauses import Decided, Parked, Paused
 from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
+from agentctl.runtime.runners.langgraph_calls import TaskCalls
 from agentctl.runtime.runners.langgraph_input import (
     CONFIGURABLE,
     MESSAGES,
@@ -186,6 +187,8 @@ class LangGraphRunner(LibraryRunner):
         await report.restore()
         if leg is None and not hasattr(self._graph, "builder"):
             report.skip_input(read_messages(saved.input))
+        task_calls = TaskCalls(None if leg is None else leg.state.get("task_calls"))
+        task_calls.use()
         journal = self._open_journal(run, saved, control, report, approved)
         saved.config["callbacks"] = [model_calls, Effects(run, approved)]
         if approved:
@@ -242,7 +245,7 @@ class LangGraphRunner(LibraryRunner):
 
         # After the stream: a pause requires that everything else has ended.
         if report.interrupts:
-            await self._pause(run, saved, report, unfinished)
+            await self._pause(run, saved, report, task_calls, unfinished)
         await report.end()
 
     async def _open_thread(self, message: str, run: HostedRun) -> _Thread:
@@ -337,7 +340,12 @@ class LangGraphRunner(LibraryRunner):
         return given, new, configured
 
     async def _pause(
-        self, run: HostedRun, thread: _Thread, report: GraphReport, unfinished: Iterable[str]
+        self,
+        run: HostedRun,
+        thread: _Thread,
+        report: GraphReport,
+        task_calls: TaskCalls,
+        unfinished: Iterable[str],
     ) -> None:
         """Raise `Paused` with what the interrupts of a graph ask for.
 
@@ -356,6 +364,9 @@ class LangGraphRunner(LibraryRunner):
             "interrupts": [interrupt.to_json() for interrupt in interrupts],
             "report": report.to_json(),
             "approved": sorted(unfinished),
+            "task_calls": task_calls.to_json(
+                {interrupt.id: interrupt for interrupt, _ in report.interrupts.values()}
+            ),
         }
         if thread.saver is not None:
             state["saver"] = thread.saver.to_json()

@@ -22,7 +22,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
@@ -43,6 +43,7 @@ from agentctl.runtime.pauses import (
 )
 from agentctl.runtime.runners.hidden_files import HiddenFiles
 from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.langgraph_calls import bind_call
 from agentctl.runtime.runners.langgraph_messages import read_text
 from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.work.run_scope import CurrentCall, current_call
@@ -404,25 +405,57 @@ def _to_arguments(given: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"input": value}
 
 
-def _replace_methods() -> None:
+def _replace_methods() -> None:  # noqa: C901
     run: Any = BaseTool.run
     arun: Any = BaseTool.arun
 
     @functools.wraps(arun)
     async def execute(self: BaseTool, tool_input: Any, *args: Any, **options: Any) -> Any:
-        make = functools.partial(arun, self, tool_input, *args, **options)
+        call = bind_call(options)
+        if call is None:
+            make = functools.partial(arun, self, tool_input, *args, **options)
+            return await make_journaled(self, tool_input, options, make)
+        if call.has_ended:
+            return call.load()
+
+        make = functools.partial(arun, self, tool_input, *args, **call.options)
+        try:
+            with call.executing():
+                result = await make_journaled(self, tool_input, options, make)
+        except GraphInterrupt:
+            await call.wait_for_others()
+            raise
+        call.keep(result)
+        return result
+
+    async def make_journaled(
+        tool: BaseTool, given: Any, options: Mapping[str, Any], make: Callable[[], Awaitable[Any]]
+    ) -> Any:
         journal = _current.get()
-        if journal is None:
-            return await make()
-        return await journal.call(self, tool_input, options, make)
+        return await (make() if journal is None else journal.call(tool, given, options, make))
 
     @functools.wraps(run)
     def execute_in_thread(self: BaseTool, tool_input: Any, *args: Any, **options: Any) -> Any:
-        make = functools.partial(run, self, tool_input, *args, **options)
+        call = bind_call(options)
+        if call is None:
+            make = functools.partial(run, self, tool_input, *args, **options)
+            return make_journaled_in_thread(self, tool_input, options, make)
+        if call.has_ended:
+            return call.load()
+
+        make = functools.partial(run, self, tool_input, *args, **call.options)
+        with call.executing():
+            result = make_journaled_in_thread(self, tool_input, options, make)
+        call.keep(result)
+        return result
+
+    def make_journaled_in_thread(
+        tool: BaseTool, given: Any, options: Mapping[str, Any], make: Callable[[], Any]
+    ) -> Any:
         journal = _current.get()
         if journal is None:
             return make()
-        return journal.call_in_thread(self, tool_input, options, make)
+        return journal.call_in_thread(tool, given, options, make)
 
     setattr(BaseTool, "arun", execute)  # noqa: B010
     setattr(BaseTool, "run", execute_in_thread)  # noqa: B010
