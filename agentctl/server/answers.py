@@ -299,10 +299,14 @@ async def cancelling_on_disconnect(receive: Receive) -> AsyncIterator[None]:
     """
     task = asyncio.current_task()
     assert task is not None
+
+    # Like `asyncio.timeout`, this cancels the task that runs the block: the block needs no task of
+    # its own.
     watch = asyncio.ensure_future(_wait_for_disconnect(receive))
     is_working = True
-    # The block may have ended in the same pass of the event loop: the caller goes on then.
+    # The block may have ended in the same pass of the event loop: the caller continues then.
     watch.add_done_callback(lambda _: is_working and not watch.cancelled() and task.cancel())
+
     try:
         yield
     except asyncio.CancelledError:
@@ -393,8 +397,11 @@ class EventStreamResponse(Response, Generic[T]):
     async def _follow(self, watch: asyncio.Future[None], send: Send) -> None:
         time = asyncio.get_running_loop().time
         self._sent_at = time()
+
+        # One task sends all portions: a task for each would cost more.
         sending = asyncio.ensure_future(self._send_rest(send))
         waited = cast("set[asyncio.Future[Any]]", {sending, watch})
+
         try:
             while not (sending.done() or watch.done()):
                 left = self._sent_at + COMMENT_SECONDS - time()
@@ -402,8 +409,10 @@ class EventStreamResponse(Response, Generic[T]):
                     await _send_part(send, b": waiting\n\n")
                     self._sent_at = time()
                     continue
+
                 seconds = left if left > 0 else COMMENT_SECONDS
                 await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
             if sending.done():
                 sending.result()
         finally:

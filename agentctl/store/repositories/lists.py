@@ -94,16 +94,19 @@ def list_runs(
         matched = FoundList(listing, RunRow, "t.place", 1, 1, FARTHEST)
         searched = visibility.narrow(filter.user_id)
         return list_page(matched, search, searched, _match_runs(filter, visibility), page)
+
     ranges = find_by_prefix("run_id", filter.id_prefix)
     if (after := filter.finished_after) is not None:
         found = Conditions().with_condition("finished_at >= :finished_after", finished_after=after)
         found = found.with_present(
             "finished_at < :finished_before", finished_before=filter.finished_before
         )
+        # The sum keeps the index of ends, which is not in the order of the list, out of use.
         ended = Conditions().with_condition(
             "finished_at + 0 >= :finished_after", finished_after=after
         )
         ranges.append(FilterRange(found, ended, MAXIMUM_READ, "finished_at"))
+
     equal = _get_run_columns(filter)
     filtered = Filtered(
         listing,

@@ -379,6 +379,7 @@ def _add(step: Step, added: Mapping[SumKey, Sums]) -> Steps[None]:
 
 @unit
 def _store(step: Step, sums: Sequence[tuple[SumKey, Sums]]) -> Steps[None]:
+    # A statement stores one row or a whole group: the database prepares only these two texts.
     size = _GROUP if len(sums) == _GROUP else 1
     for first in range(0, len(sums), size):
         values: dict[str, Value] = {}

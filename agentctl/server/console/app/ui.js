@@ -117,6 +117,7 @@ export function readHash() {
   try {
     parts = place.split("/").filter(Boolean).map(decodeURIComponent);
   } catch {
+    // A hash that is not encoded correctly leads to the first page.
   }
   return { parts, query: Object.fromEntries(new URLSearchParams(query || "")) };
 }
