@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
@@ -85,6 +85,7 @@ async def store_end(
         The stored ending, which another process may have written.
     """
     await _end_stream(run)
+
     at = run.finished_at or now()
     run.transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if ending.status != "COMPLETED":
@@ -92,12 +93,12 @@ async def store_end(
     if run.component.kind != "workflow" and not run.transcript.messages:
         # The run was stopped before its component started: keep the message in the session.
         run.transcript.add_user(run.spec.input, run.spec.files)
-    pauses = chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1]))
-    while True:
+
+    for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
             end = await _build_live_end(run, ending)
             store = partial(_store_or_read_end, run, ending, end)
-            stored = await _retry(store, on_unavailable=on_unavailable)
+            stored = await _write_when_available(store, on_unavailable)
             break
         except Exception:
             # The transcript cannot be stored: store the ending without it.
@@ -106,7 +107,7 @@ async def store_end(
             run.state_changes = None
             if ending.status == "COMPLETED":
                 ending = Ending.failed("INTERNAL", "The result of the run could not be stored")
-        await asyncio.sleep(next(pauses))
+        await asyncio.sleep(pause)
 
     if end.stopped_at is None:
         run.transcript.unstopped.notify_when_empty(on_stopped)
@@ -115,6 +116,7 @@ async def store_end(
             on_change()
     else:
         run.transcript.unstopped.has_ended = True
+
     run.database.announce(run.run_id)
     run.database.outbox.wake()
     return stored
@@ -137,11 +139,13 @@ async def store_pause(
         return _STATE_REJECTED
     if len(prepared.checkpoint.body) > run.limits.run_bytes + HISTORY_ALLOWANCE:
         return _STATE_REJECTED
+
     # A write that is interrupted may be committed: the end closes its approvals.
     run.has_asked = True
-    outcome = await _retry(
-        lambda: run.database.write(write_pause(run, prepared)), on_unavailable=on_unavailable
+    outcome = await _write_when_available(
+        lambda: run.database.write(write_pause(run, prepared)), on_unavailable
     )
+
     if outcome == "full":
         return Ending.failed("APPROVALS_FULL", DETAILS["APPROVALS_FULL"])
     if outcome in ("cancelled", "ended"):
@@ -163,11 +167,11 @@ async def store_hand_over(
         # Its row is that of a run which waits for the next leg of its root.
         return ending
     await _end_stream(run)
-    outcome = await _retry(
-        lambda: run.database.write(_write_hand_over(run, lost=ending.lost)),
-        on_unavailable=on_unavailable,
+    outcome = await _write_when_available(
+        lambda: run.database.write(_write_hand_over(run, lost=ending.lost)), on_unavailable
     )
     run.stream.abandon()
+
     if outcome == "handed over":
         run.database.outbox.wake()
         _log.info("run %s was handed over", run.run_id)
@@ -185,8 +189,17 @@ async def _end_stream(run: LiveRun) -> None:
         await run.recorder.end()
 
 
-_retry = partial(retry_while_unavailable, seconds=math.inf, pauses=RETRY_SECONDS)
-"""Writes the end of a leg until the database accepts it."""
+async def _write_when_available(
+    write: Callable[[], Awaitable[T]], on_unavailable: Callable[[], None]
+) -> T:
+    """Write the end of a leg, and retry without a time limit while the database is unavailable.
+
+    Args:
+        on_unavailable: called after each attempt that the database did not accept.
+    """
+    return await retry_while_unavailable(
+        write, seconds=math.inf, pauses=RETRY_SECONDS, on_unavailable=on_unavailable
+    )
 
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
@@ -401,26 +414,46 @@ def requires_background_work(run: LiveRun) -> bool:
 
 
 async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
-    """Return the background runs that a completed run requires (`requires_background_work`)."""
+    """Return the background runs that a completed run requires (`requires_background_work`).
+
+    These are a summary of its session, an extraction of memories, both or none.
+    """
     spec = run.component.spec
     assert isinstance(spec, Agent | Team)
-    specs: list[RunSpec] = []
+
+    planned = [await _plan_summary_run(run, spec), await _plan_memory_run(run, spec)]
+    return [each for each in planned if each is not None]
+
+
+async def _plan_summary_run(run: LiveRun, spec: Agent | Team) -> RunSpec | None:
     every = spec.summary.every_runs
     room = run.transcript.room
     is_full = run.transcript.is_full
-    if every or is_full:
-        # A character has at most four bytes, and a token about three.
-        maximum = min(MAXIMUM_INPUT, room // 2) if room else MAXIMUM_INPUT
-        plan = await plan_summary(run.database, run.spec.session_id, maximum)
-        if plan is not None and (is_full or plan[0] >= every):
-            specs.append(build_background_spec(run.spec, "summary", plan[1]))
-    if spec.memory.mode == "after_run" and run.memories is not None:
-        known = await run.memories.recall(run.spec.input, limit=KNOWN_MEMORIES)
-        facts = "\n".join(f"- [{memory.memory_id}] {memory.memory}" for memory in known) or "(none)"
-        turn = _format_turn(run.spec.input, run.transcript.content)
-        prompt = f"Known facts:\n{facts}\n\n{turn}"
-        specs.append(build_background_spec(run.spec, "memory", SummaryPlan(prompt, run.run_id, 0)))
-    return specs
+    if not every and not is_full:
+        return None
+
+    # A character has at most four bytes, and a token about three.
+    maximum = min(MAXIMUM_INPUT, room // 2) if room else MAXIMUM_INPUT
+    plan = await plan_summary(run.database, run.spec.session_id, maximum)
+    if plan is None:
+        return None
+
+    new_turns, summary = plan
+    if not is_full and new_turns < every:
+        return None
+    return build_background_spec(run.spec, "summary", summary)
+
+
+async def _plan_memory_run(run: LiveRun, spec: Agent | Team) -> RunSpec | None:
+    if spec.memory.mode != "after_run" or run.memories is None:
+        return None
+
+    known_memories = await run.memories.recall(run.spec.input, limit=KNOWN_MEMORIES)
+    lines = [f"- [{memory.memory_id}] {memory.memory}" for memory in known_memories]
+    facts = "\n".join(lines) or "(none)"
+    turn = _format_turn(run.spec.input, run.transcript.content)
+    prompt = f"Known facts:\n{facts}\n\n{turn}"
+    return build_background_spec(run.spec, "memory", SummaryPlan(prompt, run.run_id, 0))
 
 
 async def plan_summary(
@@ -437,6 +470,7 @@ async def plan_summary(
     turns = await database.read(run_reads.list_turns(session_id, last.covered, MAXIMUM_TURNS))
     if not turns:
         return None
+
     parts = [f"Summary so far:\n{last.text}"] if last.text else []
     size = sum(map(len, parts))
     used = turns[0]
@@ -447,6 +481,7 @@ async def plan_summary(
             break
         parts.append(text)
         used = turn
+
     return len(turns), SummaryPlan("\n\n".join(parts)[:maximum], used.run_id, used.seq)
 
 
