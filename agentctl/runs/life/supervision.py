@@ -337,11 +337,13 @@ async def _read_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     component = run.component
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
+
     before = None if run.spec.origin is None else run.spec.origin.before
     kind = catalog.native_kind(component)
     covered = 0
     if kind is None and component.worker.summary.every_runs:
         covered = await _load_summary(run)
+
     stored = await _read_recent(run, count, kind, covered, before)
     if kind is not None:
         stored = run_reads.begin_again(stored)
@@ -349,11 +351,18 @@ async def _read_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
         window = catalog.model(component).context_tokens or SMALL_WINDOW
         if sum(len(each.messages) for each in stored) > window:
             await _load_summary(run)
-    last = await _read_recent(run, 1, kind) if covered and not stored else stored
-    parsed = [(each, messages) for each in last if (messages := _parse(run, each)) is not None]
+
+    last = stored
+    if covered and not stored:
+        # The summary covers all runs: the newest one is read for its system message only.
+        last = await _read_recent(run, 1, kind)
+    parsed = [(row, messages) for row in last if (messages := _parse(run, row)) is not None]
     if parsed:
         run.previous_instructions = _find_instructions(parsed[-1][1])
-    return [_build_earlier(*each) for each in parsed] if stored and component.history_runs else []
+
+    if not stored or not component.history_runs:
+        return []
+    return [_build_earlier(row, messages) for row, messages in parsed]
 
 
 def _parse(run: LiveRun, stored: run_reads.RecentRun) -> list[dict[str, Any]] | None:
@@ -412,15 +421,20 @@ async def _stop_children(run: LiveRun) -> None:
 
 
 async def _end_reported(run: LiveRun) -> None:
-    """End the members of a library that are open. What works on of the run may be their work."""
+    """End the members that the library left open.
+
+    Work of the run that continues may be theirs, so each of them reports it, too.
+    """
     if not run.reported:
         return
+
     ending = run.requested_end or PARENT_ENDED
     for member in run.reported:
         if not member.is_reported:
             member.transcript.unstopped.add_present(run.transcript.unstopped)
             member.stop(ending)
             member.end_report()
+
     pending = {member.ended for member in run.reported if not member.ended.done()}
     if pending:
         await wait_until_done(pending, 2 * GRACE_SECONDS)
@@ -438,11 +452,14 @@ def _format_begin(run: LiveRun) -> tuple[str, bytes]:
     version = {} if run.spec.version is None else {"version": run.spec.version}
     if run.version_change is not None:
         version["version_change"] = orjson.loads(run.version_change)
+
     if run.attempt == 1:
         return event_rows.format_started(run.identity, run.spec.origin, at, version)
-    content = run.transcript.content
+
     decisions = run.leg.decisions if run.leg else []
-    return event_rows.format_continued(run.identity, run.attempt, content, decisions, at, version)
+    return event_rows.format_continued(
+        run.identity, run.attempt, run.transcript.content, decisions, at, version
+    )
 
 
 def _keep_state(run: LiveRun, ending: LegEnd) -> LegEnd:
