@@ -333,6 +333,14 @@ class RunState(LastRunState):
     queue_turn: int | None
     version: str | None
 
+    @property
+    def waits_for_turn(self) -> bool:
+        """True while earlier runs of the session come first, so that no server may begin the run.
+
+        The rows of the queue say so with a turn of 0 or -1 (`repositories.queue`).
+        """
+        return self.queue_turn is not None and self.queue_turn <= 0
+
 
 @dataclass(slots=True)
 class RunRow(RunState):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
@@ -229,10 +228,9 @@ class LegClaims:
         state = state or await database.read(run_reads.get_state(run_id))
         if state is None or (state.status, state.owner) != ("PENDING", None):
             return None
-        if state.queue_turn is not None and state.queue_turn <= 0:
+        if state.waits_for_turn or run_id in self._claiming:
             return None
-        if run_id in self._claiming:
-            return None
+
         self._claiming.add(run_id)
         claiming = self._run_tasks.start(self._claim(database, state, dependencies))
         return await asyncio.shield(claiming)
@@ -271,12 +269,13 @@ class LegClaims:
         self, database: Database, run_id: str, version: str | None
     ) -> legs.ClaimedLeg | None:
         """Repeat a claim with an unknown outcome: no one else would execute its leg."""
-        repeated = itertools.chain((False,), itertools.repeat(True))
+        is_repeated = False
 
         def claim() -> Awaitable[legs.ClaimedLeg | None]:
-            return database.write(
-                legs.claim_leg(run_id, self._worker.id, version, is_repeated=next(repeated))
-            )
+            nonlocal is_repeated
+            work = legs.claim_leg(run_id, self._worker.id, version, is_repeated=is_repeated)
+            is_repeated = True
+            return database.write(work)
 
         return await retry_while_unavailable(claim)
 
