@@ -148,6 +148,20 @@ def _list_client_tools(spec: RunSpec) -> set[str]:
     return {tool["name"] for tool in orjson.loads(spec.client_tools or "[]")}
 
 
+def _lock_order(run: LiveRun) -> list[LiveRun]:
+    """Return the runs above a run whose rows are locked before its own, in this order.
+
+    From the top down, the order in which decisions, cancels and ends lock the runs of a tree.
+    Without these locks a member could pause after the end of its root has cancelled the members
+    that were paused then, and nothing would end it.
+    """
+    if run.parent is None:
+        return []
+    if run.parent is run.root:
+        return [run.root]
+    return [run.root, run.parent]
+
+
 @unit
 def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  # noqa: C901
     """Store a pause: approvals, checkpoint, last events and the status, in one transaction.
@@ -159,10 +173,7 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  
         `continues` if everything was decided meanwhile: the run is PENDING then. `cancelled` and
         `full` if nothing was written; `ended` if another process has ended the run or its attempt.
     """
-    # From the top down, the order in which decisions, cancels and ends lock the runs of a tree.
-    # Without these locks a member could pause after the end of its root has cancelled the members
-    # that were paused then, and nothing would end it.
-    for above in dict.fromkeys((run.root, run.parent)) if run.parent is not None else ():
+    for above in _lock_order(run):
         state = yield from run_reads.lock_state(above.run_id)
         if state is None or is_final(state.status):
             return "cancelled"
