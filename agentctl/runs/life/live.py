@@ -442,9 +442,7 @@ class ReportedRun(LiveRun):
     def stop(self, ending: Ending) -> None:
         super().stop(ending)
         parent = self.parent
-        is_own = ending.status == "CANCELLED" and ending.actor != "system:parent"
-        is_own = is_own or ending.error_code == "BUDGET_EXCEEDED"
-        if is_own and parent is not None and not parent.is_stopping:
+        if parent is not None and not parent.is_stopping and _concerns_parent(ending):
             parent.stop(ending)
 
     def end_report(self, failure: BaseException | None = None) -> None:
@@ -480,6 +478,17 @@ class ReportedRun(LiveRun):
             await asyncio.wait({self._report})
             raise
         self._report.result()
+
+
+def _concerns_parent(ending: Ending) -> bool:
+    """Return True if the end of a member of a library also ends its parent.
+
+    A cancel of the member itself, or an exhausted budget, ends the whole run. A cancel that comes
+    from the parent, or a lost worker, does not.
+    """
+    if ending.error_code == "BUDGET_EXCEEDED":
+        return True
+    return ending.status == "CANCELLED" and ending.actor != "system:parent"
 
 
 @unit
