@@ -204,12 +204,18 @@ class Budgets:
                 raise errors.BudgetExceeded(detail, budget=budget.id, seconds=seconds)
 
     def watch(self, run: ChargedRun) -> None:
-        """Do the same for a run of an agent in code, which calls models itself, and stop it."""
+        """Check a run of an agent in code in the background; stop it if a budget is used up.
+
+        Such a run calls its models itself, so this is called for each use that it reports. While a
+        check is under way, further calls have one more check made after it (`check`).
+        """
         if not self._find(run.component):
             return
+
         if run.spec.run_id in self._watched:
             self._watched[run.spec.run_id] = True
             return
+
         self._watched[run.spec.run_id] = False
         with outside_run():
             self._tasks.start(self._watch(run))
