@@ -32,8 +32,11 @@ _CONNECTION_LIBRARIES = (
 """Modules whose tasks serve a connection or a pool that later runs use, too."""
 
 _WAITING_MODULES = ("langgraph.pregel.main.",)
-"""Modules whose tasks execute no code of a user: each waits for the next part of a stream, which
-ends it. To know them as work of the run would cost as much as the part."""
+"""Modules whose tasks only wait.
+
+LangGraph starts one such task for each part of a stream, which ends it. Tracking it as work of the
+run would cost as much as the part itself, and protect nothing.
+"""
 
 _RUNNERS = "agentctl.runtime.runners"
 """The package whose tasks are work of a run; other tasks of the package are those of the server."""
