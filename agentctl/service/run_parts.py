@@ -15,7 +15,7 @@ from collections.abc import (
 from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import orjson
 
@@ -46,7 +46,7 @@ from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.runs.follow.follow import flatten
 from agentctl.runtime.tracing import CALL_PREFIX
 from agentctl.runtime.transcript.history import complete_history, parse_messages
-from agentctl.runtime.transcript.requests import NATIVE, OWN, WORDS
+from agentctl.runtime.transcript.requests import HISTORY, NATIVE, OWN, WORDS
 from agentctl.service import documents, paging
 from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.service.family import OperationFamily
@@ -72,12 +72,25 @@ _CACHED = ("cache_read_tokens", "cache_write_tokens")
 
 T = TypeVar("T")
 
-Place = tuple[int, int]
-"""The source of a message, and its index there."""
+_SOURCES: Mapping[int, Literal["history", "run", "added"]] = {
+    HISTORY: "history",
+    OWN: "run",
+    WORDS: "added",
+    NATIVE: "run",
+}
+"""The source of a message in a record, by that in a request.
 
-_SOURCES: tuple[Literal["history", "run", "added"], ...] = ("history", "run", "added", "run")
+A native message is one of the run, too: it was sent in the form of its provider.
+"""
 
 _MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "tool_name", "files")
+
+
+class Place(NamedTuple):
+    """The place of a message: its source, a key of `_SOURCES`, and its index there."""
+
+    source: int
+    at: int
 
 
 class RunPartOperations(OperationFamily):
@@ -350,13 +363,16 @@ class StoredCalls:
             same = (each for each in answers if used == {name: each.get(name) for name in used})
             if None in used.values():
                 continue
+
             if (answer := next(same, None)) is not None:
                 answers.remove(answer)
                 used |= {name: answer.get(name) for name in _CACHED}
             elif is_cached:
                 continue
-            whole = {name: n if isinstance(n := used.get(name), int) else 0 for name in counters}
-            if (cost := cost_of(span.get("name") or "", whole)) is not None:
+
+            counts = {name: _as_count(used.get(name)) for name in counters}
+            cost = cost_of(span.get("name") or "", counts)
+            if cost is not None:
                 yield call_id, cost / NANODOLLARS
 
     def rebuild(
@@ -409,12 +425,15 @@ class StoredCalls:
         for call_id, call in self._calls.items():
             if (sent := call.get("sent")) is None:
                 continue
+
             numbers = iter(sent[1:])
             places = places[: sent[0]]
             for source, first, end in zip(numbers, numbers, numbers, strict=True):
-                places += [(source, at) for at in range(first, end)]
+                places += [Place(source, index) for index in range(first, end)]
+
             system = call.get("system", self._system)
-            yield call_id, [*([] if system is None else [(system[0], system[1])]), *places]
+            before = [] if system is None else [Place(system[0], system[1])]
+            yield call_id, [*before, *places]
 
 
 def _group(places: Iterable[Place]) -> list[ReferenceRecord]:
@@ -426,6 +445,11 @@ def _group(places: Iterable[Place]) -> list[ReferenceRecord]:
         else:
             ranges.append({"source": name, "first": at, "end": at + 1})
     return ranges
+
+
+def _as_count(value: object) -> int:
+    """Return a counter; 0 if the model did not report it."""
+    return value if isinstance(value, int) else 0
 
 
 def _get_number(call_id: str) -> int:
@@ -442,6 +466,7 @@ def _build_message(sources: Sequence[Sequence[Mapping[str, Any]]], source: int, 
     found = next(islice(sources[source], at, None), None)
     if found is None:
         return {"role": "user", "content": None, "source": _SOURCES[source], "missing": "deleted"}
+
     message = {name: found[name] for name in _MESSAGE_FIELDS if name in found}
     if "after" in found and found["content"] is not None:
         message["content"] = sources[1][found["after"]]["content"] + found["content"]
