@@ -165,17 +165,26 @@ class AppState:
         console = self.settings.console
         self.oidc_client = OidcClient(console) if console.oidc_issuer else None
 
-    @property
-    def running_service(self) -> Service:
-        """The service; Unavailable while no lifespan runs this application."""
+    def require_running(self) -> Service:
+        """Return the service.
+
+        Raises:
+            Unavailable: no lifespan runs this application.
+        """
         if self.service is not None:
             return self.service
+
         if self.stopped:
             raise errors.Unavailable("The server is shutting down")
         raise errors.Unavailable(
             "The application is not running: use `async with agentctl.server.running(app):`"
             " in the lifespan of the host application"
         )
+
+    @property
+    def running_service(self) -> Service:
+        """The service; `require_running` raises if there is none."""
+        return self.require_running()
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +309,8 @@ async def cancelling_on_disconnect(receive: Receive) -> AsyncIterator[None]:
     task = asyncio.current_task()
     assert task is not None
 
-    # Like `asyncio.timeout`, this cancels the task that runs the block: the block needs no task of
-    # its own.
+    # Like `asyncio.timeout`, this cancels the task that runs the block: the block needs no separate
+    # task.
     watch = asyncio.ensure_future(_wait_for_disconnect(receive))
     is_working = True
     # The block may have ended in the same pass of the event loop: the caller continues then.

@@ -134,7 +134,7 @@ class AuthenticationMiddleware:
             scope = {**scope, "method": "GET"}
         scope[RESPONSE_KEY] = response
         try:
-            self.state.running_service  # noqa: B018 - raises while the app is not running
+            self.state.require_running()
             if self._guard is not None:
                 self._guard.check(scope)
             scope[CALLER_KEY] = await self._identify_caller(scope["headers"], request_id)

@@ -146,7 +146,7 @@ class Service:
         monitor = self.hosting.monitor
         await databases.open_all()
         self.hosting.backups.prepare()
-        _ = self.hosting.uploads.store
+        self.hosting.uploads.open()
         for database in databases.values():
             if database.version.is_newer:
                 _log.warning("database %s: %s", database.id, describe_newer(database.version))

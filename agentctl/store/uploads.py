@@ -56,6 +56,14 @@ class Uploads:
         """The store. The first use raises InvalidConfiguration if its extra is not installed."""
         return open_blob_store(self.settings)
 
+    def open(self) -> BlobStore:
+        """Open the store now, so that a server that cannot use it does not start.
+
+        Raises:
+            InvalidConfiguration: its extra is not installed.
+        """
+        return self.store
+
     def check_size(self, size: int) -> None:
         """Check the bytes of a file, announced or received.
 
