@@ -427,8 +427,10 @@ async def _open_local(
 ) -> AsyncIterator[Target]:
     options.reject(("token_file", "insecure_http"), "only a server takes a token")
     options.reject(("timeout",), "it is the time for a server to respond")
-    for name in server_flags:
-        raise UsageError(f"{_flag_of(name)} needs a server", hint="select one with --url")
+    if server_flags:
+        flag = _flag_of(server_flags[0])
+        raise UsageError(f"{flag} needs a server", hint="select one with --url")
+
     import pwd
 
     from agentctl import config
