@@ -302,16 +302,18 @@ def _match_times(filter: SessionFilter, page: Slice) -> tuple[Times, Conditions]
 
     A session is not used before its creation, so one bound of the other time is one of the order.
     """
-    created = filter.created_after, filter.created_before
-    updated = filter.updated_after, filter.updated_before
+    times: Times
     if page.sort == "created_at":
-        times = created[0], _pick(min, created[1], updated[1])
+        times = filter.created_after, _pick(min, filter.created_before, filter.updated_before)
         other = "updated_at"
-        (after, before) = updated
+        after = filter.updated_after
+        before = filter.updated_before
     else:
-        times = _pick(max, updated[0], created[0]), updated[1]
+        times = _pick(max, filter.updated_after, filter.created_after), filter.updated_before
         other = "created_at"
-        (after, before) = created
+        after = filter.created_after
+        before = filter.created_before
+
     # The sum keeps the index of the other time, which is not in the order of the list, out of use.
     conditions = Conditions().with_present(f"{other} + 0 >= :other_since", other_since=after)
     return times, conditions.with_present(f"{other} + 0 < :other_before", other_before=before)
