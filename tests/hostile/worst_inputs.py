@@ -371,7 +371,7 @@ CASES: dict[str, Case] = {
         post("/sessions/summed/summarize", {}),
         b"HTTP/1.1 ",
         (
-            "runtime.transcript.history.MAXIMUM_INPUT", "runs.life.finish.MAXIMUM_TURNS",
+            "runtime.transcript.history.MAXIMUM_INPUT", "runs.life.background.MAXIMUM_TURNS",
             "runtime.transcript.history.MAXIMUM_TURN",
         ),
     ),

@@ -11,7 +11,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunEnd
 from agentctl.records.text import new_id
 from agentctl.records.times import now
-from agentctl.runs.life.finish import admit_background_run
+from agentctl.runs.life.background import admit_background_run
 from agentctl.runs.log.results import parse_summary
 from agentctl.store.repositories import run_reads, runs, sessions
 from tests.run_specs import a_spec

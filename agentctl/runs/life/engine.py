@@ -28,15 +28,15 @@ from agentctl.runs.life.admission import (
     admit_run,
     find_admitted,
 )
-from agentctl.runs.life.budgets import Budgets
-from agentctl.runs.life.claims import LegClaims
-from agentctl.runs.life.finish import (
+from agentctl.runs.life.background import (
     admit_background_run,
     build_background_spec,
     plan_background_runs,
     plan_summary,
     requires_background_work,
 )
+from agentctl.runs.life.budgets import Budgets
+from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.members import Members
 from agentctl.runs.life.observability import RunTracer

@@ -1,0 +1,190 @@
+"""The background work that follows the end of a run: a summary of the session, and memories.
+
+It is a run with a purpose, a child of the run after which it is done. So it is listed, cancelled,
+drained, counted and recovered like every run. The transaction that creates it locks the session: a
+session has at most one live run of each purpose, with any number of servers. Work that a dead
+worker has left is done again after the next run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import orjson
+
+from agentctl import errors
+from agentctl.config.settings import Agent, Team
+from agentctl.interface.requests import SUMMARY_WAIT
+from agentctl.light_dataclass import dataclass
+from agentctl.records.run_spec import Purpose, RunSpec
+from agentctl.records.text import new_id
+from agentctl.records.times import format_rfc3339, now
+from agentctl.runs.life.admission import AdmittedRun, admit_child_run
+from agentctl.runs.life.live import LiveRun
+from agentctl.runs.log.results import parse_summary
+from agentctl.runtime.transcript.history import MAXIMUM_INPUT, cut_turn
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.repositories import run_reads, sessions
+
+MAXIMUM_TURNS = 100
+"""Turns in the input of one summary."""
+
+KNOWN_MEMORIES = 20
+"""Memories in the input of an extraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPlan:
+    """The input of a summary.
+
+    Attributes:
+        prompt: the summary so far and the turns after it.
+        covered: the number of that run in its session.
+    """
+
+    prompt: str
+    last_run_id: str
+    covered: int
+
+
+def build_summary(run: LiveRun) -> str | None:
+    """Return the summary that a run has made as JSON text; None if it made none."""
+    if run.spec.purpose != "summary" or not (text := run.transcript.content.strip()):
+        return None
+    summary = {
+        "summary": text,
+        "updated_at": format_rfc3339(run.finished_at or now()),
+        "covered_runs": run.spec.covered,
+    }
+    return orjson.dumps(summary).decode()
+
+
+def requires_background_work(run: LiveRun) -> bool:
+    """Return True for a root run whose component has a setting for background work.
+
+    Also for one whose conversation fills the context window of its model: later runs get the
+    summary in place of the messages that do not fit.
+    """
+    spec = run.component.spec
+    if run.parent is not None or run.spec.purpose is not None or not isinstance(spec, Agent | Team):
+        return False
+    return (
+        run.transcript.is_full or bool(spec.summary.every_runs) or spec.memory.mode == "after_run"
+    )
+
+
+async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
+    """Return the background runs that a completed run requires (`requires_background_work`).
+
+    These are a summary of its session, an extraction of memories, both or none.
+    """
+    spec = run.component.spec
+    assert isinstance(spec, Agent | Team)
+
+    planned = [await _plan_summary_run(run, spec), await _plan_memory_run(run, spec)]
+    return [each for each in planned if each is not None]
+
+
+async def _plan_summary_run(run: LiveRun, spec: Agent | Team) -> RunSpec | None:
+    every = spec.summary.every_runs
+    room = run.transcript.room
+    is_full = run.transcript.is_full
+    if not every and not is_full:
+        return None
+
+    # A character has at most four bytes, and a token about three.
+    maximum = min(MAXIMUM_INPUT, room // 2) if room else MAXIMUM_INPUT
+    plan = await plan_summary(run.database, run.spec.session_id, maximum)
+    if plan is None:
+        return None
+
+    new_turns, summary = plan
+    if not is_full and new_turns < every:
+        return None
+    return build_background_spec(run.spec, "summary", summary)
+
+
+async def _plan_memory_run(run: LiveRun, spec: Agent | Team) -> RunSpec | None:
+    if spec.memory.mode != "after_run" or run.memories is None:
+        return None
+
+    known_memories = await run.memories.recall(run.spec.input, limit=KNOWN_MEMORIES)
+    lines = [f"- [{memory.memory_id}] {memory.memory}" for memory in known_memories]
+    facts = "\n".join(lines) or "(none)"
+    turn = _format_turn(run.spec.input, run.transcript.content)
+    prompt = f"Known facts:\n{facts}\n\n{turn}"
+    return build_background_spec(run.spec, "memory", SummaryPlan(prompt, run.run_id, 0))
+
+
+async def plan_summary(
+    database: Database, session_id: str, maximum: int = MAXIMUM_INPUT
+) -> tuple[int, SummaryPlan] | None:
+    """Return the number of new turns of a session and the plan of its summary; None if none is new.
+
+    Turns that do not fit are left for the next summary.
+
+    Args:
+        maximum: characters of the input.
+    """
+    last = parse_summary(await database.read(sessions.get_summary(session_id)))
+    turns = await database.read(run_reads.list_turns(session_id, last.covered, MAXIMUM_TURNS))
+    if not turns:
+        return None
+
+    parts = [f"Summary so far:\n{last.text}"] if last.text else []
+    size = sum(map(len, parts))
+    used = turns[0]
+    for number, turn in enumerate(turns):
+        text = _format_turn(turn.input, turn.content)
+        size += len(text)
+        if number and size > maximum:
+            break
+        parts.append(text)
+        used = turn
+
+    return len(turns), SummaryPlan("\n\n".join(parts)[:maximum], used.run_id, used.seq)
+
+
+def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) -> RunSpec:
+    """Return the specification of background work; `base` is that of any run of the session."""
+    return replace(
+        base,
+        run_id=new_id(),
+        parent_run_id=plan.last_run_id,
+        input=plan.prompt,
+        input_object=None,
+        files=None,
+        background=True,
+        recorded=False,
+        survives_disconnect=True,
+        time_limit=min(base.time_limit, SUMMARY_WAIT),
+        metadata=None,
+        output_schema=None,
+        client_tools=None,
+        tool_choice=None,
+        dependencies=None,
+        claims=None,
+        purpose=purpose,
+        covered=plan.covered,
+        durable=False,
+    )
+
+
+@unit
+def admit_background_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
+    """Write the row of background work.
+
+    Raises:
+        NotFound: the session was deleted meanwhile.
+        Conflict: the session has live work of the same purpose.
+    """
+    # The new row comes first: it locks the session, so that no other one is added meanwhile.
+    admitted = yield from admit_child_run(spec, worker_id)
+    live = yield from run_reads.list_background_work(spec.session_id, spec.purpose or "")
+    if live != [spec.run_id]:
+        raise errors.Conflict(f"The session has live work of this purpose: {live[0]}")
+    return admitted
+
+
+def _format_turn(question: str, answer: str | None) -> str:
+    return f"User:\n{cut_turn(question)}\n\nAssistant:\n{cut_turn(answer or '(no answer)')}"
