@@ -1,4 +1,4 @@
-"""The steps of docs/extending.md name the files in which their examples occur."""
+"""docs/extending.md names every file in which an example occurs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,9 @@ import pytest
 from tests.docs.pages import ROOT, page
 
 SECTION = re.compile(r"^## (?P<title>.+)\n\n(?P<text>(?:.*\n)*?)(?=## |\Z)", re.MULTILINE)
-EXAMPLE = re.compile(r"^Example: `(?P<name>[^`]+)`", re.MULTILINE)
+EXAMPLE = re.compile(r"^Example: `([^`]+)`(?: and its library, `([^`]+)`)?", re.MULTILINE)
 STEP = re.compile(r"^\d+\. `(?P<file>[^`]+)`", re.MULTILINE)
-NOT_STEPS = {
-    "agentctl/interface/requests/approvals.py": {"created_before"},
-    "agentctl/store/repositories/approvals.py": {"created_before"},
-    "agentctl/interop/agentos/backend.py": {"summarize_session"},
-    "agentctl/interop/agentos/server/session_endpoints.py": {"created_before"},
-    "agentctl/service/audit.py": {"keep_days"},
-    "agentctl/service/personal_data.py": {"keep_days"},
-    "agentctl/admin/doctor/databases.py": {"check_clock"},
-    "agentctl/telemetry/spans.py": {'"mistral"'},
-}
-"""Files with the name of an example for another reason."""
+FILE = re.compile(r"`(agentctl/[^`]+\.(?:py|toml|json))`")
 
 
 def sections() -> dict[str, str]:
@@ -42,12 +32,13 @@ def files_with(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("title", sections())
-def test_steps_name_the_files_of_the_example(title: str) -> None:
+def test_section_names_the_files_of_the_example(title: str) -> None:
     text = sections()[title]
     example = EXAMPLE.search(text)
     assert example is not None
-    name = example["name"]
-    excepted = {file for file, names in NOT_STEPS.items() if name in names}
-    steps = STEP.findall(text)
-    assert set(steps) == files_with(name) - excepted
-    assert steps[0].startswith("agentctl/")
+    of_example = {file for name in example.groups() if name for file in files_with(name)}
+
+    steps = set(STEP.findall(text))
+    assert steps
+    assert steps - of_example == set(), "a step names a file without the example"
+    assert of_example - set(FILE.findall(text)) == set(), "files that a newcomer has to find"
