@@ -27,7 +27,7 @@ OPENAI_NODE := node node-agents node-libraries node-programs node-voltagent
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript measure bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers test-traces lock clean
+.PHONY: demo check test test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers test-traces lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -112,7 +112,6 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m tests.architecture.prose
-	$(BIN)/python -m tests.architecture.budgets
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py
@@ -128,10 +127,6 @@ vendor: $(VENV)/.installed-test
 # Generate the types and the module of the TypeScript client; needs npm.
 typescript: $(VENV)/.installed-test .peers/generators/.installed
 	$(BIN)/python packaging/typescript/generate.py
-
-# Sizes of the code and of its prose, as a table.
-measure: $(VENV)/.installed-test
-	@$(BIN)/python -m tests.architecture.measure
 
 # Traces in Phoenix, of instrumented agents and over three servers.
 test-traces: $(VENV)/.installed-test .peers/traces/.installed

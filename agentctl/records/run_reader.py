@@ -114,7 +114,7 @@ class RunReader:
     def __init__(self) -> None:
         self.runs: dict[str, RunSoFar] = {}
 
-    def apply(self, event: Event) -> list[RunChange]:  # noqa: C901
+    def apply(self, event: Event) -> list[RunChange]:
         """Apply an event, and return the changes that it causes."""
         if event.kind is None or not event.run_id:
             return []

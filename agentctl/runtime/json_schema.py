@@ -133,7 +133,7 @@ def is_cheap(schemas: Iterable[Mapping[str, Any]], size: int = 1) -> bool:
     return True
 
 
-def _measure(schema: Mapping[str, Any], name: str | None) -> SchemaCost:  # noqa: C901
+def _measure(schema: Mapping[str, Any], name: str | None) -> SchemaCost:
     """Count what a schema has.
 
     Args:

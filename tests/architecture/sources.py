@@ -70,20 +70,6 @@ class Module:
             found += [Import(name, node.lineno, id(node) in typing_only) for name in names]
         return found
 
-    @cached_property
-    def code_lines(self) -> int:
-        """The number of lines without blank lines, comments, docstrings, imports and `__all__`."""
-        lines = self.text.splitlines()
-        other = {
-            number
-            for number, line in enumerate(lines, 1)
-            if not line.strip() or line.lstrip().startswith("#")
-        }
-        for node in ast.walk(self.tree):
-            if _is_docstring(node) or _is_import(node):
-                other.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        return len(lines) - len(other)
-
     def _source(self, node: ast.ImportFrom) -> str:
         if not node.level:
             return node.module or ""
@@ -102,21 +88,6 @@ def _list_loaded_modules(call: ast.Call) -> list[str]:
         for argument in call.args[:1]
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
     ]
-
-
-def _is_docstring(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
-
-
-def _is_import(node: ast.AST) -> bool:
-    """Return True for an import and for the list of exported names."""
-    return isinstance(node, ast.Import | ast.ImportFrom) or (
-        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    )
 
 
 def load_modules(package: Path) -> list[Module]:

@@ -27,7 +27,6 @@ from tests.benchmarks.measure import (
 )
 from tests.benchmarks.other_work import OtherWork, count_own_seconds
 from tests.benchmarks.seeding import seed_database
-from tests.benchmarks.walk import measure_walks
 from tests.benchmarks.work import create_work, sized_sessions
 from tests.deployment import Deployment
 
@@ -117,13 +116,3 @@ def test_health_is_answered_while_hostile_peers_work(tmp_path: Path) -> None:
     waits = dict(hostile_peers.measure_all(tmp_path, names))
     assert set(waits) == set(names)
     assert max(wait.busy for times in waits.values() for wait in times) < 4
-
-
-@pytest.mark.slow
-def test_a_walk_names_the_files_of_a_request(tmp_path: Path) -> None:
-    walks = asyncio.run(measure_walks(tmp_path / "demo"))
-    plain = walks["`POST` of a run"][-1]
-    assert {Path(file).name for file in plain.files} >= {"routing.py", "admission.py", "finish.py"}
-    assert plain.calls > plain.moves > len(plain.files)
-    read = walks["`GET` of a session"][-1]
-    assert not any(Path(file).name == "admission.py" for file in read.files)

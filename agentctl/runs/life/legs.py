@@ -163,7 +163,7 @@ def _lock_order(run: LiveRun) -> list[LiveRun]:
 
 
 @unit
-def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  # noqa: C901
+def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:
     """Store a pause: approvals, checkpoint, last events and the status, in one transaction.
 
     A member locks its root run and its parent first: their end, which cancels the members that are

@@ -244,7 +244,7 @@ def settle_inconsistent(outbox: Outbox, run_id: str) -> Steps[bool]:
 
 
 @unit
-def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:  # noqa: C901
+def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     """Return the lost leg of a root run and of its members to their checkpoints, if possible.
 
     Members that started in the lost leg have no checkpoint: they are ended afterwards, as all runs

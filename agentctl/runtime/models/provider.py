@@ -102,7 +102,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
         async for events in self.iterate_events():
             yield b"".join(events)
 
-    async def iterate_events(self) -> AsyncIterator[list[bytes]]:  # noqa: C901
+    async def iterate_events(self) -> AsyncIterator[list[bytes]]:
         """Yield the complete events of each read, in portions, and the rest of the body last."""
         if self._refused:
             raise UnusableResponse("the response is compressed, which was not requested")

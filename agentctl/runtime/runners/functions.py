@@ -174,7 +174,7 @@ class GeneratorRunner(_PythonRunner):
         output.finish()
 
 
-async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:  # noqa: C901
+async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:
     """Report what a generator has yielded, unless it repeats an earlier leg."""
     if isinstance(item, str):
         run.add_text(output.take_text(str.__str__(item)))

@@ -163,7 +163,7 @@ class LangGraphRunner(LibraryRunner):
                 return False
         return True
 
-    async def _drive(  # noqa: C901
+    async def _drive(
         self, message: str, run: HostedRun, control: RunControl, model_calls: ModelCalls
     ) -> None:
         leg = run.environment.leg

@@ -405,7 +405,7 @@ def _to_arguments(given: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"input": value}
 
 
-def _replace_methods() -> None:  # noqa: C901
+def _replace_methods() -> None:
     run: Any = BaseTool.run
     arun: Any = BaseTool.arun
 

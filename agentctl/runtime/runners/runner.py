@@ -96,7 +96,7 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         raise
 
 
-async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> None:  # noqa: C901
+async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
     transcript = environment.transcript
     message = environment.spec.input
     access = current_access.get()
