@@ -21,7 +21,13 @@ from agentctl.records.runs import RunSummary, RunSummaryPage, SpanRecord, Versio
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
-DELEGATE, ROUTE = DELEGATIONS = ("delegate_task_to_member", "route_to_member")
+DELEGATE = "delegate_task_to_member"
+"""The tool by which the leader of a team gives a member a task and continues with its answer."""
+
+ROUTE = "route_to_member"
+"""The tool by which the leader of a team lets a member answer in its place."""
+
+DELEGATIONS = (DELEGATE, ROUTE)
 """The tools of a team that start the run of a member, which takes the place of the call."""
 
 LIVE_STATUSES = ("PENDING", "RUNNING")
@@ -394,8 +400,11 @@ class _ItemBuilder:
         is_determined = (
             self._run.get("workflow_id") or purpose or child.input == self._run.get("input")
         )
-        kind: Literal["member", "step", "background"]
-        kind = "background" if purpose else "step" if run_id in self._steps else "member"
+        kind: Literal["member", "step", "background"] = "member"
+        if purpose:
+            kind = "background"
+        elif run_id in self._steps:
+            kind = "step"
         return {
             "type": kind,
             "run_id": run_id,

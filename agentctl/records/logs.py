@@ -121,8 +121,13 @@ def parse_traceparent(text: object) -> TraceContext | None:
 
 def parse_run_trace(text: str | None) -> RunTrace | None:
     """Return the trace of a run from its kept form; None without one."""
-    own, *cause = map(parse_traceparent, text.split()) if text else (None,)
-    return None if own is None else RunTrace(own, cause[0] if cause else None)
+    if not text:
+        return None
+
+    own, *causes = map(parse_traceparent, text.split())
+    if own is None:
+        return None
+    return RunTrace(own, causes[0] if causes else None)
 
 
 def build_run_trace(run_id: str, cause: TraceContext | None, *, sample: float) -> RunTrace:

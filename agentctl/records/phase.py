@@ -94,10 +94,15 @@ def describe_holding(holding: list[str] | None) -> str:
         return "its work may still run"
     started = [name for name in holding if name.startswith(_STARTED)]
     tools = [name for name in holding if name != "runner" and name not in started]
-    parts = [f"{'tool' if len(tools) == 1 else 'tools'} {', '.join(tools)}"] if tools else []
+
+    parts: list[str] = []
+    if tools:
+        noun = "tool" if len(tools) == 1 else "tools"
+        parts.append(f"{noun} {', '.join(tools)}")
     parts += started
     if "runner" in holding:
         parts.append("the code of the agent")
+
     verb = "has" if len(holding) == 1 else "have"
     text = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
     return f"{text} {verb} not returned"
@@ -191,5 +196,8 @@ def _format_time(moment: int | None, at: int) -> str:
 def _format_seconds(microseconds: int) -> str:
     """Return a span in whole units, rounded down, so that no language rounds differently."""
     whole = max(microseconds, 0) // 1_000_000
-    unit = 1 if whole < 60 else 60 if whole < 86_400 else 3_600
+    if whole < 60:
+        return format_span(whole)
+
+    unit = 60 if whole < 86_400 else 3_600
     return format_span(whole - whole % unit)

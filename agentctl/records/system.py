@@ -13,6 +13,8 @@ from agentctl.records.components import ModelRecord
 
 Verdict = Literal["ok", "note", "wrong"]
 
+WorkerState = Literal["working", "idle", "dead"]
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -203,7 +205,7 @@ class WorkerRecord(TypedDict):
     schema_version: int | None
     started_at: str
     heartbeat_at: str
-    state: Literal["working", "idle", "dead"]
+    state: WorkerState
     reason: str | None
     live_runs: int
 

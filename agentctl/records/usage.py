@@ -14,6 +14,8 @@ UsageKey = Literal["day", "user", "component", "model", "version"]
 
 Step = Literal["hour", "day"]
 
+BudgetState = Literal["open", "warning", "exceeded"]
+
 
 class UsageCounts(TypedDict):
     """Sums of the runs that ended in a period.
@@ -163,7 +165,7 @@ class BudgetRecord(TypedDict):
     limit: float
     used: float
     live: float
-    state: Literal["open", "warning", "exceeded"]
+    state: BudgetState
     on_exceed: Literal["refuse", "stop"]
     unpriced_tokens: int
     since: Timestamp

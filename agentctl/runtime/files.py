@@ -102,7 +102,9 @@ def find_kind(media_type: str) -> FileKind:
     group, _, _ = media_type.partition("/")
     if group == "text" or media_type == "application/json":
         return "text"
-    return "image" if group == "image" else "audio" if group == "audio" else "pdf"
+    if group == "image":
+        return "image"
+    return "audio" if group == "audio" else "pdf"
 
 
 def find_format(file: FileReference) -> str:

@@ -22,6 +22,7 @@ from agentctl.records.system import (
     Finding,
     FindingRecord,
     WorkerRecord,
+    WorkerState,
     from_failure,
     from_os_error,
     note,
@@ -160,6 +161,12 @@ async def _survey_workers(hosting: Hosting) -> list[tuple[WorkerRow, WorkerRecor
 
     def build(row: WorkerRow) -> WorkerRecord:
         reason = _DEATHS[deaths[row.worker_id]]
+        state: WorkerState = "idle"
+        if reason:
+            state = "dead"
+        elif row.worker_id in at_work:
+            state = "working"
+
         return WorkerRecord(
             worker_id=row.worker_id,
             host=row.host,
@@ -167,7 +174,7 @@ async def _survey_workers(hosting: Hosting) -> list[tuple[WorkerRow, WorkerRecor
             schema_version=row.schema_version,
             started_at=format_rfc3339(row.started_at),
             heartbeat_at=format_rfc3339(row.beat),
-            state="dead" if reason else "working" if row.worker_id in at_work else "idle",
+            state=state,
             reason=reason,
             live_runs=live[row.worker_id],
         )

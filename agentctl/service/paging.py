@@ -168,7 +168,9 @@ def encode_cursor(noun: str, page: Page, rows: RowPage[Any]) -> str | None:
     if rows.next is None:
         return None
     key, row_id = rows.next
-    total = f"={rows.total}{'+' if rows.capped else ''}" if rows.keeps_total else ""
+    total = ""
+    if rows.keeps_total:
+        total = f"={rows.total}+" if rows.capped else f"={rows.total}"
     return pack_cursor(f"{noun}{total}:{page.sort_by}:{page.sort_order}:{key}:{row_id}")
 
 

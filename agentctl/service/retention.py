@@ -16,7 +16,7 @@ from agentctl.interface.requests.administration import (
 )
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.sessions import HoldRecord, IdlePage, IdleSession, PruneRecord
+from agentctl.records.sessions import HoldRecord, IdlePage, IdleSession, IdleState, PruneRecord
 from agentctl.records.text import check_text
 from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.service import paging
@@ -115,6 +115,13 @@ def _build_idle(row: IdleRow) -> IdleSession:
     kind = cast(ComponentKind, row.session_type)
     ids: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
     ids[KINDS[kind].id_field] = row.component_id
+
+    state: IdleState = "idle"
+    if row.is_held:
+        state = "held"
+    elif row.is_busy:
+        state = "busy"
+
     return IdleSession(
         session_id=row.session_id,
         session_type=kind,
@@ -125,5 +132,5 @@ def _build_idle(row: IdleRow) -> IdleSession:
         run_count=row.run_count,
         bytes=row.size,
         updated_at=format_rfc3339(row.updated_at),
-        state="held" if row.is_held else "busy" if row.is_busy else "idle",
+        state=state,
     )

@@ -286,15 +286,16 @@ def read_failures(noun: str, part: Page, rows: Work[RowPage[RunRow]]) -> Steps[b
         roots = below
         level = yield from run_reads.list_last_failed_children([*below])
 
-    items = [
-        orjson.dumps({
+    failures = [
+        {
             "run_id": row.run_id,
             "error": {"code": row.error_code, "detail": row.error_detail},
             "finished_at": format_optional_time(row.finished_at),
             "cause": causes.get(row.run_id),
-        })
+        }
         for row in page.rows
-    ]  # fmt: skip
+    ]
+    items = [orjson.dumps(failure) for failure in failures]
     return documents.build_page_document(noun, items, part, page)
 
 
@@ -498,14 +499,17 @@ def read_model_call(row: RunRow, call_id: str, cost_of: CostOf) -> Steps[ModelCa
         return None
     history = yield from _read_history(row, calls.runs)
     messages = calls.rebuild(call_id, history)
-    size = sum(len(message["content"] or "") for message in messages or ())
-    is_whole = not any("missing" in message for message in messages or ())
+    if messages is None:
+        return {**record, "run_id": row.run_id, "state": "unknown", "messages": []}
+
+    size = sum(len(message["content"] or "") for message in messages)
+    is_whole = not any("missing" in message for message in messages)
     is_complete = is_whole and size == record["characters"]
     return {
         **record,
         "run_id": row.run_id,
-        "state": "unknown" if messages is None else "complete" if is_complete else "incomplete",
-        "messages": messages or [],
+        "state": "complete" if is_complete else "incomplete",
+        "messages": messages,
     }
 
 

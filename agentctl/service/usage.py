@@ -14,6 +14,7 @@ from agentctl.records.text import check_texts
 from agentctl.records.times import DAY, find_percentile, format_optional_time, format_rfc3339, now
 from agentctl.records.usage import (
     BudgetRecord,
+    BudgetState,
     OverviewCounts,
     OverviewGroup,
     OverviewPoint,
@@ -335,7 +336,12 @@ def _build_row(budget: Budget, period: Period, name: str | None, used: Used) -> 
     is_tokens = budget.tokens is not None
     amount = measure(budget, used)
     limit = find_limit(budget)
-    state = "exceeded" if amount >= limit else "warning" if amount >= WARNING * limit else "open"
+    state: BudgetState = "open"
+    if amount >= limit:
+        state = "exceeded"
+    elif amount >= WARNING * limit:
+        state = "warning"
+
     return BudgetRecord(
         budget_id=budget.id,
         per=budget.per,
@@ -346,7 +352,7 @@ def _build_row(budget: Budget, period: Period, name: str | None, used: Used) -> 
         limit=limit,
         used=amount,
         live=used.live_tokens if is_tokens else used.live_cost / NANODOLLARS,
-        state=state,  # type: ignore[typeddict-item]
+        state=state,
         on_exceed=budget.on_exceed,
         unpriced_tokens=used.unpriced_tokens,
         since=format_rfc3339(period.since),

@@ -158,7 +158,10 @@ def describe_decision(approval: Record | None, *, waits: bool) -> str:
     seconds = count_seconds(approval.get("created_at"), decided)
     span = "" if seconds is None else format_span(seconds)
     if status == "pending":
-        return f"waits for a decision{f', {span}' if span else ''}" if waits else "not decided"
+        if not waits:
+            return "not decided"
+        return f"waits for a decision, {span}" if span else "waits for a decision"
+
     actor = approval.get("decided_by")
     note = approval.get("note")
     text = clean_line(status) + (f" by {clean_line(actor)}" if actor else "")

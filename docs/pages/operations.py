@@ -136,5 +136,7 @@ def _allowed_by(resource: str, action: str) -> Iterator[tuple[str, str]]:
         if not isinstance(rule, NeedsScope) or rule.action != action:
             continue
         if f"{resource}:{action}" in sufficient_scopes(rule.resource, rule.action):
-            part = "in part" if rule.filters_list else "for this one" if rule.id_param else "no"
-            yield code(name), part
+            if rule.filters_list:
+                yield code(name), "in part"
+            else:
+                yield code(name), "for this one" if rule.id_param else "no"

@@ -133,7 +133,9 @@ class Load:
 
     def ask(self) -> None:
         """Send one request and read the response."""
-        data = self.body.encode() if self.body is not None else b"" if self.post else None
+        data = b"" if self.post else None
+        if self.body is not None:
+            data = self.body.encode()
         headers = dict(self.headers) | ({} if self.body is None else {"Content-Type": self.kind})
         request = urllib.request.Request(self.url, data, headers)
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:

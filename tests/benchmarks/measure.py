@@ -209,7 +209,9 @@ def format_number(value: float) -> str:
     """Format a number with three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
 def format_text(rows: Iterable[Row]) -> str:

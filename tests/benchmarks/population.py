@@ -214,7 +214,9 @@ class Population:
 
     def _end(self) -> str:
         at = self._random.random()
-        return "COMPLETED" if at < 0.9 else "ERROR" if at < 0.97 else "CANCELLED"
+        if at < 0.9:
+            return "COMPLETED"
+        return "ERROR" if at < 0.97 else "CANCELLED"
 
 
 _CREATED = RUN_COLUMNS.index("created_at")

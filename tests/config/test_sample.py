@@ -31,8 +31,14 @@ def test_sample_has_every_key_with_its_default(table: str) -> None:
     defaults = dataclasses.asdict(getattr(Settings(), table))
     assert shown.keys() == defaults.keys()
     for key, value in defaults.items():
-        plain = "" if value is None else list(value) if isinstance(value, tuple) else value
-        plain = str(plain) if isinstance(plain, Path) else plain
+        plain = value
+        if value is None:
+            plain = ""
+        elif isinstance(value, tuple):
+            plain = list(value)
+        elif isinstance(value, Path):
+            plain = str(value)
+
         if (table, key) not in NOT_DEFAULT:
             assert (key, shown[key]) == (key, plain)
 

@@ -378,13 +378,14 @@ def _show_cost(cost: float | None) -> str:
 
 def _show_times(times: dict[str, Any]) -> list[object]:
     """Return percentiles as the console writes them, and their number."""
-    shown = [
-        NONE if seconds is None
-        else f"{_round(seconds * 1000)} ms" if seconds < 1
-        else f"{seconds:.1f} s"
-        for seconds in (times["p50"], times["p95"], times["p99"])
-    ]  # fmt: skip
-    return [*shown, times["count"]]
+    percentiles = [_show_seconds(times[name]) for name in ("p50", "p95", "p99")]
+    return [*percentiles, times["count"]]
+
+
+def _show_seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return NONE
+    return f"{_round(seconds * 1000)} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _round(value: float) -> int:

@@ -112,8 +112,11 @@ def test_every_accepted_base64url_is_that_of_the_standard_library() -> None:
 
 
 def count_values(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + sum(map(count_values, inner))
+    if isinstance(value, dict):
+        return 1 + sum(map(count_values, value.values()))
+    if isinstance(value, list):
+        return 1 + sum(map(count_values, value))
+    return 1
 
 
 def test_count_of_values_is_that_of_the_parsed_document(monkeypatch: pytest.MonkeyPatch) -> None:

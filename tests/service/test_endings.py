@@ -334,9 +334,11 @@ async def _run_randomly(operations: ServiceOperations, chance: random.Random, nu
             await operations.delete_session(session, cancel=True)
         elif fate == "cancel":
             for run in (await operations.get_session_runs(session)).value:
-                owner: ComponentKind = (
-                    "agent" if "agent_id" in run else "team" if "team_id" in run else kind
-                )
+                owner = kind
+                if "agent_id" in run:
+                    owner = "agent"
+                elif "team_id" in run:
+                    owner = "team"
                 name = run.get(f"{owner}_id", component)
                 await operations.cancel_run(owner, str(name), run["run_id"], CancelRequest(session))
     task.cancel()

@@ -64,7 +64,12 @@ def statements_of(
             answers = {"FROM removals": removed, "count(*)": total}
             known = [answer for part, answer in answers.items() if part in statement.sql]
             is_page = ":limit" in statement.sql
-            rows = ([(*row, *known)] if row else []) if is_page else [known]
+            if not is_page:
+                rows = [known]
+            elif row:
+                rows = [(*row, *known)]
+            else:
+                rows = []
     except StopIteration:
         return found
 

@@ -219,8 +219,12 @@ def _signature_size(facts: CredentialFacts) -> int | None:
         (getattr(key.material, "key_size", 0) + 7) // 8
         for key in find_candidate_keys(facts.header, facts.keys)
     }
-    size = sizes.pop() if len(sizes) == 1 else None
-    return None if size is None else size * 2 if spec.family == "EC" else size
+    if len(sizes) != 1:
+        return None
+
+    size = sizes.pop()
+    # An ECDSA signature has two numbers, each as long as the key (RFC 7518 3.4).
+    return size * 2 if spec.family == "EC" else size
 
 
 def _describe_time(value: float, facts: CredentialFacts) -> str:

@@ -86,7 +86,9 @@ def list_scopes(value: Any, rules: ScopeRules) -> list[str]:
 
 def split_value(value: Any) -> list[Any]:
     """Return the entries of an array, or the words of a text, else nothing."""
-    return value.split(" ") if isinstance(value, str) else value if isinstance(value, list) else []
+    if isinstance(value, str):
+        return value.split(" ")
+    return value if isinstance(value, list) else []
 
 
 def describe_unread(unread: list[UnreadClaim]) -> str:

@@ -154,7 +154,12 @@ async def explain_request(
     """
     if no_token and token_file is not None:
         raise UsageError("--token-file and --no-token exclude each other")
-    token = "" if no_token else None if token_file is None else read_token_file(token_file)
+    token: str | None = None
+    if no_token:
+        token = ""
+    elif token_file is not None:
+        token = read_token_file(token_file)
+
     options = TargetOptions(url, context=context, insecure_http=insecure_http, config=config)
     async with open_target(options, reads_token=True, fallback_token=token or None) as target:
         if target.local is not None and token is None:

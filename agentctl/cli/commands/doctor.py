@@ -33,6 +33,9 @@ that the server is ready and, for an administrator, its workers, databases, free
 Exit code 1 if there is a problem; a note is no problem.
 """
 
+_VERDICTS: dict[str, Verdict] = {"ok": "ok", "stale": "note"}
+"""The verdicts about the states of a readiness check; every other state is wrong."""
+
 _COLUMNS = [
     Column("verdict"),
     Column("check"),
@@ -96,7 +99,7 @@ async def _examine_server(options: TargetOptions, findings: list[Finding]) -> No
             ready = (await operations.get_readiness()).value
             report = await _read_deployment(operations)
         for name, state in ready.get("checks", {}).items():
-            verdict: Verdict = "ok" if state == "ok" else "note" if state == "stale" else "wrong"
+            verdict = _VERDICTS.get(state, "wrong")
             findings.append(Finding(f"ready: {name}", verdict, str(state)))
         if info.get("auth_mode") == "none":
             text = "authorization is off: everyone who reaches the server is an administrator"

@@ -187,7 +187,11 @@ async def erase_user(
         least = "at least " if any(row.get("is_capped") for row in rows) else ""
         what = f"{least}{sum(row['rows'] for row in rows)} rows of user {user}"
         confirm(f"Erase {what}, {target.place}?", yes=yes)
-        choice: Vacuum = "always" if vacuum else "never" if no_vacuum else "auto"
+        choice: Vacuum = "auto"
+        if vacuum:
+            choice = "always"
+        elif no_vacuum:
+            choice = "never"
         done = await _erase(target, Erasure(user, cancel, choice))
         rows = done["erased"]
         before = (await target.operations.get_user_data(user)).value

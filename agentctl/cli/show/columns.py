@@ -71,7 +71,9 @@ def _format_call_tokens(call: Record) -> str | None:
 
 def format_cost(cost: float | None) -> str:
     """Return US dollars as a text; `?` if they are not known."""
-    return "?" if cost is None else f"{cost:,.2f}" if cost >= 1 else f"{cost:.4f}"
+    if cost is None:
+        return "?"
+    return f"{cost:,.2f}" if cost >= 1 else f"{cost:.4f}"
 
 
 def _describe_wait(run: Record) -> str | None:

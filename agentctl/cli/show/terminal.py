@@ -17,14 +17,13 @@ def display_width(text: str) -> int:
     """Return the columns of `text` on a terminal: two for a wide character, none for a mark."""
     if text.isascii():
         return len(text)
-    return sum(
-        0
-        if unicodedata.category(character) in ("Mn", "Me", "Cf")
-        else 2
-        if unicodedata.east_asian_width(character) in "WF"
-        else 1
-        for character in text
-    )
+    return sum(map(_count_columns, text))
+
+
+def _count_columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def note(text: str) -> None:

@@ -65,6 +65,14 @@ def build_view(
         if isinstance(text, str)
     ]
     roles = [origin for origin in granted if origin.role is not None]
+
+    def list_allowed(origin: ScopeOrigin) -> list[str]:
+        if origin not in granted:
+            return []
+        if origin.scope == rules.admin_scope:
+            return ["everything"]
+        return list(operations_granted_by(origin.scope))
+
     return {
         "verified": reason is None,
         "reason": reason,
@@ -73,14 +81,7 @@ def build_view(
         "times": seen["times"],
         "expired": seen["expired"],
         "scopes": [
-            {
-                **origin._asdict(),
-                "allows": []
-                if origin not in granted
-                else ["everything"]
-                if origin.scope == rules.admin_scope
-                else list(operations_granted_by(origin.scope)),
-            }
+            {**origin._asdict(), "allows": list_allowed(origin)}
             for origin in (*texts, *sorted(roles))
         ],
         "unread": {

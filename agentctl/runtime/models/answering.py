@@ -310,8 +310,13 @@ class _ArrivingAnswer:
             span.output_tokens = usage["output_tokens"]
             span.answer = {"metrics": usage}
             environment.add_usage(usage, span.name)
-        failed = not work.cancelled() and work.exception() is not None
-        span.end("cancelled" if work.cancelled() else "failed" if failed else "completed")
+
+        if work.cancelled():
+            span.end("cancelled")
+        elif work.exception() is not None:
+            span.end("failed")
+        else:
+            span.end("completed")
 
     def add_text(self, text: str) -> None:
         self._add(text, is_thinking=False)

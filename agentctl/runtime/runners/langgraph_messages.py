@@ -180,9 +180,13 @@ def repair_messages(messages: Sequence[Any]) -> Iterator[Any]:
         if is_empty:
             yield RemoveMessage(message.id)
         elif message.invalid_tool_calls or calls != message.tool_calls:
-            others = {name: value for name, value in message.additional_kwargs.items()
-                      if name != "tool_calls"}  # fmt: skip
-            changes = {"tool_calls": calls, "invalid_tool_calls": [], "additional_kwargs": others}
+            additional_kwargs = dict(message.additional_kwargs)
+            additional_kwargs.pop("tool_calls", None)
+            changes = {
+                "tool_calls": calls,
+                "invalid_tool_calls": [],
+                "additional_kwargs": additional_kwargs,
+            }
             yield message.model_copy(update=changes)
 
 
@@ -217,7 +221,10 @@ def read_messages(state: object) -> list[Any]:
     of another state may not.
     """
     found = find_messages(state)
-    items = found if isinstance(found, list) else [found] if found else []
+    if not found:
+        return []
+
+    items = found if isinstance(found, list) else [found]
     messages: list[Any] = []
     for item in items:
         if isinstance(item, BaseMessage):

@@ -176,8 +176,10 @@ Patterns = Mapping[str, ApprovalPolicy]
 
 def choose_strictest(policies: Iterable[ApprovalPolicy | None]) -> ApprovalPolicy | None:
     """Return the strictest of some policies; None if there is none."""
-    found = set(policies)
-    return "other" if "other" in found else "user" if "user" in found else None
+    found_policies = set(policies)
+    if "other" in found_policies:
+        return "other"
+    return "user" if "user" in found_policies else None
 
 
 def find_policy(patterns: Patterns, name: str) -> ApprovalPolicy | None:
@@ -317,8 +319,9 @@ def _report(component: Component, pattern: str, reported: set[tuple[str, str]]) 
         _log.warning(
             '%s: "%s" in approve matches no tool; all tools of the MCP servers that may have it'
             " wait for approval",
-            owner, pattern,
-        )  # fmt: skip
+            owner,
+            pattern,
+        )
 
 
 def _may_match_server(pattern: str, references: Iterable[str]) -> bool:

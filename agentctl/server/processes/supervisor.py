@@ -419,13 +419,16 @@ class WorkerHandle:
         The command is not a signal: a service manager may signal every process of the service, and
         the worker would take the two signals for a request to end at once.
         """
-        if self.is_ready:
-            command = (
-                worker_main.END if at_once else worker_main.LEAVE if leave else worker_main.DRAIN
-            )
-            self._writer.write(command + b"\n")
-        else:
+        if not self.is_ready:
             self._process.terminate()
+            return
+
+        command = worker_main.DRAIN
+        if at_once:
+            command = worker_main.END
+        elif leave:
+            command = worker_main.LEAVE
+        self._writer.write(command + b"\n")
 
     def give_way(self) -> None:
         """Have a ready worker accept no new connections, drain and end: it has been replaced."""

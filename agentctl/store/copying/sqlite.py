@@ -33,8 +33,16 @@ T = TypeVar("T")
 LOCK_SECONDS = 30.0
 """Maximum wait for the lock of the source."""
 
-TRIGGERS = RECORDER, GUARD, DRAIN = "agentctl_copy", "agentctl_moved", "agentctl_drain"
-"""Beginnings of the names of triggers: they record changes, refuse writes, refuse new runs."""
+RECORDER = "agentctl_copy"
+"""Beginning of the names of the triggers that record changes."""
+
+GUARD = "agentctl_moved"
+"""Beginning of the names of the triggers that refuse writes."""
+
+DRAIN = "agentctl_drain"
+"""Beginning of the names of the triggers that refuse new runs."""
+
+TRIGGERS = (RECORDER, GUARD, DRAIN)
 
 LOCAL_TABLES = ("workers", "leases")
 """The tables of processes: not copied, but a database that has moved refuses their rows, too."""

@@ -65,7 +65,9 @@ _INDEXED = plain_columns("db_id", "tokenizer", "sessions", "added")
 
 def _format_count(record: Mapping[str, Any], name: str) -> str:
     count = record[name]
-    return "" if count is None else f"{'about ' if record['estimated'] else ''}{count}"
+    if count is None:
+        return ""
+    return f"about {count}" if record["estimated"] else str(count)
 
 
 def _format_size(count: int | None) -> str:
