@@ -286,10 +286,16 @@ async def _describe(stage: Stage, source: SqliteSource, place: str, copied: int)
         live = 0
     ours = None if stage == "none" else await source.read(state.get_state())
     return CopyStatus(
-        stage, source.place, place, rows, copied, changes, live,
+        stage,
+        source.place,
+        place,
+        rows,
+        copied,
+        changes,
+        live,
         started_at=format_optional_time(ours.started_at if ours else None),
         finished_at=format_optional_time(ours.finished_at if ours else None),
-    )  # fmt: skip
+    )
 
 
 @asynccontextmanager

@@ -344,9 +344,12 @@ async def _check_files(
         text = "files looked for"
         async with migrating.open_reader(entry) as read:
             await check_files(
-                read, files.store, state.after,
-                lambda rule, named: report(rule, named.blob, named.file_id), deep=files.deep,
-            )  # fmt: skip
+                read,
+                files.store,
+                state.after,
+                lambda rule, named: report(rule, named.blob, named.file_id),
+                deep=files.deep,
+            )
         state.step = "bytes"
         state.after = ""
         done = 0

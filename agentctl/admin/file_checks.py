@@ -39,9 +39,13 @@ Report = Callable[[str, str], None]
 
 
 async def check_files(
-    read: Reader, store: BlobStore, after: str, report: Callable[[str, FileBytes], None], *,
+    read: Reader,
+    store: BlobStore,
+    after: str,
+    report: Callable[[str, FileBytes], None],
+    *,
     deep: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Check the bytes that a database names, from those after a key; report each with its fault.
 
     Args:

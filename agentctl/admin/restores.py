@@ -162,9 +162,12 @@ async def restore(
 
     with lock_folder(files.folder) if with_folder else nullcontext():
         (tables, digest), moved = await put_in_place(
-            backup, path, prepare, replace=replace,
+            backup,
+            path,
+            prepare,
+            replace=replace,
             report=lambda done: report(f"rows of {entry.id} checked", done, 0),
-        )  # fmt: skip
+        )
     mark_as_used(path)
     return {
         "db_id": entry.id,

@@ -249,7 +249,8 @@ def _declare_options(
     verbose: Annotated[
         bool,
         _option(
-            "--verbose", "-v",
+            "--verbose",
+            "-v",
             callback=_set_verbose,
             help="Write the files, databases and requests that are used to stderr",
         ),
@@ -257,7 +258,8 @@ def _declare_options(
     quiet: Annotated[
         bool,
         _option(
-            "--quiet", "-q",
+            "--quiet",
+            "-q",
             callback=_set_quiet,
             help="Write no notes and no progress to stderr, only errors",
         ),
@@ -273,7 +275,7 @@ def _declare_options(
             help="Never ask: fail where a confirmation is required  [env: AGENTCTL_NO_INPUT]",
         ),
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Declare the options; their callbacks take the values."""
 
 

@@ -98,10 +98,14 @@ class LoopbackListener:
                     text = await self._outcome
             body = _PAGE.format(text=text).encode()
             lines = (
-                f"HTTP/1.1 {status}", "Content-Type: text/html; charset=utf-8",
-                f"Content-Length: {len(body)}", "Content-Security-Policy: default-src 'none'",
-                "Cache-Control: no-store", "Referrer-Policy: no-referrer", "Connection: close",
-            )  # fmt: skip
+                f"HTTP/1.1 {status}",
+                "Content-Type: text/html; charset=utf-8",
+                f"Content-Length: {len(body)}",
+                "Content-Security-Policy: default-src 'none'",
+                "Cache-Control: no-store",
+                "Referrer-Policy: no-referrer",
+                "Connection: close",
+            )
             writer.write("\r\n".join((*lines, "", "")).encode() + body)
             await writer.drain()
         self._connections -= 1

@@ -141,8 +141,12 @@ class RunReader:
             case EventKind.STEP_STARTED:
                 name = str(event.data.get("step_name"))
                 step: RunItem = {
-                    "type": "step", "run_id": None, "name": name, "task": None, "run": None
-                }  # fmt: skip
+                    "type": "step",
+                    "run_id": None,
+                    "name": name,
+                    "task": None,
+                    "run": None,
+                }
                 changes.append(run.add(step))
             case EventKind.PROGRESS:
                 run.record["progress"] = {
@@ -164,9 +168,12 @@ class RunReader:
             return []
         record = run.record
         item: RunItem = {
-            "type": "member", "run_id": record["run_id"], "name": "", "task": None,
+            "type": "member",
+            "run_id": record["run_id"],
+            "name": "",
+            "task": None,
             "run": cast(RunPhaseSummary, record),
-        }  # fmt: skip
+        }
         step = parent.find(type="step", run_id=None)
         if step is not None:
             name = cast(RunItem, parent.items[step])["name"]

@@ -387,8 +387,10 @@ class RunRow(RunState):
 
 
 TEXT_COLUMNS = (
-    "input", "history", *(name for name in LARGE_FIELDS if name in RunRow.__dataclass_fields__),
-)  # fmt: skip
+    "input",
+    "history",
+    *(name for name in LARGE_FIELDS if name in RunRow.__dataclass_fields__),
+)
 """The columns with texts of any size."""
 
 

@@ -24,7 +24,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-)  # fmt: skip
+)
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import parse_json

@@ -388,6 +388,9 @@ def load_outcome(stored: Mapping[str, Any]) -> CallOutcome:
     """Return the result of a call that a step has."""
     routed = bool(stored.get("routed"))
     return CallOutcome(
-        stored["text"], stored["failed"], stored["counts"], is_routed=routed,
+        stored["text"],
+        stored["failed"],
+        stored["counts"],
+        is_routed=routed,
         files=stored.get("files"),
-    )  # fmt: skip
+    )

@@ -109,10 +109,15 @@ class PersonalDataOperations(OperationFamily):
             self._check_user(call, user_id)
             databases = self.hosting.databases
             record = PersonalDataRecord(
-                user_id=user_id, tables=[], databases=[], kept=[],
-                open_runs=0, held=[], held_count=0,
+                user_id=user_id,
+                tables=[],
+                databases=[],
+                kept=[],
+                open_runs=0,
+                held=[],
+                held_count=0,
                 audit_days=self.hosting.settings.audit.keep_days,
-            )  # fmt: skip
+            )
             for entry, database in zip(
                 self.hosting.settings.databases, databases.values(), strict=True
             ):
@@ -246,16 +251,24 @@ class PersonalDataOperations(OperationFamily):
         entry = self.hosting.settings.databases[number]
         if not is_sqlite_url(entry.url):
             return RewrittenFile(
-                db_id=entry.id, engine="postgres", bytes=None, vacuumed=False, log_emptied=False,
+                db_id=entry.id,
+                engine="postgres",
+                bytes=None,
+                vacuumed=False,
+                log_emptied=False,
                 seconds=0.0,
-            )  # fmt: skip
+            )
 
         maximum = {"auto": VACUUM_BYTES, "always": None, "never": -1}[erasure.vacuum]
         done = await rewrite_file(sqlite_path(entry.url), maximum)
         return RewrittenFile(
-            db_id=entry.id, engine="sqlite", bytes=done.bytes, vacuumed=done.vacuumed,
-            log_emptied=done.log_emptied, seconds=round(done.seconds, 3),
-        )  # fmt: skip
+            db_id=entry.id,
+            engine="sqlite",
+            bytes=done.bytes,
+            vacuumed=done.vacuumed,
+            log_emptied=done.log_emptied,
+            seconds=round(done.seconds, 3),
+        )
 
 
 async def _count_rows(database: Database, user_id: str, *, is_system: bool) -> list[PersonalRows]:
@@ -389,12 +402,14 @@ async def _read_store(database: Database, user_id: str, after: str, limit: int) 
     rows = await database.read(store_items.list_of_user(user_id, last, limit), size="large")
     items: list[dict[str, Any]] = [
         {
-            "namespace": row.labels, "key": row.key, "value": orjson.loads(row.value),
+            "namespace": row.labels,
+            "key": row.key,
+            "value": orjson.loads(row.value),
             "created_at": format_rfc3339(row.created_at),
             "updated_at": format_rfc3339(row.updated_at),
         }
         for row in rows
-    ]  # fmt: skip
+    ]
     if len(rows) < limit:
         return items, None
     namespace = rows[-1].namespace

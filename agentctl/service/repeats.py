@@ -263,9 +263,8 @@ class RepeatOperations(RunOperations):
             _check_confirmed(build_plan(stored, origin, runs_code=repeat.runs_code), request)
         with self.hosting.engine.admitting(component, background=start.background) as is_full:
             submission = await self.build_submission(
-                component, start, (), stream=stream, identity=identity,
-                has_files=bool(repeat.files),
-            )  # fmt: skip
+                component, start, (), stream=stream, identity=identity, has_files=bool(repeat.files)
+            )
             check_files(self.hosting.catalog, component, map(get_reference, repeat.files))
             files = repeat.files
             copies = dict[str, str]()

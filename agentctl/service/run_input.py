@@ -446,8 +446,12 @@ class RunStarts(OperationFamily):
         if request.idempotency_key is None:
             return None
         fields = [
-            component.kind, component.id, request.message, request.session_id, request.user_id
-        ]  # fmt: skip
+            component.kind,
+            component.id,
+            request.message,
+            request.session_id,
+            request.user_id,
+        ]
         objects = {
             "metadata": request.metadata,
             "session_state": request.session_state,

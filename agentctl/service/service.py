@@ -230,15 +230,30 @@ class Service:
                 return Verifier(settings, accounts)
 
             hosting = Hosting(
-                settings, databases, catalog, engine, canceller, changes, monitor, accounts,
-                audit_log=audit_log, deliveries=deliveries, readiness=readiness, disks=disks,
-                versions=StoredVersions(catalog, databases), prices=prices, sums=sums,
-                budgets=budgets, backups=BackupSchedule(settings), uploads=engine.uploads,
+                settings,
+                databases,
+                catalog,
+                engine,
+                canceller,
+                changes,
+                monitor,
+                accounts,
+                audit_log=audit_log,
+                deliveries=deliveries,
+                readiness=readiness,
+                disks=disks,
+                versions=StoredVersions(catalog, databases),
+                prices=prices,
+                sums=sums,
+                budgets=budgets,
+                backups=BackupSchedule(settings),
+                uploads=engine.uploads,
                 jobs=jobs,
                 rate_limits=RateLimiter(settings.rate_limits),
-                background=background, verifier=build_verifier,
+                background=background,
+                verifier=build_verifier,
                 statement_key=functools.cache(lambda: _load_statement_key(settings)),
-            )  # fmt: skip
+            )
             yield cls(hosting, worker)
 
 

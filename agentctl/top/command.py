@@ -52,9 +52,12 @@ async def show_top(
     wanted = RunFilter(component_type=kind, component_id=component_id, user_id=user)
     caller, reason = await _describe_caller(target)
     app = create_app(
-        target, wanted, every=seconds, caller=caller,
+        target,
+        wanted,
+        every=seconds,
+        caller=caller,
         read_only="--read-only" if read_only else reason,
-    )  # fmt: skip
+    )
     # A note on stderr would be written into the screen.
     was_quiet = io.quiet
     io.quiet = True

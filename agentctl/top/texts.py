@@ -133,9 +133,14 @@ def draw_runs(
     lines = []
     file = io.TextIOWrapper(io.BytesIO(), "utf-8")
     console = Console(
-        file=file, width=min(max(width, 20), MAXIMUM_WIDTH), force_terminal=True,
-        color_system="standard", emoji=False, highlight=False, markup=False,
-    )  # fmt: skip
+        file=file,
+        width=min(max(width, 20), MAXIMUM_WIDTH),
+        force_terminal=True,
+        color_system="standard",
+        emoji=False,
+        highlight=False,
+        markup=False,
+    )
     printer = Printer(console, Look(short_ids=True), lines.append)
     for run in runs:
         printer.print_run(build_drawn_run({**run, "input": _cut_input(run)}, children))

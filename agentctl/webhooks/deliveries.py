@@ -157,8 +157,11 @@ class Deliveries:
                 self.counters.dead[webhook_id] += 1
                 _log.warning(
                     "webhook %s: event %s was not delivered after %d attempts: %s",
-                    webhook_id, attempt.event_id, attempt.attempts, outcome.error,
-                )  # fmt: skip
+                    webhook_id,
+                    attempt.event_id,
+                    attempt.attempts,
+                    outcome.error,
+                )
         await database.write(webhooks.end_attempt(attempt, self._holder, end))
 
     async def close(self) -> None:

@@ -290,10 +290,15 @@ async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
     ):
         problems.append(
             Problem(
-                "inconsistent", database.id, row.run_id, row.session_id, row.owner, row.text,
+                "inconsistent",
+                database.id,
+                row.run_id,
+                row.session_id,
+                row.owner,
+                row.text,
                 row.remedy,
             )
-        )  # fmt: skip
+        )
 
     for run_id, session_id in await database.read(
         integrity.list_long_paused(at - PAUSED_SECONDS * 1_000_000, MAXIMUM_WAITING), size="large"

@@ -48,15 +48,16 @@ def _command(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return app.command(words.partition(" ")[0], epilog=f"Example: agentctl approvals {words}")
 
 
-@_command("list --status pending")
-@with_target(
-    without=("sort_by",),
-    order=(
-        "status", "execution", "kind", "policy", "component_type", "component_id", "tool_name",
-        "run_id", "session_id", "user_id", "limit", "page", "cursor", "sort_order", "all_pages",
-        "db_id", ...,
-    ),
+_LIST_ORDER = (
+    "status", "execution", "kind", "policy", "component_type", "component_id", "tool_name",
+    "run_id", "session_id", "user_id", "limit", "page", "cursor", "sort_order", "all_pages",
+    "db_id", ...,
 )  # fmt: skip
+"""The options of `approvals list` in the order of its help."""
+
+
+@_command("list --status pending")
+@with_target(without=("sort_by",), order=_LIST_ORDER)
 async def list_approvals(target: Target, out: ListOutput, filter: ApprovalFilter) -> None:
     """List approvals, newest first.
 
@@ -248,14 +249,18 @@ def verify_receipt(
     out.show_record(content, columns, "approval_id")
 
 
+_WATCH_ORDER = (
+    "kind", "component_type", "component_id", "tool_name", "run_id", "session_id", "user_id",
+    "db_id", ...,
+)  # fmt: skip
+"""The options of `approvals watch` in the order of its help."""
+
+
 @_command("watch --component clerk")
 @with_target(
     without=("status", "execution", "limit", "page", "cursor", "sort_order", "sort_by"),
-    order=(
-        "kind", "component_type", "component_id", "tool_name", "run_id", "session_id", "user_id",
-        "db_id", ...,
-    ),
-)  # fmt: skip
+    order=_WATCH_ORDER,
+)
 async def watch_approvals(
     target: Target,
     out: output.CommandOutput,

@@ -95,12 +95,19 @@ async def list_audit(target: Target, out: ListOutput, filter: AuditFilter) -> No
 @app.command("tail", epilog="Example: agentctl audit tail --outcome denied")
 @with_target(without=("since", "limit", "cursor"))
 async def tail_audit(
-    target: Target, out: CommandOutput,
+    target: Target,
+    out: CommandOutput,
     lines: int = option(
-"--lines -n", "NUMBER", "Number of recent entries to start with",
-min=0, max=MAXIMUM_LIMIT, default=10),
+        "--lines -n",
+        "NUMBER",
+        "Number of recent entries to start with",
+        min=0,
+        max=MAXIMUM_LIMIT,
+        default=10,
+    ),
     *,
-    filter: AuditFilter) -> None:  # fmt: skip
+    filter: AuditFilter,
+) -> None:
     """Show recent audit entries and follow new ones.
 
     Runs until Ctrl-C. Shows the oldest entry first; -o json writes one entry in each line. If the

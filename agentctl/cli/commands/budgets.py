@@ -25,11 +25,13 @@ def _format_subject(row: Record) -> str:
     return str(row.get("component_id") or "server")
 
 
+_FIELDS = plain_columns(
+    "budget_id", "per", "user_id", "component_id", "period", "unit", "limit", "used", "live",
+    "state", "on_exceed", "unpriced_tokens", "since", "resets_at",
+)  # fmt: skip
+
 _BUDGETS = Columns(
-    tsv=plain_columns(
-        "budget_id", "per", "user_id", "component_id", "period", "unit", "limit", "used", "live",
-        "state", "on_exceed", "unpriced_tokens", "since", "resets_at",
-    ),
+    tsv=_FIELDS,
     table=[
         Column("budget_id", heading="id", look="id"),
         Column("of", _format_subject, look="text"),
@@ -40,7 +42,7 @@ _BUDGETS = Columns(
         Column("on_exceed", heading="then"),
         Column("resets_at", heading="resets at"),
     ],
-)  # fmt: skip
+)
 
 
 @app.command("list", epilog="Example: agentctl budgets list --user ann")

@@ -220,9 +220,13 @@ def _build_rows(source: str, keys: KeySet, times: RemovalTimes) -> Iterator[Row]
     for key in keys.keys:
         name = None if isinstance(key.material, bytes) else key_thumbprint(key)
         yield _build_row(
-            source, key.spec.name, kid=name, used=True, thumbprint=name,
+            source,
+            key.spec.name,
+            kid=name,
+            used=True,
+            thumbprint=name,
             removable_at=_format_removal(times, name),
-        )  # fmt: skip
+        )
 
 
 def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]:
@@ -240,10 +244,15 @@ def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]
             why = nameless[0].reason
         algorithm = keys.spec.name if why is None else entry.get("alg")
         yield _build_row(
-            source, algorithm, kid=kid or (name if why is None else None), used=why is None,
-            thumbprint=name, reason=why, use=entry.get("use"),
+            source,
+            algorithm,
+            kid=kid or (name if why is None else None),
+            used=why is None,
+            thumbprint=name,
+            reason=why,
+            use=entry.get("use"),
             removable_at=_format_removal(times, whole),
-        )  # fmt: skip
+        )
 
 
 def _format_removal(times: RemovalTimes, thumbprint: str | None) -> str | None:

@@ -114,11 +114,12 @@ async def _show_overview(target: Target, filter: OverviewFilter, out: FieldsOutp
         write_json(document.raw)
         return
     overview = document.value
+    time_length = len("2026-11-29T10:00") if filter.step == "hour" else len("2026-11-29")
+    time_column = Column("at", lambda row: row["at"][:time_length])
     points = Columns(
         tsv=plain_columns("at", *_COUNTS, *_TIMES, "failures"),
-        table=[Column("at", lambda row: row["at"][: 16 if filter.step == "hour" else 10]),
-               *_draw_runs(overview["points"])],
-    )  # fmt: skip
+        table=[time_column, *_draw_runs(overview["points"])],
+    )
     out.show_list(overview["points"], points, "at")
     if out.format != "table":
         return
@@ -172,8 +173,11 @@ def _draw_runs(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     most = max((row["runs"] for row in rows), default=0)
 
     def draw(row: Mapping[str, Any]) -> str:
-        parts = [(row["completed"], "█", "#"), (row["failed"], "✗", "x"),
-                 (row["cancelled"], "■", "o")]  # fmt: skip
+        parts = [
+            (row["completed"], "█", "#"),
+            (row["failed"], "✗", "x"),
+            (row["cancelled"], "■", "o"),
+        ]
         return draw_parts(parts, most)
 
     return [

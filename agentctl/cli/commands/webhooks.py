@@ -95,11 +95,15 @@ async def send_test(target: Target, out: CommandOutput, webhook_id: WebhookId) -
     target.report_done(f"webhook {webhook_id} accepted the event")
 
 
-@app.command("deliveries", epilog="Example: agentctl webhooks deliveries --state dead")
-@with_target(
-    without=("sort_by",), order=("state", "webhook_id", "run_id", "created_after", "limit", "page",
-    "cursor", "sort_order", "all_pages", "db_id", ...),
+_DELIVERIES_ORDER = (
+    "state", "webhook_id", "run_id", "created_after", "limit", "page", "cursor", "sort_order",
+    "all_pages", "db_id", ...,
 )  # fmt: skip
+"""The options of `webhooks deliveries` in the order of its help."""
+
+
+@app.command("deliveries", epilog="Example: agentctl webhooks deliveries --state dead")
+@with_target(without=("sort_by",), order=_DELIVERIES_ORDER)
 async def list_deliveries(target: Target, out: ListOutput, filter: DeliveryFilter) -> None:
     """List stored deliveries, newest first."""
     await out.show(

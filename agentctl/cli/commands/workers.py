@@ -13,11 +13,13 @@ app = CommandApp(
 )
 
 _STYLES = {"dead": "red", "working": "blue", "idle": "green"}
+_FIELDS = plain_columns(
+    "worker_id", "host", "pid", "schema_version", "started_at", "heartbeat_at", "state", "reason",
+    "live_runs",
+)  # fmt: skip
+
 _WORKERS = Columns(
-    tsv=plain_columns(
-        "worker_id", "host", "pid", "schema_version", "started_at", "heartbeat_at", "state",
-        "reason", "live_runs",
-    ),
+    tsv=_FIELDS,
     table=[
         Column("worker_id", heading="worker", look="id"),
         Column("state", style=lambda row: _STYLES.get(str(row.get("state")), "")),
@@ -27,7 +29,7 @@ _WORKERS = Columns(
         Column("uptime", lambda row: format_distance(row["started_at"]), right=True),
         Column("heartbeat", lambda row: row["reason"] or format_distance(row["heartbeat_at"])),
     ],
-)  # fmt: skip
+)
 
 
 @app.command("list", epilog="Example: agentctl workers list --url https://agents.example.org")

@@ -186,9 +186,12 @@ class RunDeclarations:
         """
 
     @operation(
-        "GET", "/failures", tag="Runs", order=_PAGE_LAST,
+        "GET",
+        "/failures",
+        tag="Runs",
+        order=_PAGE_LAST,
         without=("sort_by", "status", "live", "at_work", "view", "cut"),
-    )  # fmt: skip
+    )
     async def get_failures(self, filter: RunFilter) -> Document[FailurePage]:
         """List failed runs with their causes.
 

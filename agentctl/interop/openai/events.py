@@ -165,9 +165,14 @@ def read_answer(run: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]] = (
     created_at = whole_seconds(parse_rfc3339(run["created_at"]))
     is_queued = run["queue_position"] is not None
     return Answer(
-        run["run_id"], run["session_id"], created_at, run["content"] or "", end,
-        is_queued=is_queued, version=run["version"],
-    )  # fmt: skip
+        run["run_id"],
+        run["session_id"],
+        created_at,
+        run["content"] or "",
+        end,
+        is_queued=is_queued,
+        version=run["version"],
+    )
 
 
 def _subtract_metrics(

@@ -416,9 +416,8 @@ async def _delete_rows(
     async def delete_older(kind: str, has_older: Work[bool], delete: Work[int]) -> None:
         counts[kind] += await _delete_older(database, has_older, delete, seconds)
 
-    for name, delete_ages in (
-        ("sessions", delete_idle_sessions), ("approvals", delete_decided_approvals),
-    ):  # fmt: skip
+    deletions = [("sessions", delete_idle_sessions), ("approvals", delete_decided_approvals)]
+    for name, delete_ages in deletions:
         removed = await delete_ages(databases, database, ages, moment, seconds)
         counts[name] += removed
         if removed:

@@ -220,9 +220,13 @@ class Members:
             call_id: the tool call of the parent that started it.
         """
         spec = parent.spec.build_member_spec(
-            new_id(), component.kind, component.id, message,
-            time_limit=parent.spec.time_limit, version=parent.spec.version,
-        )  # fmt: skip
+            new_id(),
+            component.kind,
+            component.id,
+            message,
+            time_limit=parent.spec.time_limit,
+            version=parent.spec.version,
+        )
         # The journal of its parent has its calls.
         spec = replace(spec, durable=False)
         spans = parent.transcript.spans

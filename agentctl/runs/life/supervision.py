@@ -376,9 +376,13 @@ async def _read_recent(
     run: LiveRun, count: int, kind: str | None, after: int = 0, before: int | None = None
 ) -> Sequence[run_reads.RecentRun]:
     recent = run_reads.list_recent(
-        run.spec.session_id, count, HISTORY_BYTES,
-        native_kind=kind or "", after_seq=after, before_seq=before,
-    )  # fmt: skip
+        run.spec.session_id,
+        count,
+        HISTORY_BYTES,
+        native_kind=kind or "",
+        after_seq=after,
+        before_seq=before,
+    )
     return await run.database.read(recent, size="run")
 
 

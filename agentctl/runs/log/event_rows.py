@@ -97,17 +97,25 @@ class TextFrame:
         """Return the data of an event."""
         time = format_rfc3339(at).encode()
         return b'%b,"created_at":%d,"at":"%b",%b%b%b' % (
-            self._head, whole_seconds(at), time, self._middle, orjson.dumps(text), self._tail
-        )  # fmt: skip
+            self._head,
+            whole_seconds(at),
+            time,
+            self._middle,
+            orjson.dumps(text),
+            self._tail,
+        )
 
     def list_source(self, root_id: str) -> list[str | None]:
         """Return the source of a line in a row of the run `root_id`."""
         run = self._run
         source = [
-            run.kind, run.component_id, run.component_name,
-            None if run.run_id == root_id else run.run_id, run.parent_run_id,
+            run.kind,
+            run.component_id,
+            run.component_name,
+            None if run.run_id == root_id else run.run_id,
+            run.parent_run_id,
             *(text for member in self._members for text in member),
-        ]  # fmt: skip
+        ]
         while source[-1] is None:
             source.pop()
         return source

@@ -307,15 +307,18 @@ def _close_calls(transcript: Transcript, state: dict[str, Any], ended: Sequence[
         transcript.close_call(call_id, text, error=failed, at=step.ended_at, files=files[call_id])
     if is_native:
         return
-    state["messages"] = [
-        *state["messages"],
-        *(
-            {"role": "tool", "content": results[call["id"]], "tool_call_id": call["id"],
-             "tool_name": call["name"], **build_files(files.get(call["id"]))}
-            for call in state["calls"]
-            if call["id"] in results
-        ),
-    ]  # fmt: skip
+    answers = [
+        {
+            "role": "tool",
+            "content": results[call["id"]],
+            "tool_call_id": call["id"],
+            "tool_name": call["name"],
+            **build_files(files.get(call["id"])),
+        }
+        for call in state["calls"]
+        if call["id"] in results
+    ]
+    state["messages"] = [*state["messages"], *answers]
 
 
 def _read_result(step: StepRow) -> dict[str, Any]:

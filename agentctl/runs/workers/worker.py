@@ -129,9 +129,13 @@ class Worker:
         process = identify_this_process()
         at = now()
         return workers.WorkerRow(
-            worker_id, *process, beat=at, started_at=at, schema_version=SCHEMA_VERSION,
+            worker_id,
+            *process,
+            beat=at,
+            started_at=at,
+            schema_version=SCHEMA_VERSION,
             versions=self.versions,
-        )  # fmt: skip
+        )
 
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
         while self._wait_until_due():

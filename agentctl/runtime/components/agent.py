@@ -319,8 +319,9 @@ class _Turns:
         except InvalidAnswer as problem:
             _log.warning(
                 "run %s: the answer does not match the output schema: %s",
-                conversation.context.spec.run_id, problem,
-            )  # fmt: skip
+                conversation.context.spec.run_id,
+                problem,
+            )
             if not self._corrected:
                 return problem
             conversation.publish_held_text()

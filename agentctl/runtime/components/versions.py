@@ -191,11 +191,12 @@ class _Describer:
             described["members"] = {
                 # The instructions of the leader have the names and the descriptions.
                 member.id: {
-                    "name": member.spec.name, "description": member.description,
+                    "name": member.spec.name,
+                    "description": member.description,
                     **self._name(member),
                 }
                 for member in members
-            }  # fmt: skip
+            }
         return described
 
     def _name(self, component: Component) -> dict[str, Any]:

@@ -123,8 +123,10 @@ class McpServers:
                     self._clashes.add(tool.name)
                     _log.warning(
                         "mcp server %s: its tool %s is left out: another tool is named %s too",
-                        tool.server, tool.listed_name, tool.name,
-                    )  # fmt: skip
+                        tool.server,
+                        tool.listed_name,
+                        tool.name,
+                    )
         return actions
 
     def records(self, references: Iterable[str]) -> list[ToolRecord]:

@@ -347,8 +347,10 @@ class _RunningProgram:
             if noise.count > LOGGED_LINES:
                 _rate_limited.log(
                     "mcp server %s: its program writes over %d lines a second to stderr, of which"
-                    " the others are not logged", self._program.server, LOGGED_LINES,
-                )  # fmt: skip
+                    " the others are not logged",
+                    self._program.server,
+                    LOGGED_LINES,
+                )
 
 
 class _Noise:

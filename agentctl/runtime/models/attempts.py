@@ -223,8 +223,11 @@ class Attempts:
             self._counters.retries[self.model.id] += 1
             _log.info(
                 "run %s: model %s is called again, attempt %d after %.1f s",
-                self.run_id, self.model.id, self._failed + 1, seconds,
-            )  # fmt: skip
+                self.run_id,
+                self.model.id,
+                self._failed + 1,
+                seconds,
+            )
             return True
         if has_fallback:
             failed = self.model.id
@@ -233,8 +236,10 @@ class Attempts:
             self._counters.fallbacks[failed] += 1
             _log.warning(
                 "run %s: model %s is not available, its fallback %s is called",
-                self.run_id, failed, self.model.id,
-            )  # fmt: skip
+                self.run_id,
+                failed,
+                self.model.id,
+            )
         return has_fallback
 
     def _wait_seconds(self, failure: ModelFailure) -> float | None:

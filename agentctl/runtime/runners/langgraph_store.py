@@ -163,9 +163,12 @@ def _convert(item: StoreItem) -> dict[str, Any]:
         datetime.fromtimestamp(each / 1_000_000, UTC) for each in (item.created_at, item.updated_at)
     )
     return {
-        "namespace": item.namespace, "key": item.key, "value": item.value,
-        "created_at": created_at, "updated_at": updated_at,
-    }  # fmt: skip
+        "namespace": item.namespace,
+        "key": item.key,
+        "value": item.value,
+        "created_at": created_at,
+        "updated_at": updated_at,
+    }
 
 
 def _check_operators(filters: Mapping[str, Any]) -> None:

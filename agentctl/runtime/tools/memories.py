@@ -151,15 +151,38 @@ _QUERY = {"type": "string", "description": "Words to look for"}
 _ID = {"type": "string", "description": "Id of the memory"}
 
 _TOOLS: tuple[tuple[ToolRecord, _Call], ...] = (
-    (build_tool("remember", "Remember a fact about the user for later conversations.",
-                {"memory": _MEMORY, "topics": _TOPICS}, ["memory"]), _remember),
-    (build_tool("recall", "Look up facts that were remembered about the user.",
-                {"query": _QUERY}), _recall),
-    (build_tool("update_memory", "Replace the text of a memory that is no longer right.",
-                {"memory_id": _ID, "memory": _MEMORY}), _update),
-    (build_tool("forget", "Delete a memory, for example because the user asks for it.",
-                {"memory_id": _ID}), _forget),
-)  # fmt: skip
+    (
+        build_tool(
+            "remember",
+            "Remember a fact about the user for later conversations.",
+            {"memory": _MEMORY, "topics": _TOPICS},
+            ["memory"],
+        ),
+        _remember,
+    ),
+    (
+        build_tool(
+            "recall", "Look up facts that were remembered about the user.", {"query": _QUERY}
+        ),
+        _recall,
+    ),
+    (
+        build_tool(
+            "update_memory",
+            "Replace the text of a memory that is no longer right.",
+            {"memory_id": _ID, "memory": _MEMORY},
+        ),
+        _update,
+    ),
+    (
+        build_tool(
+            "forget",
+            "Delete a memory, for example because the user asks for it.",
+            {"memory_id": _ID},
+        ),
+        _forget,
+    ),
+)
 
 
 def build_memory_actions(memory: config.Memory) -> list[Action]:

@@ -245,8 +245,6 @@ def end(end: RunEnd, last: Batch | None) -> Steps[bool | None]:
         **{f"added_{name}": count for name, count in sessions.parse_counters(end.metrics).items()},
     }
     if last is not None:
-        values |= {
-            "first_seq": last.first_seq, "last_seq": last.last_seq, "events": last.events
-        }  # fmt: skip
+        values |= {"first_seq": last.first_seq, "last_seq": last.last_seq, "events": last.events}
     rows = yield Statement(_ENDS[last is not None], values)
     return True if rows else None

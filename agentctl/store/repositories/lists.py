@@ -258,9 +258,16 @@ def list_sessions(
         found = Conditions(("created_at >= 0",)).with_equal(component_id=filter.component_id)
         ranges.append(FilterRange(found, Conditions(), MAXIMUM_READ, "created_at"))
     filtered = Filtered(
-        SESSIONS, SESSION_LEADS[page.sort], visibility, _get_columns(filter), _match_few(filter),
-        compared, ranges, times, totals,
-    )  # fmt: skip
+        SESSIONS,
+        SESSION_LEADS[page.sort],
+        visibility,
+        _get_columns(filter),
+        _match_few(filter),
+        compared,
+        ranges,
+        times,
+        totals,
+    )
     return filtered.list_page(page, _build_row)
 
 

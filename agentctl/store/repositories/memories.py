@@ -203,9 +203,8 @@ def list_page(
         "team_id": filter.team_id,
     }
     filtered = Filtered(
-        LISTING, _LEADS, visibility, equal, compared=compared, ranges=ranges,
-        parts=1 + len(terms),
-    )  # fmt: skip
+        LISTING, _LEADS, visibility, equal, compared=compared, ranges=ranges, parts=1 + len(terms)
+    )
     return filtered.list_page(page, MemoryRow)
 
 

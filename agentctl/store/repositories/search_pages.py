@@ -284,8 +284,10 @@ class _Reader:
             f" FROM ({found}) AS found) AS t ORDER BY number"
         )
         bounds: dict[str, Value] = {
-            "search_start": self.first, "search_limit": limit, "search_keys": keys,
-        }  # fmt: skip
+            "search_start": self.first,
+            "search_limit": limit,
+            "search_keys": keys,
+        }
         return Statement(sql, {**self._values, **self._lexemes, **bounds})
 
     @property

@@ -235,12 +235,25 @@ def build_session(
     `first_status` is the status of run 1, which the same transaction creates; None without runs.
     """
     return SessionRow(
-        session_id, session_type, component_id, component_name, user_id, session_name,
-        total_tokens=0, run_count=int(first_status is not None), history_bytes=0,
+        session_id,
+        session_type,
+        component_id,
+        component_name,
+        user_id,
+        session_name,
+        total_tokens=0,
+        run_count=int(first_status is not None),
+        history_bytes=0,
         last_status=first_status,
-        created_at=now, updated_at=now, hold=None, metrics=NO_USAGE, component_data=component_data,
-        metadata=metadata, summary=None, session_state=session_state,
-    )  # fmt: skip
+        created_at=now,
+        updated_at=now,
+        hold=None,
+        metrics=NO_USAGE,
+        component_data=component_data,
+        metadata=metadata,
+        summary=None,
+        session_state=session_state,
+    )
 
 
 def create(row: SessionRow) -> Work[bool]:
@@ -402,9 +415,13 @@ def allocate_seq(
 
 @unit
 def add_usage(
-    session_id: str, delta: Mapping[str, int], history_bytes: int, now: int,
-    *, last: tuple[int, str] | None = None,
-) -> Steps[bool]:  # fmt: skip
+    session_id: str,
+    delta: Mapping[str, int],
+    history_bytes: int,
+    now: int,
+    *,
+    last: tuple[int, str] | None = None,
+) -> Steps[bool]:
     """Add the usage of a run to the counters of its session, if the session exists.
 
     Args:

@@ -107,9 +107,7 @@ class Space(NamedTuple):
     def bound(self, prefix: Namespace) -> dict[str, Value]:
         """Return the parameters of the items whose namespace begins with some labels."""
         place = f"{self.name}.{join_labels(prefix)}"
-        return {
-            "user_id": self.user_id, "namespace_from": place, "namespace_to": prefix_end(place),
-        }  # fmt: skip
+        return {"user_id": self.user_id, "namespace_from": place, "namespace_to": prefix_end(place)}
 
 
 class ItemRow(NamedTuple):
@@ -211,9 +209,12 @@ def put(space: Space, puts: Sequence[ItemPut], quotas: Quotas, now: int) -> Step
         row = {"item_id": new_id(), **place, **times, "value": dump_value(each.value)}
         ((item_id,),) = yield Statement(_PUT, row)
         yield from _TERMS.replace(
-            item_id, split_words(each.words), user_id=space.user_id, updated_at=now,
+            item_id,
+            split_words(each.words),
+            user_id=space.user_id,
+            updated_at=now,
             namespace=place["namespace"],
-        )  # fmt: skip
+        )
     if any(each.value is not None for each in puts):
         yield from check_added(quotas, space.user_id, "store_items")
 

@@ -312,7 +312,11 @@ def list_page(filter: DeliveryFilter, page: Slice) -> Work[RowPage[DeliveryRow]]
         "run_id": filter.run_id,
     }
     filtered = Filtered(
-        LISTING, _LEADS, EVERYONE, equal, times=(filter.created_after, None),
+        LISTING,
+        _LEADS,
+        EVERYONE,
+        equal,
+        times=(filter.created_after, None),
         ranges=find_by_prefix("delivery_id", filter.id_prefix),
-    )  # fmt: skip
+    )
     return filtered.list_page(page, DeliveryRow)

@@ -162,7 +162,7 @@ def acquire_sweep(worker_id: str, now: int, *, exited: str | None = None) -> Wor
 
     return _ACQUIRE.first(
         Looks, worker_id=worker_id, now=now, exited=exited or worker_id, soon=now + _LEASE
-    ).as_repeatable()  # fmt: skip
+    ).as_repeatable()
 
 
 @single_unit

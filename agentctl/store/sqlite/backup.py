@@ -288,12 +288,16 @@ async def back_up_in_child(source: Path, target: Path, files: Path | None = None
     places = map(str, filter(None, (source, target, files)))
     try:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *flags, "-m", __name__, *places,
+            sys.executable,
+            *flags,
+            "-m",
+            __name__,
+            *places,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,
-        )  # fmt: skip
+        )
     except OSError as error:
         cause = os.strerror(error.errno or 0).lower()
         raise errors.Unavailable("The backup cannot be started", cause=cause) from None

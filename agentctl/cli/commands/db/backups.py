@@ -315,9 +315,13 @@ async def copy(
     seconds = WAIT_SECONDS if wait is None else wait
     async with showing_progress(counter):
         facts = await database_copy.finish_copy(
-            entry, other, wait=seconds, interrupt=interrupt, report=counter.show,
+            entry,
+            other,
+            wait=seconds,
+            interrupt=interrupt,
+            report=counter.show,
             indexes_texts=searched,
-        )  # fmt: skip
+        )
     out.show_record(facts, _FINISHED, "to")
     url = build_url(str(facts["to"]))
     note(f"moved to {url}: name it in [[databases]] url, and start the servers again")

@@ -50,17 +50,21 @@ CONCURRENT_REQUESTS = 16
 Run = dict[str, Any]
 
 
-@with_target(
-    without=(
-        "status", "session_id", "page", "live", "form", "at_work", "error_code", "model", "error",
-        "search",
-    ),
-    order=(
-        "run_ids", "all", "agent", "team", "workflow", "component_type", "component_id", "session",
-        "user_id", "status", "older_than", "newer_than", "metadata", "tag", "dry_run", "yes",
-        "wait", "reason", "db_id", ...,
-    ),
+_NO_OPTIONS = (
+    "status", "session_id", "page", "live", "form", "at_work", "error_code", "model", "error",
+    "search",
 )  # fmt: skip
+"""The filters of runs that `runs cancel --all` does not have, or declares itself."""
+
+_ORDER = (
+    "run_ids", "all", "agent", "team", "workflow", "component_type", "component_id", "session",
+    "user_id", "status", "older_than", "newer_than", "metadata", "tag", "dry_run", "yes", "wait",
+    "reason", "db_id", ...,
+)  # fmt: skip
+"""The options of `runs cancel` in the order of its help."""
+
+
+@with_target(without=_NO_OPTIONS, order=_ORDER)
 async def cancel_runs(
     target: Target,
     out: CommandOutput,
@@ -106,10 +110,15 @@ async def cancel_runs(
         await _cancel_all(target, matching, request, out, dry_run=dry_run, yes=yes)
         return
     filters = {
-        "--type": filter.component_type, "--component": filter.component_id,
-        "--user": filter.user_id, "--status": status, "--older-than": ages.older_than,
-        "--newer-than": ages.newer_than, "--metadata": filter.metadata, "--tag": filter.tag,
-    }  # fmt: skip
+        "--type": filter.component_type,
+        "--component": filter.component_id,
+        "--user": filter.user_id,
+        "--status": status,
+        "--older-than": ages.older_than,
+        "--newer-than": ages.newer_than,
+        "--metadata": filter.metadata,
+        "--tag": filter.tag,
+    }
     for name, value in {**filters, "--dry-run": dry_run}.items():
         if value:
             raise UsageError(f"{name} is a filter and needs --all")

@@ -58,14 +58,15 @@ _STATES = {
 }
 
 
-@with_target(
-    without=("sort_by",),
-    order=(
-        "status", "live", "agent", "team", "workflow", "component_type", "component_id",
-        "session_id", "user_id", "search", "older_than", "newer_than", "metadata", "tag", "error",
-        "error_code", "limit", "page", "cursor", "sort_order", "all_pages", "db_id", ...,
-    ),
+_LIST_ORDER = (
+    "status", "live", "agent", "team", "workflow", "component_type", "component_id", "session_id",
+    "user_id", "search", "older_than", "newer_than", "metadata", "tag", "error", "error_code",
+    "limit", "page", "cursor", "sort_order", "all_pages", "db_id", ...,
 )  # fmt: skip
+"""The options of `runs list` in the order of its help."""
+
+
+@with_target(without=("sort_by",), order=_LIST_ORDER)
 async def list_runs(
     target: Target,
     out: WatchedOutput,
@@ -91,14 +92,15 @@ async def list_runs(
     await out.show(target, read, matching, columns.FOUND_RUNS, "run_id", note_rest=note_rest)
 
 
-@with_target(
-    without=("sort_by", "status", "live", "at_work"),
-    order=(
-        "agent", "team", "workflow", "component_type", "component_id", "session_id", "user_id",
-        "search", "older_than", "newer_than", "metadata", "tag", "error", "error_code", "limit",
-        "page", "cursor", "sort_order", "all_pages", "db_id", ...,
-    ),
+_FAILURES_ORDER = (
+    "agent", "team", "workflow", "component_type", "component_id", "session_id", "user_id",
+    "search", "older_than", "newer_than", "metadata", "tag", "error", "error_code", "limit",
+    "page", "cursor", "sort_order", "all_pages", "db_id", ...,
 )  # fmt: skip
+"""The options of `runs failures` in the order of its help."""
+
+
+@with_target(without=("sort_by", "status", "live", "at_work"), order=_FAILURES_ORDER)
 async def list_failures(
     target: Target,
     out: ListOutput,
@@ -112,12 +114,14 @@ async def list_failures(
     await out.show(target, read, matching, columns.FAILURES, "run_id", noun="failed runs")
 
 
-@with_target(
-    order=(
-        "run_id", "session", "full", "members", "timeline", "messages", "model_calls", "call",
-        "raw", "local_time", "no_pager", "db", ...,
-    ),
+_GET_ORDER = (
+    "run_id", "session", "full", "members", "timeline", "messages", "model_calls", "call", "raw",
+    "local_time", "no_pager", "db", ...,
 )  # fmt: skip
+"""The arguments and options of `runs get` in the order of its help."""
+
+
+@with_target(order=_GET_ORDER)
 async def get_run(
     target: Target,
     out: TranscriptOutput,

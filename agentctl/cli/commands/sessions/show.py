@@ -94,14 +94,15 @@ class SessionAges(AgeOptions):
 NO_SESSION_AGES = SessionAges()
 
 
-@with_target(
-    reads_databases=True,
-    order=(
-        "type", "component_id", "user_id", "session_name", "search", "status",
-        "older_than", "newer_than", "idle", "used_within", "metadata", "tag", "error",
-        "limit", "page", "cursor", "sort_by", "sort_order", "all_pages", "db_id", "table", ...,
-    ),
+_LIST_ORDER = (
+    "type", "component_id", "user_id", "session_name", "search", "status",
+    "older_than", "newer_than", "idle", "used_within", "metadata", "tag", "error",
+    "limit", "page", "cursor", "sort_by", "sort_order", "all_pages", "db_id", "table", ...,
 )  # fmt: skip
+"""The options of `sessions list` in the order of its help."""
+
+
+@with_target(reads_databases=True, order=_LIST_ORDER)
 async def list_sessions(
     target: Target,
     out: WatchedOutput,
@@ -136,13 +137,13 @@ async def list_sessions(
     await out.show(target, read, listed, shown, "session_id", note_rest=note_rest)
 
 
-@with_target(
-    reads_databases=True,
-    order=(
-        "session_id", "last", "all", "full", "members", "follow", "raw", "local_time", "no_pager",
-        ...,
-    ),
+_GET_ORDER = (
+    "session_id", "last", "all", "full", "members", "follow", "raw", "local_time", "no_pager", ...,
 )  # fmt: skip
+"""The arguments and options of `sessions get` in the order of its help."""
+
+
+@with_target(reads_databases=True, order=_GET_ORDER)
 async def get_session(
     target: Target,
     out: TranscriptOutput,

@@ -227,9 +227,13 @@ class Pager:
         self._io.out.flush()
         try:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, text=True, encoding="utf-8",
-                errors="backslashreplace", bufsize=1,
-            )  # fmt: skip
+                self._command,
+                stdin=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="backslashreplace",
+                bufsize=1,
+            )
         except OSError:
             note(f"the pager {self._command[0]} cannot be started")
             self._command = []

@@ -96,8 +96,11 @@ def _build_detail(text: str, place: str) -> dict[str, object]:
     """
     if missing := _MISSING.match(text):
         return {
-            "type": "missing", "loc": [place, missing[1]], "msg": "Field required", "input": None
-        }  # fmt: skip
+            "type": "missing",
+            "loc": [place, missing[1]],
+            "msg": "Field required",
+            "input": None,
+        }
     named = _NAMED.match(text)
     loc = [place, named[1]] if named else [place]
     return {"type": "value_error", "loc": loc, "msg": text, "input": None}
