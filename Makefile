@@ -112,6 +112,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m tests.architecture.prose
+	$(BIN)/python -m tests.architecture.plain_code
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py
