@@ -184,9 +184,10 @@ class _Handler(BaseHTTPRequestHandler):
             body["refused"] = True
             error = {
                 "message": f"This model's maximum context length is {argument} tokens.",
-                "type": "invalid_request_error", "param": "messages",
+                "type": "invalid_request_error",
+                "param": "messages",
                 "code": "context_length_exceeded",
-            }  # fmt: skip
+            }
             self._send(400, json.dumps({"error": error}).encode())
         elif name == "tokens":
             self._message(body, self._work(body), {"prompt_tokens": _count_tokens(body)})

@@ -137,10 +137,19 @@ class ForkedProcess(subprocess.Popen[Any]):
         super().__init__(["agentctl", *words], env=dict(environment), **options)
 
     def _execute_child(  # type: ignore[override]
-        self, args: list[str], _program: Any, _before: Any, _close: Any, _pass: Any,
-        cwd: Path | str | None, env: dict[str, str], _start: Any, _flags: Any, _shell: Any,
+        self,
+        args: list[str],
+        _program: Any,
+        _before: Any,
+        _close: Any,
+        _pass: Any,
+        cwd: Path | str | None,
+        env: dict[str, str],
+        _start: Any,
+        _flags: Any,
+        _shell: Any,
         *rest: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         pipes = rest[:6]
         start_new_session = rest[11]
         stdin, _, _, stdout, _, stderr = pipes
@@ -401,9 +410,14 @@ class _WorkerProcess(subprocess.Popen[Any]):
     inherited: Collection[str]
 
     def _execute_child(  # type: ignore[override]
-        self, args: Sequence[str], program: Any, before: Any, close: Any, kept: Sequence[int],
+        self,
+        args: Sequence[str],
+        program: Any,
+        before: Any,
+        close: Any,
+        kept: Sequence[int],
         *rest: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if _WORKER not in args:
             super()._execute_child(args, program, before, close, kept, *rest)  # type: ignore[misc]
             return

@@ -77,8 +77,21 @@ class PostgresServer:
             copy = ("-d", primary.url, "-D", str(self._data), "-R", "-c", "fast", "--no-sync")
             self._run("pg_basebackup", copy, timeout=PATIENCE, **self._as)
             return
-        self._run("initdb", ("-A", "trust", "-E", "utf8", "-U", "postgres", "-D", str(self._data),
-                             *(() if durable else ("--no-sync",))), **self._as)  # fmt: skip
+        self._run(
+            "initdb",
+            (
+                "-A",
+                "trust",
+                "-E",
+                "utf8",
+                "-U",
+                "postgres",
+                "-D",
+                str(self._data),
+                *(() if durable else ("--no-sync",)),
+            ),
+            **self._as,
+        )
 
     def start(self) -> None:
         """Start the server. Return when it accepts connections."""

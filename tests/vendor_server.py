@@ -239,10 +239,12 @@ class _Bedrock(_Vendor):
         payload = json.dumps(fields).encode()
         names = {f":{kind}-type": name, ":content-type": "application/json", ":message-type": kind}
         headers = b"".join(
-            struct.pack("!B", len(key)) + key.encode() + struct.pack("!BH", 7, len(value))
+            struct.pack("!B", len(key))
+            + key.encode()
+            + struct.pack("!BH", 7, len(value))
             + value.encode()
             for key, value in names.items()
-        )  # fmt: skip
+        )
         prelude = struct.pack("!II", len(headers) + len(payload) + 16, len(headers))
         prelude += struct.pack("!I", zlib.crc32(prelude))
         message = prelude + headers + payload

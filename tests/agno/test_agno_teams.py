@@ -40,9 +40,7 @@ def test_member_has_a_run_of_its_own(server: WaitingServer) -> None:
     (delegation,) = run["tools"]
     assert delegation["result"] == "found"
     span = next(span for span in run["spans"] if span["kind"] == "member")
-    assert (span["member_run_id"], span["parent"]) == (
-        member["run_id"], delegation["tool_call_id"],
-    )  # fmt: skip
+    assert (span["member_run_id"], span["parent"]) == (member["run_id"], delegation["tool_call_id"])
     # Each token is counted in one run.
     counted = [each["metrics"]["total_tokens"] for each in (run, member)]
     assert all(counted)

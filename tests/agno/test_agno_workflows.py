@@ -138,11 +138,20 @@ def test_choice_of_a_router(server: WaitingServer) -> None:
 @pytest.mark.parametrize("agent", ["twice_team", "twice_workflow"])
 def test_member_waits_twice(server: WaitingServer, agent: str) -> None:
     plan = [
-        {"tool_calls": [{"id": f"c{n}", "type": "function", "function": {
-            "name": "pay", "arguments": json.dumps({"amount": n, "to": "bob"})
-        }}]}
+        {
+            "tool_calls": [
+                {
+                    "id": f"c{n}",
+                    "type": "function",
+                    "function": {
+                        "name": "pay",
+                        "arguments": json.dumps({"amount": n, "to": "bob"}),
+                    },
+                }
+            ]
+        }
         for n in (1, 2)
-    ]  # fmt: skip
+    ]
     run = server.start(agent, json.dumps(plan))
     run = server.decide_and_wait(run, "approve")
     assert run["status"] == "PAUSED", run

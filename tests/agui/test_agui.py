@@ -167,8 +167,10 @@ def test_answers_count_all_or_none(talk: Talk) -> None:
     page.refuse(422, resume=[answer(first, yes), answer(second, {"approved": "yes"})])
     page.refuse(422, resume=[answer(first, yes), answer(first, yes)])
     page.refuse(404, resume=[answer(first, yes), answer({"id": "nothing"}, yes)])
-    hashes = [{**yes, "argumentsHash": each["metadata"]["agentctl"]["arguments_hash"]}
-              for each in (first, second)]  # fmt: skip
+    hashes = [
+        {**yes, "argumentsHash": each["metadata"]["agentctl"]["arguments_hash"]}
+        for each in (first, second)
+    ]
     events = page.send(resume=[answer(first, hashes[0]), answer(second, hashes[1])])
     assert text_of(events) == "3 | 3"
 

@@ -72,9 +72,12 @@ class Chat:
 
     def say(self, text: str, **fields: Any) -> list[Chunk]:
         self.messages.append(
-            {"id": f"m{len(self.messages)}", "role": "user",
-             "parts": [{"type": "text", "text": text}]}
-        )  # fmt: skip
+            {
+                "id": f"m{len(self.messages)}",
+                "role": "user",
+                "parts": [{"type": "text", "text": text}],
+            }
+        )
         return self.submit(**fields)
 
     def decide(self, approved: bool, index: int = -1, **fields: Any) -> None:

@@ -66,10 +66,14 @@ class Site:
         source = PACKAGES / f"{name}.jsx"
         source.write_text(script)
         command = [
-            str(PACKAGES / "node_modules" / ".bin" / "esbuild"), str(source), "--bundle",
-            "--jsx=automatic", "--log-level=error", f"--outfile={self.folder / name}.js",
+            str(PACKAGES / "node_modules" / ".bin" / "esbuild"),
+            str(source),
+            "--bundle",
+            "--jsx=automatic",
+            "--log-level=error",
+            f"--outfile={self.folder / name}.js",
             '--define:process.env.NODE_ENV="production"',
-        ]  # fmt: skip
+        ]
         subprocess.run(command, check=True, env=base_environment(), timeout=PATIENCE)
         (self.folder / f"{name}.html").write_text(html.replace("bundle.js", f"{name}.js"))
         return url

@@ -97,29 +97,65 @@ def test_answers_and_results_reach_the_run(people: People) -> None:
 @pytest.mark.parametrize(
     ("ask", "body", "status", "detail"),
     [
-        ("other", {"decision": "approve"}, 422, "arguments_hash is required: the arguments_hash of"
-         " the approval as it was shown"),
-        ("other", {"decision": "approve", "arguments_hash": "sha256:00"}, 409, "arguments_hash is"
-         " that of another call: read the approval again, then decide"),
-        ("other", {"decision": "approve", "arguments": {"amount": "ten", "to": "bob"}}, 422,
-         'arguments.amount does not match its schema: "ten" is not of type "integer"'),
-        ("ask", {"decision": "answer", "answer": "up"}, 422,
-         'answer does not match its schema: "up" is not one of "left" or "right"'),
-        ("ask", {"decision": "approve"}, 422,
-         "decision must be answer or reject: the approval is of the kind input"),
-        ("other", {"decision": "maybe"}, 422, "decision must be one of: approve, reject, answer,"
-         " complete, fail, retry"),
-        ("other", {"decision": "reject", "note": "x" * 501}, 422,
-         "note must be at most 500 characters"),
-        ("other", {"decision": "reject", "arguments": {}}, 422,
-         "arguments is only for the decision approve"),
-        ("other", {"decision": "reject", "note": "\0"}, 422,
-         "note must not contain NUL or lone surrogates"),
+        (
+            "other",
+            {"decision": "approve"},
+            422,
+            "arguments_hash is required: the arguments_hash of the approval as it was shown",
+        ),
+        (
+            "other",
+            {"decision": "approve", "arguments_hash": "sha256:00"},
+            409,
+            "arguments_hash is that of another call: read the approval again, then decide",
+        ),
+        (
+            "other",
+            {"decision": "approve", "arguments": {"amount": "ten", "to": "bob"}},
+            422,
+            'arguments.amount does not match its schema: "ten" is not of type "integer"',
+        ),
+        (
+            "ask",
+            {"decision": "answer", "answer": "up"},
+            422,
+            'answer does not match its schema: "up" is not one of "left" or "right"',
+        ),
+        (
+            "ask",
+            {"decision": "approve"},
+            422,
+            "decision must be answer or reject: the approval is of the kind input",
+        ),
+        (
+            "other",
+            {"decision": "maybe"},
+            422,
+            "decision must be one of: approve, reject, answer, complete, fail, retry",
+        ),
+        (
+            "other",
+            {"decision": "reject", "note": "x" * 501},
+            422,
+            "note must be at most 500 characters",
+        ),
+        (
+            "other",
+            {"decision": "reject", "arguments": {}},
+            422,
+            "arguments is only for the decision approve",
+        ),
+        (
+            "other",
+            {"decision": "reject", "note": "\0"},
+            422,
+            "note must not contain NUL or lone surrogates",
+        ),
         ("other", {"decision": "reject", "why": 1}, 422, "why is not known; known fields:"),
         ("open", {"decision": "complete", "result": "x" * 1_100_000}, 413, "The body is larger"),
         ("ask", {"decision": "answer", "answer": "x" * 70_000}, 413, "answer must be at most"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_changes_nothing(
     people: People, ask: str, body: dict[str, Any], status: int, detail: str
 ) -> None:

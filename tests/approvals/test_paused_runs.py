@@ -30,8 +30,10 @@ def test_every_read_of_a_run_has_its_approvals(people: People) -> None:
     run_id = run["run_id"]
     session_id = run["session_id"]
     for path in (
-        f"/runs/{run_id}", f"/agents/payer/runs/{run_id}", f"/sessions/{session_id}/runs/{run_id}",
-    ):  # fmt: skip
+        f"/runs/{run_id}",
+        f"/agents/payer/runs/{run_id}",
+        f"/sessions/{session_id}/runs/{run_id}",
+    ):
         assert people.send("root", "GET", path).json() == run
         for view in ("summary", "phase", "items"):
             record = people.send("root", "GET", f"{path}?view={view}").json()

@@ -130,14 +130,14 @@ BAD: dict[str, tuple[Claims, str, str]] = {
         for value in _SESSIONS
     },
     "J13 too deep behind many that are not": (
-        b'{"a":[[],[],[],[],[],[]],"x":' + b"[" * 8 + b"]" * 8 + b"}", "plain", "claims.form"
+        b'{"a":[[],[],[],[],[],[]],"x":' + b"[" * 8 + b"]" * 8 + b"}",
+        "plain",
+        "claims.form",
     ),
     "J14 65 digits": (b'{"x":' + b"9" * 65 + b"}", "plain", "claims.form"),
     "J14 65 digits of a fraction": (b'{"x":0.' + b"1" * 63 + b"}", "plain", "claims.form"),
     "J12 sub twice": (b'{"sub":"a","sub":"b"}', "plain", "claims.form"),
     "J12 sub escaped": (rb'{"sub":"a","\u0073ub":"b"}', "plain", "claims.form"),
     "J12 exp twice": (b'{"exp":1900000000,"exp":1}', "plain", "claims.form"),
-    "J12 scopes twice": (
-        b'{"scopes":[],"scopes":["agent_os:admin"]}', "plain", "claims.form"
-    ),
-}  # fmt: skip
+    "J12 scopes twice": (b'{"scopes":[],"scopes":["agent_os:admin"]}', "plain", "claims.form"),
+}

@@ -346,9 +346,25 @@ def signatures() -> Texts:
 def transports() -> Iterator[tuple[str, str]]:
     """T02, T03: headers that are not the word Bearer, one space and one token."""
     good = signed(RS)
-    for before in ("", " ", "Bearer", "Bearer:", "Bearer  ", "Bearer\t", " Bearer ", "Basic ",
-                   "Token ", "JWT ", "Bear er ", "Bearer\n", "Bearer\u00a0", "bearer=",
-                   "B\u0435arer ", "Digest ", "Bearer Bearer "):  # fmt: skip
+    for before in (
+        "",
+        " ",
+        "Bearer",
+        "Bearer:",
+        "Bearer  ",
+        "Bearer\t",
+        " Bearer ",
+        "Basic ",
+        "Token ",
+        "JWT ",
+        "Bear er ",
+        "Bearer\n",
+        "Bearer\u00a0",
+        "bearer=",
+        "B\u0435arer ",
+        "Digest ",
+        "Bearer Bearer ",
+    ):
         yield f"T02 {before!r}", before + good
     for text in ("", " ", "Bearer", "Bearer ", "bearer  ", "Basic dXNlcjpwYXNz", "Bearer\t"):
         yield f"T03 {text!r}", text

@@ -241,8 +241,14 @@ def curves() -> Iterator[tuple[str, Signature]]:
         bits = _bits(alg)
         pair = _pair(alg)
         data = _input(alg)
-        ends = {"0": 0, "1": 1, "n - 1": order - 1, "n": order, "n + 1": order + 1,
-                "all ones": 2 ** (8 * size) - 1}  # fmt: skip
+        ends = {
+            "0": 0,
+            "1": 1,
+            "n - 1": order - 1,
+            "n": order,
+            "n + 1": order + 1,
+            "all ones": 2 ** (8 * size) - 1,
+        }
         made = {
             f"r = {one}, s = {two}": r.to_bytes(size, "big") + s.to_bytes(size, "big")
             for one, r in ends.items()

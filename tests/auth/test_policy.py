@@ -294,9 +294,12 @@ def test_grant_names_the_reason() -> None:
         (anonymous_principal(), one, "the caller is an administrator"),
         (caller("agents:read", "agents:run"), one, "granted by agents:run"),
         (caller("agents:x:run"), one, "granted by agents:x:run"),
-        (caller("agents:b:read", "agents:a:read"), RouteMatch("get_agents", {}),
-         "granted in part, for a, b"),
-    ):  # fmt: skip
+        (
+            caller("agents:b:read", "agents:a:read"),
+            RouteMatch("get_agents", {}),
+            "granted in part, for a, b",
+        ),
+    ):
         assert describe_grant(granted, match) == reason
 
 

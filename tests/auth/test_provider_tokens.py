@@ -125,8 +125,12 @@ EXPECTED: dict[str, list[tuple[dict[str, Any], set[str]]]] = {
         (ENTRA | {"scp": None, "roles": ["Agents.Operator"], "idtyp": "app"}, {"agents:run"}),
         (ENTRA_V1 | {"groups": [GROUP, GROUP.upper()]}, {"agents:read", "audit:read"}),
         (
-            ENTRA_V1 | {"scp": "x", "_claim_names": {"groups": "src1"},
-                        "_claim_sources": {"src1": {"endpoint": "https://graph.windows.net/…"}}},
+            ENTRA_V1
+            | {
+                "scp": "x",
+                "_claim_names": {"groups": "src1"},
+                "_claim_sources": {"src1": {"endpoint": "https://graph.windows.net/…"}},
+            },
             set(),
         ),
     ],
@@ -137,7 +141,7 @@ EXPECTED: dict[str, list[tuple[dict[str, Any], set[str]]]] = {
         (RFC_9068, {"agents:read", ADMIN}),
         (RFC_9068 | {"roles": ["admin", ADMIN, "Boss", "boss "]}, READ),
     ],
-}  # fmt: skip
+}
 """Claims, and the scopes that they grant with the settings of that name: these and no other."""
 
 UNREAD = {

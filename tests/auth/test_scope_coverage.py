@@ -106,8 +106,10 @@ def test_admin_operations_have_no_scope() -> None:
     for name in names:
         authorize(admin, name, {})
         assert allowed_ids(admin, name) is None
-        for refuse in (lambda name=name: authorize(everything, name, {}),
-                       lambda name=name: allowed_ids(everything, name)):  # fmt: skip
+        for refuse in (
+            lambda name=name: authorize(everything, name, {}),
+            lambda name=name: allowed_ids(everything, name),
+        ):
             with pytest.raises(Forbidden) as refusal:
                 refuse()
             assert refusal.value.required_scopes == ()

@@ -122,8 +122,10 @@ async def measure(server: PostgresServer, count: int, live: int, seconds: float)
         "SELECT error_code, attempt, count(*) FROM runs WHERE owner = 'w1' OR run_id IN"
         " (SELECT run_id FROM runs WHERE attempt = 2) GROUP BY 1, 2"
     )
-    print(f"{lost} runs of a dead worker were ended after {time.monotonic() - began:.1f} s:"
-          f" {[tuple(row) for row in ended]}")  # fmt: skip
+    print(
+        f"{lost} runs of a dead worker were ended after {time.monotonic() - began:.1f} s:"
+        f" {[tuple(row) for row in ended]}"
+    )
     await jobs.close()
     for task in tasks:
         task.cancel()

@@ -47,13 +47,27 @@ def _run(session_id: str) -> list[Work[object]]:
     run_id = new_id()
     at = now()
     run = a_run(
-        run_id, session_id, component_id="agent-00", user_id=session_id, owner="worker",
+        run_id,
+        session_id,
+        component_id="agent-00",
+        user_id=session_id,
+        owner="worker",
         created_at=at,
-    )  # fmt: skip
+    )
     end = RunEnd(
-        run_id, 1, "COMPLETED", "Answer", HISTORY, "[]", "[]", '{"total_tokens":60}', None, None,
-        at, at,
-    )  # fmt: skip
+        run_id,
+        1,
+        "COMPLETED",
+        "Answer",
+        HISTORY,
+        "[]",
+        "[]",
+        '{"total_tokens":60}',
+        None,
+        None,
+        at,
+        at,
+    )
     return [runs.create(run), runs.claim(run_id, 1, "worker", at), runs.finish(end)]
 
 

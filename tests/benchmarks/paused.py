@@ -44,9 +44,15 @@ def pause_runs(count: int, component_id: str) -> Steps[None]:
         session_id = new_id()
         at = now()
         spec = RunSpec(
-            run_id=run_id, session_id=session_id, component_type="agent", component_id=component_id,
-            user_id="ann", input="pay bob", time_limit=60.0, tool_timeout=60.0,
-        )  # fmt: skip
+            run_id=run_id,
+            session_id=session_id,
+            component_type="agent",
+            component_id=component_id,
+            user_id="ann",
+            input="pay bob",
+            time_limit=60.0,
+            tool_timeout=60.0,
+        )
         yield from sessions.create(
             sessions.build_session(session_id, "agent", user_id="ann", now=at)
         )
@@ -55,17 +61,34 @@ def pause_runs(count: int, component_id: str) -> Steps[None]:
         yield from approvals.create(
             [
                 ApprovalRow(
-                    new_id(), "approval", "other", run_id, run_id, session_id, "agent",
-                    component_id, "ann", "ann", "call-1", "pay", orjson.dumps(ARGUMENTS).decode(),
-                    call_hash, at,
+                    new_id(),
+                    "approval",
+                    "other",
+                    run_id,
+                    run_id,
+                    session_id,
+                    "agent",
+                    component_id,
+                    "ann",
+                    "ann",
+                    "call-1",
+                    "pay",
+                    orjson.dumps(ARGUMENTS).decode(),
+                    call_hash,
+                    at,
                 )
             ]
-        )  # fmt: skip
+        )
         body = {
-            "spec": spec.to_json(), "transcript": Transcript().to_json(), "state": {},
-            "component_name": component_id, "is_first": True, "earlier_runs": [], "summary": None,
+            "spec": spec.to_json(),
+            "transcript": Transcript().to_json(),
+            "state": {},
+            "component_name": component_id,
+            "is_first": True,
+            "earlier_runs": [],
+            "summary": None,
             "previous_instructions": None,
-        }  # fmt: skip
+        }
         text = orjson.dumps(body).decode()
         yield from approvals.keep_checkpoint(Checkpoint(run_id, 1, "pause", text))
         yield from runs.pause(RunPause(run_id, 1, "PAUSED", at, "", "[]", "[]", "{}", "[]"))

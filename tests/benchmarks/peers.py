@@ -100,9 +100,17 @@ def serve_langgraph(work: Work) -> Iterator[RunningServer]:
     (place / "langgraph.json").write_text(json.dumps({"dependencies": ["."], "graphs": graphs}))
     port = find_free_port()
     command = (
-        str(LANGGRAPH.find_program("langgraph")), "dev", "--no-browser", "--no-reload",
-        "--port", str(port), "--n-jobs-per-worker", "50", "--server-log-level", "WARNING",
-    )  # fmt: skip
+        str(LANGGRAPH.find_program("langgraph")),
+        "dev",
+        "--no-browser",
+        "--no-reload",
+        "--port",
+        str(port),
+        "--n-jobs-per-worker",
+        "50",
+        "--server-log-level",
+        "WARNING",
+    )
     variables = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "HOME": str(place)}
     with run_program(work, port, *command, folder=place, environment=variables) as process_id:
         yield RunningServer(port, process_id, work, health="/ok")
@@ -121,9 +129,16 @@ def serve_litellm(work: Work) -> Iterator[RunningServer]:
     port = find_free_port()
     key = "sk-benchmark"
     command = (
-        str(LITELLM.find_program("litellm")), "--config", "config.yaml", "--host", "127.0.0.1",
-        "--port", str(port), "--log_config", "logs.json",
-    )  # fmt: skip
+        str(LITELLM.find_program("litellm")),
+        "--config",
+        "config.yaml",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--log_config",
+        "logs.json",
+    )
     variables = {
         "LITELLM_MASTER_KEY": key,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",

@@ -159,11 +159,26 @@ class Population:
         tokens = 60 * count
         batch.sessions.append(
             (
-                session_id, kind, component, component.capitalize(), user, self._name(number),
-                tokens, count, size, status, created, at, None, f'{{"total_tokens":{tokens}}}',
-                f'{{"{kind}_id":"{component}"}}', None, None, None,
+                session_id,
+                kind,
+                component,
+                component.capitalize(),
+                user,
+                self._name(number),
+                tokens,
+                count,
+                size,
+                status,
+                created,
+                at,
+                None,
+                f'{{"total_tokens":{tokens}}}',
+                f'{{"{kind}_id":"{component}"}}',
+                None,
+                None,
+                None,
             )
-        )  # fmt: skip
+        )
 
     def _run(
         self,

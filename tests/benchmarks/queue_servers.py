@@ -265,8 +265,10 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=10, help="runs of each session")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="maximum time of the runs")
     given = parser.parse_args()
-    print("| waiting runs | s to queue | s to execute | runs/s | by server | ahead |"
-          " ended before the first session | CPU ms of a run, by fifth |")  # fmt: skip
+    print(
+        "| waiting runs | s to queue | s to execute | runs/s | by server | ahead |"
+        " ended before the first session | CPU ms of a run, by fifth |"
+    )
     print("| --- | ---: | ---: | ---: | --- | ---: | ---: | --- |")
     for sessions, each in ((1, given.runs), (given.sessions, given.each)):
         if sessions * each:

@@ -92,9 +92,17 @@ class Related:
         yield from self._take_sums(START + 2 * YEAR)
         for number in range(_ACCOUNTS):
             account = AccountRow(
-                f"account-{number:04}", f"robot-{number}", f"hash-{number}", "hint", "[]", "admin",
-                START + number * HOUR, None, None, START + number * DAY if number % 3 else None,
-            )  # fmt: skip
+                f"account-{number:04}",
+                f"robot-{number}",
+                f"hash-{number}",
+                "hint",
+                "[]",
+                "admin",
+                START + number * HOUR,
+                None,
+                None,
+                START + number * DAY if number % 3 else None,
+            )
             yield "service_accounts", _values(account)
 
     def _build_of_session(self, session: dict[str, Any]) -> Iterator[tuple[str, Row]]:
@@ -102,9 +110,14 @@ class Related:
         user = session["user_id"]
         outcome = self._random.choices(("allowed", "failed", "denied"), (96, 3, 1))[0]
         entry = {
-            "at": at, "principal": user, "via": "api", "operation": self._random.choice(OPERATIONS),
-            "resource": f"session:{session['session_id']}", "outcome": outcome, "count": 1,
-        }  # fmt: skip
+            "at": at,
+            "principal": user,
+            "via": "api",
+            "operation": self._random.choice(OPERATIONS),
+            "resource": f"session:{session['session_id']}",
+            "outcome": outcome,
+            "count": 1,
+        }
         yield "audit_log", tuple(entry.get(name) for name in APPENDED_COLUMNS)
         if session["session_name"]:
             self._place = max(self._place + 1, at // 1000 * 2**20)
@@ -121,9 +134,16 @@ class Related:
         if user is not None and self._random.random() < 0.1:
             topic = self._random.choice(TOPICS)
             memory = MemoryRow(
-                self._random.randbytes(16).hex(), user, session["component_id"], None, None, at,
-                at, f'["{topic}"]', f"Likes {topic}",
-            )  # fmt: skip
+                self._random.randbytes(16).hex(),
+                user,
+                session["component_id"],
+                None,
+                None,
+                at,
+                at,
+                f'["{topic}"]',
+                f"Likes {topic}",
+            )
             yield "memories", _values(memory)
             for term in (f"topic:{topic}", topic, "likes"):
                 yield "memory_terms", (memory.memory_id, term, user, at)
@@ -157,11 +177,19 @@ class Related:
             yield (
                 "webhook_deliveries",
                 (
-                    self._random.randbytes(16).hex(), self._random.randbytes(16).hex(), webhook,
-                    "run.completed", run_id, f'{{"data":{{"user_id":"{run["user_id"]}"}}}}',
-                    "waiting" if is_live else state, 1, at, at, at + 1,
+                    self._random.randbytes(16).hex(),
+                    self._random.randbytes(16).hex(),
+                    webhook,
+                    "run.completed",
+                    run_id,
+                    f'{{"data":{{"user_id":"{run["user_id"]}"}}}}',
+                    "waiting" if is_live else state,
+                    1,
+                    at,
+                    at,
+                    at + 1,
                 ),
-            )  # fmt: skip
+            )
 
     def _count(self, run: dict[str, Any]) -> None:
         finished = run["finished_at"]

@@ -126,10 +126,15 @@ def _join_cells(row: Sequence[str]) -> list[str]:
     """Return the cells of a row of `HEAD` as those of `_HEAD`."""
     work, here, against, there, ratio, spread, by_cpu, target, reached, postgres, to_sqlite = row
     return [
-        work, here, against, there, f"{ratio} ({spread})" if spread else ratio, by_cpu,
+        work,
+        here,
+        against,
+        there,
+        f"{ratio} ({spread})" if spread else ratio,
+        by_cpu,
         ": ".join(filter(None, (target, reached))),
         f"{postgres} ({to_sqlite})" if to_sqlite else postgres,
-    ]  # fmt: skip
+    ]
 
 
 def _format_part(result: PartResult) -> str:

@@ -178,23 +178,41 @@ def _append_run(sample: Sample, _: ListTotals) -> list[Work[Any]]:
     run_id = new_id()
     at = now()
     run = a_run(
-        run_id, sample.session_id, component_type=sample.session_type,
-        component_id=sample.component_id, user_id=sample.user_id, owner="worker", created_at=at,
-    )  # fmt: skip
+        run_id,
+        sample.session_id,
+        component_type=sample.session_type,
+        component_id=sample.component_id,
+        user_id=sample.user_id,
+        owner="worker",
+        created_at=at,
+    )
     end = RunEnd(
-        run_id, 1, "COMPLETED", "Answer", "[]", "[]", "[]", '{"total_tokens":60}', None, None,
-        at, at,
-    )  # fmt: skip
+        run_id,
+        1,
+        "COMPLETED",
+        "Answer",
+        "[]",
+        "[]",
+        "[]",
+        '{"total_tokens":60}',
+        None,
+        None,
+        at,
+        at,
+    )
     return [runs.create(run), runs.claim(run_id, 1, "worker", at), runs.finish(end)]
 
 
 def _create_session(sample: Sample, _: ListTotals) -> Work[Any]:
     return sessions.create(
         sessions.build_session(
-            new_id(), sample.session_type, component_id=sample.component_id,
-            user_id=sample.user_id, now=now(),
+            new_id(),
+            sample.session_type,
+            component_id=sample.component_id,
+            user_id=sample.user_id,
+            now=now(),
         )
-    )  # fmt: skip
+    )
 
 
 def build_cases() -> list[Case]:

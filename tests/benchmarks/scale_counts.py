@@ -100,7 +100,7 @@ class Cluster:
             timeout=60,
             limits=httpx2.Limits(max_connections=None),
         ) as client:
-            yield client  # fmt: skip
+            yield client
 
     async def stop(self, number: int) -> None:
         """Stop a server."""
@@ -130,9 +130,16 @@ class Cluster:
             used: Counters = after.since(before)
             statements = self.meter.count_statements(before, after)[role]
             costs.append(
-                Cost(used.seconds, statements, used.writes, self.meter.received - received,
-                     used.wal, used.stored, used.cpu)
-            )  # fmt: skip
+                Cost(
+                    used.seconds,
+                    statements,
+                    used.writes,
+                    self.meter.received - received,
+                    used.wal,
+                    used.stored,
+                    used.cpu,
+                )
+            )
         return costs[0]._replace(cpu=costs[1].cpu)
 
 
@@ -390,20 +397,34 @@ def format_example(rows: dict[str, Row], idle: int, most: int) -> Iterator[str]:
     terms = [
         (f"{load.servers} servers with live runs", "busy", load.servers / 60),
         (f"{load.plain:.0f} plain runs a second", "plain", load.plain),
-        (f"{load.streamed:.0f} streamed runs a second: their beginnings and ends", "streamed",
-         load.streamed),
-        (f"{live:.0f} live streams, of {load.seconds:.0f} s each", f"live {STREAMS}",
-         live / STREAMS),
-        (f"{load.following} servers with {FOLLOWERS} followers each", f"follow {FOLLOWERS}",
-         load.following),
-    ]  # fmt: skip
+        (
+            f"{load.streamed:.0f} streamed runs a second: their beginnings and ends",
+            "streamed",
+            load.streamed,
+        ),
+        (
+            f"{live:.0f} live streams, of {load.seconds:.0f} s each",
+            f"live {STREAMS}",
+            live / STREAMS,
+        ),
+        (
+            f"{load.following} servers with {FOLLOWERS} followers each",
+            f"follow {FOLLOWERS}",
+            load.following,
+        ),
+    ]
     yield "| a second | statements | commits | log MB | stored GB a day | cores |\n"
     yield "| --- | ---: | ---: | ---: | ---: | ---: |\n"
     total = [0.0] * 5
     for name, key, number in terms:
         each = _divide(rows[key].cost, rows[key].units / number)
-        figures = [each.statements, each.writes, each.wal / 1e6, each.stored * 86_400 / 1e9,
-                   each.cpu]  # fmt: skip
+        figures = [
+            each.statements,
+            each.writes,
+            each.wal / 1e6,
+            each.stored * 86_400 / 1e9,
+            each.cpu,
+        ]
         total = [one + two for one, two in zip(total, figures, strict=True)]
         yield _format_figures(name, figures)
     yield _format_figures("**together**", total)

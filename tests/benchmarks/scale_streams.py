@@ -136,10 +136,16 @@ async def measure(options: argparse.Namespace, listeners: int) -> Result:
         go = context.Event()
         text = '"' + "e" * (options.bytes - 2) + '"'
         loads = [
-            Load(server.url, number, options.streams, text,
-                 WARM_SECONDS + options.seconds, options.followed)
+            Load(
+                server.url,
+                number,
+                options.streams,
+                text,
+                WARM_SECONDS + options.seconds,
+                options.followed,
+            )
             for number in range(options.processes)
-        ]  # fmt: skip
+        ]
         processes = [
             context.Process(target=_append_all, args=(load, results, go)) for load in loads
         ]

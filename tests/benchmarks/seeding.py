@@ -68,21 +68,32 @@ def append_run(work: Work, session: Session, number: int) -> Steps[None]:
     run_id = new_id()
     now = (session.created_at + number) * SECOND
     new = a_run(
-        run_id, session.session_id, component_id=work.agents[0]["id"], user_id=work.user,
-        input=work.question, created_at=now,
-    )  # fmt: skip
+        run_id,
+        session.session_id,
+        component_id=work.agents[0]["id"],
+        user_id=work.user,
+        input=work.question,
+        created_at=now,
+    )
     yield from runs.create(new)
     yield from runs.claim(run_id, 1, "seed", now)
     shown = list(_build_messages(work, now // SECOND))
     system = {"role": "system", "content": work.agents[0]["instructions"]}
     compact = partial(json.dumps, separators=(",", ":"))
     end = runs.RunEnd(
-        run_id, 1, "COMPLETED", work.answer,
+        run_id,
+        1,
+        "COMPLETED",
+        work.answer,
         history=compact(shown if number else [shown[0] | system, *shown]),
         messages=compact([system | {"created_at": now // SECOND}, *shown]),
-        tools="[]", metrics=compact(USAGE), error_code=None, error_detail=None,
-        finished_at=now, stopped_at=now,
-    )  # fmt: skip
+        tools="[]",
+        metrics=compact(USAGE),
+        error_code=None,
+        error_detail=None,
+        finished_at=now,
+        stopped_at=now,
+    )
     yield from runs.finish(end)
 
 

@@ -80,9 +80,15 @@ class RunningServer:
     ) -> Load:
         """Return the load of one POST request, with a body of this media type or without one."""
         load = Load(
-            self.url + path, self.process_id, self.headers, body=body, kind=kind, post=True,
-            seconds=seconds, connections=connections,
-        )  # fmt: skip
+            self.url + path,
+            self.process_id,
+            self.headers,
+            body=body,
+            kind=kind,
+            post=True,
+            seconds=seconds,
+            connections=connections,
+        )
         if self.twin is not None:
             load.twin = self.twin.post(
                 path, body, kind=kind, seconds=seconds, connections=connections

@@ -276,9 +276,16 @@ async def measure_concurrent(place: Setup, count: int, reply: Reply) -> Concurre
     usage.end()
     firsts = [stream.first_seconds for stream in streams]
     return ConcurrentResult(
-        firsts, opened, took, usage.cpu_seconds, usage.before, waiting, usage.peak, usage.now,
+        firsts,
+        opened,
+        took,
+        usage.cpu_seconds,
+        usage.before,
+        waiting,
+        usage.peak,
+        usage.now,
         usage.growth(count),
-    )  # fmt: skip
+    )
 
 
 async def measure_plain(place: Setup, count: int) -> float:

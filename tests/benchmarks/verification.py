@@ -36,10 +36,14 @@ def build_claims() -> dict[str, Any]:
     """Build the claims of a typical access token of an identity provider."""
     now = int(time.time())
     return {
-        "iss": "https://issuer.example/", "sub": "user-4711", "aud": "agentctl", "iat": now,
-        "exp": now + 3_600, "jti": "0123456789abcdef0123456789abcdef",
+        "iss": "https://issuer.example/",
+        "sub": "user-4711",
+        "aud": "agentctl",
+        "iat": now,
+        "exp": now + 3_600,
+        "jti": "0123456789abcdef0123456789abcdef",
         "scopes": ["agents:read", "agents:run", "teams:read", "sessions:read", "sessions:write"],
-    }  # fmt: skip
+    }
 
 
 def build_verifier(algorithm: Any, pem: str) -> Verifier:

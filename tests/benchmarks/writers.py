@@ -86,12 +86,18 @@ async def _run_writers(path: Path, processes: int, seconds: float) -> WriteResul
     each = WRITERS // processes
     begun = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.benchmarks.writers", "--of",
-            str(path), str(n * each), str(each), str(seconds),
+            sys.executable,
+            "-m",
+            "tests.benchmarks.writers",
+            "--of",
+            str(path),
+            str(n * each),
+            str(each),
+            str(seconds),
             stdout=subprocess.PIPE,
         )
         for n in range(processes)
-    ]  # fmt: skip
+    ]
     together = WriteResult([], [])
     for output, _ in await asyncio.gather(*(process.communicate() for process in begun)):
         part = WriteResult(**json.loads(output))

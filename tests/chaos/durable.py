@@ -480,11 +480,15 @@ def main() -> int:
     options = parser.parse_args()
     figures = asyncio.run(
         run_experiment(
-            options.engine, options.clients,
-            kills=options.kills, restarts=options.restarts, paused=options.paused,
-            pause=options.pause, call_seconds=options.call_seconds,
+            options.engine,
+            options.clients,
+            kills=options.kills,
+            restarts=options.restarts,
+            paused=options.paused,
+            pause=options.pause,
+            call_seconds=options.call_seconds,
         )
-    )  # fmt: skip
+    )
     print(figures)
     return 0 if figures.is_right else 1
 

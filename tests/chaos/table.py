@@ -83,9 +83,12 @@ class Outcome:
         """Return a row of the table."""
         failed = sum(status != "COMPLETED" for status in self.stored.values())
         counts = [
-            len(self.answers), *map(len, map(self.select, ("acknowledged", "refused", "unknown"))),
-            failed, len(self.missing), len(self.wrongly_executed),
-        ]  # fmt: skip
+            len(self.answers),
+            *map(len, map(self.select, ("acknowledged", "refused", "unknown"))),
+            failed,
+            len(self.missing),
+            len(self.wrongly_executed),
+        ]
         return f"| {fault} | {' | '.join(map(str, counts))} |"
 
 

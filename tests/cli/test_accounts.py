@@ -209,8 +209,9 @@ def test_inspect_shows_kind_and_checksum(agentctl: Agentctl) -> None:
     for text, checksum in ((token, "right"), (f"{token[:-1]}-", "wrong"), (token[:-1], "wrong")):
         ended = agentctl("token", "inspect", "-", "-o", "json", input=f"{text}\n")
         assert (ended.code, json.loads(ended.raw)) == (
-            0, {"credential": "service account token", "checksum": checksum},
-        )  # fmt: skip
+            0,
+            {"credential": "service account token", "checksum": checksum},
+        )
     shown = agentctl("token", "inspect", "-", input=token)
     assert shown.lines == ["credential\tchecksum", "service account token\tright"]
     assert token[9:] not in shown.stdout + shown.stderr

@@ -131,10 +131,14 @@ def test_every_list_with_pages_has_all() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "approvals list", "audit list", "audit heads", "memories list", "accounts list",
+        "approvals list",
+        "audit list",
+        "audit heads",
+        "memories list",
+        "accounts list",
         "webhooks deliveries",
     ],
-)  # fmt: skip
+)
 def test_other_lists_have_the_same_rows_in_pages(demo: Demo, through: Agentctl, words: str) -> None:
     whole = through(*words.split(), "--all", "-o", "jsonl")
     assert whole.code == 0, whole.stderr

@@ -116,8 +116,11 @@ def test_check_finds_missing_changed_and_unnamed_bytes(bucket: Bucket) -> None:
     command = [sys.executable, "-P", "-c", AT_ONCE, "db", "check", "-o", "json"]
     ended = subprocess.run(
         [*command, "--config", str(bucket.config)],
-        env=base_environment() | KEYS, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=base_environment() | KEYS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     texts = [each["what"] for each in json.loads(ended.stdout)]
     assert f"bytes that no file names: 1, for example {unnamed}" in texts, ended.stderr
 
@@ -167,8 +170,10 @@ def test_store_that_does_not_work_is_an_error(
         assert "check bucket, endpoint and region in [files]" in told, told
     bucket.configure(f"http://127.0.0.1:{find_free_port()}")
     for code, *words in (
-        (1, "check"), (7, "backup", str(tmp_path / "2.db")), (7, "restore", str(file), "--replace")
-    ):  # fmt: skip
+        (1, "check"),
+        (7, "backup", str(tmp_path / "2.db")),
+        (7, "restore", str(file), "--replace"),
+    ):
         failed = bucket.run("db", *words)
         assert failed.code == code
         assert "the store of files does not work" in (failed.stdout + failed.stderr).lower()

@@ -73,10 +73,16 @@ IMPORT = build_install_command("no-such-library")
         ),
     ],
     ids=[
-        "package", "package of another file", "part", "name", "syntax", "syntax of another file",
-        "value", "own name",
+        "package",
+        "package of another file",
+        "part",
+        "name",
+        "syntax",
+        "syntax of another file",
+        "value",
+        "own name",
     ],
-)  # fmt: skip
+)
 def test_import_that_fails_names_its_place_and_what_to_do(
     agentctl: Agentctl,
     home: Path,
@@ -113,8 +119,10 @@ PAGE = "for agents of other libraries see docs/other-libraries.md"
             "set the environment variable NO_SUCH_KEY, or correct code_one.py, line 4",
         ),
         (
-            {"code_one": "from code_two import build\ndef agent():\n    return build()\n",
-             "code_two": "def build():\n    raise RuntimeError('no connection')\n"},
+            {
+                "code_one": "from code_two import build\ndef agent():\n    return build()\n",
+                "code_two": "def build():\n    raise RuntimeError('no connection')\n",
+            },
             "the function failed (code_two.py, line 2: RuntimeError: no connection)",
             "correct code_two.py, line 2",
         ),
@@ -124,9 +132,11 @@ PAGE = "for agents of other libraries see docs/other-libraries.md"
             "correct code_one.py, line 3",
         ),
         (
-            {"code_one": "import pathlib, sys\nfolder = pathlib.Path(__file__).parent\n"
-             "sys.path.insert(0, str(folder / 'site-packages'))\nimport code_library\n",
-             "site-packages__code_library": "raise ImportError('pip install code-extra')\n"},
+            {
+                "code_one": "import pathlib, sys\nfolder = pathlib.Path(__file__).parent\n"
+                "sys.path.insert(0, str(folder / 'site-packages'))\nimport code_library\n",
+                "site-packages__code_library": "raise ImportError('pip install code-extra')\n",
+            },
             "(code_one.py, line 4: ImportError: pip install code-extra)",
             "install what code_library needs: its message names the package",
         ),
@@ -146,24 +156,37 @@ PAGE = "for agents of other libraries see docs/other-libraries.md"
             f"{CALLED} NAME(message); {PAGE}",
         ),
         (
-            {"code_one": "import functools\nasync def call(message, style): ...\n"
-             "agent = functools.partial(call, style='brief')\n"},
+            {
+                "code_one": "import functools\nasync def call(message, style): ...\n"
+                "agent = functools.partial(call, style='brief')\n"
+            },
             "it is an object of the type partial, which is no kind of agent",
             f"{CALLED} await NAME(message); {PAGE}",
         ),
         (
-            {"code_one": "from langchain_core.runnables import RunnableLambda\n"
-             "agent = RunnableLambda(str) | str\n"},
+            {
+                "code_one": "from langchain_core.runnables import RunnableLambda\n"
+                "agent = RunnableLambda(str) | str\n"
+            },
             "it is an object of the type RunnableSequence, which is no kind of agent",
             f"{CALLED} await NAME.ainvoke(message); {PAGE}",
         ),
         ({"code_one": "agent = 7\n"}, "which is no kind of agent", "an object is an Agent of"),
     ],
     ids=[
-        "module", "variable", "error", "exit", "library", "swapped", "asynchronous object",
-        "object", "partial", "runnable", "other",
+        "module",
+        "variable",
+        "error",
+        "exit",
+        "library",
+        "swapped",
+        "asynchronous object",
+        "object",
+        "partial",
+        "runnable",
+        "other",
     ],
-)  # fmt: skip
+)
 def test_object_that_cannot_be_an_agent_has_a_hint(
     agentctl: Agentctl,
     home: Path,

@@ -144,12 +144,20 @@ def test_remove_asks_for_a_confirmation(
 @pytest.mark.parametrize(
     "text",
     [
-        "not toml", "current = 1", 'current = "x"', "[contexts.a]", "[contexts.a]\nurl = 1",
-        '[contexts.a]\nurl = "http://h"\ntoken = "s3cret"', "[contexts]\na = 1", "contexts = 1",
-        '[contexts.a]\nurl = "http://h"\ntoken_file = "relative"', "more = 1",
-        '[contexts."a b"]\nurl = "http://h"', "\xff",
+        "not toml",
+        "current = 1",
+        'current = "x"',
+        "[contexts.a]",
+        "[contexts.a]\nurl = 1",
+        '[contexts.a]\nurl = "http://h"\ntoken = "s3cret"',
+        "[contexts]\na = 1",
+        "contexts = 1",
+        '[contexts.a]\nurl = "http://h"\ntoken_file = "relative"',
+        "more = 1",
+        '[contexts."a b"]\nurl = "http://h"',
+        "\xff",
     ],
-)  # fmt: skip
+)
 def test_a_damaged_file_is_reported_and_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:

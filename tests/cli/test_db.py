@@ -114,8 +114,9 @@ def test_an_old_schema_is_rejected_with_the_command_to_migrate(
     assert file.read_bytes() == before
     ended = agentctl("db", "migrate", *where)
     assert (ended.code, ended.stderr) == (
-        0, f"main ({file}) was migrated, {len(NAMES) - 1} migrations from schema version 1\n"
-    )  # fmt: skip
+        0,
+        f"main ({file}) was migrated, {len(NAMES) - 1} migrations from schema version 1\n",
+    )
     assert agentctl("sessions", "list", "-o", "name", *where).lines == ["s1"]
     (record,) = json.loads(agentctl("db", "status", "-o", "json", *where).stdout)
     assert (record["state"], record["sessions"], record["runs"]) == ("ok", 1, 1)

@@ -88,9 +88,13 @@ class Move:
 
     def _run(self, *words: str) -> int:
         ended = run_command(
-            "db", *words, "--config", str(self._config),
-            environment=base_environment(), folder=self._folder,
-        )  # fmt: skip
+            "db",
+            *words,
+            "--config",
+            str(self._config),
+            environment=base_environment(),
+            folder=self._folder,
+        )
         (self._folder / "output").write_text(ended.stdout + ended.stderr)
         return ended.code
 

@@ -34,12 +34,32 @@ def test_parse_until_accepts_time_spans(text: str, span: timedelta) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "60", "0", "0s", "-1h", "1.5h", "1 h", "h", "1y", "1H", "1h ", "inf", "٣h",
-        "999999999w", "999999999d999999999w", "36501d",
-        "2026-01-01T12:00:00Z", "2025-12-31T00:00:00Z", "2026-01-02T12:00:00", "2026-01-02",
-        "2026-13-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "tomorrow", "20260102T120000Z",
+        "",
+        "60",
+        "0",
+        "0s",
+        "-1h",
+        "1.5h",
+        "1 h",
+        "h",
+        "1y",
+        "1H",
+        "1h ",
+        "inf",
+        "٣h",
+        "999999999w",
+        "999999999d999999999w",
+        "36501d",
+        "2026-01-01T12:00:00Z",
+        "2025-12-31T00:00:00Z",
+        "2026-01-02T12:00:00",
+        "2026-01-02",
+        "2026-13-01T00:00:00Z",
+        "9999-12-31T23:59:59-23:59",
+        "tomorrow",
+        "20260102T120000Z",
     ],
-)  # fmt: skip
+)
 def test_parse_until_rejects_other_text(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_until(text, now=NOW)
@@ -65,11 +85,20 @@ def test_frequent_mistakes_are_rejected_with_the_cause(text: str, cause: str | N
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (-1, "0 s"), (0, "0 s"), (59.4, "59 s"), (60, "1 min"), (899.6, "15 min"),
-        (3_599, "1 h"), (3_600, "1 h"), (11_100, "3 h 5 min"), (86_399, "1 d"),
-        (86_400, "1 d"), (90_000, "1 d 1 h"), (864_000, "10 d"),
+        (-1, "0 s"),
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (60, "1 min"),
+        (899.6, "15 min"),
+        (3_599, "1 h"),
+        (3_600, "1 h"),
+        (11_100, "3 h 5 min"),
+        (86_399, "1 d"),
+        (86_400, "1 d"),
+        (90_000, "1 d 1 h"),
+        (864_000, "10 d"),
     ],
-)  # fmt: skip
+)
 def test_durations_are_formatted_for_people(seconds: float, text: str) -> None:
     assert format_span(seconds) == text
 

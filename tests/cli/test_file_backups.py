@@ -150,9 +150,7 @@ def interrupt(words: tuple[str, ...], config: Path, reached: Path, entries: int)
     process = subprocess.Popen(
         command, env=base_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    wait_for(
-        lambda: process.poll() is not None or len(list_keys(reached)) >= entries
-    )  # fmt: skip
+    wait_for(lambda: process.poll() is not None or len(list_keys(reached)) >= entries)
     process.send_signal(signal.SIGKILL)
     process.wait()
 

@@ -103,9 +103,13 @@ def _add_runs(session_id: str, first: int, end: int) -> Steps[None]:
         run = a_run(run_id, session_id, owner="w1", created_at=at, component_id="echo")
         message = f'[{{"role":"user","content":"{text}","created_at":1}}]'
         end = an_end(
-            run_id, content=text, history=message, messages=message, finished_at=at + 9,
+            run_id,
+            content=text,
+            history=message,
+            messages=message,
+            finished_at=at + 9,
             stopped_at=at + 9,
-        )  # fmt: skip
+        )
         yield from a_whole_run(run, end)
 
 

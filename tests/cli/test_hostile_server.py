@@ -126,12 +126,22 @@ def _change(value: Any, path: tuple[Any, ...], other: Any) -> Any:
 @pytest.mark.parametrize(
     "command",
     [
-        "agents list", "agents get echo", "teams list", "workflows list", "sessions list",
-        "sessions get hostile", "sessions runs hostile", "runs list", "runs get RUN",
-        "runs cancel RUN", "auth whoami", "auth can-i get_runs", "auth explain GET /agents",
+        "agents list",
+        "agents get echo",
+        "teams list",
+        "workflows list",
+        "sessions list",
+        "sessions get hostile",
+        "sessions runs hostile",
+        "runs list",
+        "runs get RUN",
+        "runs cancel RUN",
+        "auth whoami",
+        "auth can-i get_runs",
+        "auth explain GET /agents",
         "audit list",
     ],
-)  # fmt: skip
+)
 def test_changed_answers_of_a_real_server_are_reported(
     agentctl: Agentctl, demo: Demo, serve: Serve, command: str
 ) -> None:

@@ -104,8 +104,11 @@ def execute(command: str, pages: int) -> tuple[int, list[dict[str, Any]], str]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *shlex.split(command)[1:], "-o", "json"],
         env=without_coverage(os.environ) | {"PAGES": str(pages)},
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     return done.returncode, json.loads(done.stdout), done.stderr
 
 

@@ -140,9 +140,16 @@ def test_ctrl_c_ends_the_watch(agentctl: Agentctl, terminal: Terminal, tmp_path:
     config = ("--config", str(write_config(tmp_path)))
     agentctl("runs", "start", "--agent", "echo", "--message", "hi", "--session", "s1", *config)
     shown = terminal(
-        "runs", "list", "--watch", "--every", "0.1", *config,
-        env={"TERM": "xterm"}, types=CTRL_C.decode(), when="\x1b[2K",
-    )  # fmt: skip
+        "runs",
+        "list",
+        "--watch",
+        "--every",
+        "0.1",
+        *config,
+        env={"TERM": "xterm"},
+        types=CTRL_C.decode(),
+        when="\x1b[2K",
+    )
     assert shown.code == 130
     assert "✓ completed" in shown.screen
     assert "Traceback" not in shown.screen

@@ -31,8 +31,10 @@ def test_a_memory_is_added_edited_and_deleted(through: Agentctl, user: str) -> N
     memory_id = _add(through, user, "Likes tea", "--topic", "food", "--topic", "drinks")
     record = json.loads(through("memories", "get", memory_id, "-o", "json").raw)
     assert (record["memory"], record["topics"], record["user_id"]) == (
-        "Likes tea", ["food", "drinks"], user,
-    )  # fmt: skip
+        "Likes tea",
+        ["food", "drinks"],
+        user,
+    )
     assert through("memories", "topics", "--user", user).lines == ["drinks", "food"]
     through("memories", "edit", memory_id, "--text", "Likes coffee")
     through("memories", "edit", memory_id, "--no-topics")

@@ -66,9 +66,14 @@ def import_session(folder: Path, page: dict[str, Any]) -> Run:
 
     def run(*words: str, columns: int = 80, screen: bool = False, **more: str) -> Result:
         variables = base_environment() | {
-            "HOME": str(folder), "USER": "tester", "NO_COLOR": "1", "TERM": "dumb", "LINES": "25",
-            "COLUMNS": str(columns), **more,
-        }  # fmt: skip
+            "HOME": str(folder),
+            "USER": "tester",
+            "NO_COLOR": "1",
+            "TERM": "dumb",
+            "LINES": "25",
+            "COLUMNS": str(columns),
+            **more,
+        }
         with shift_clock(round(NOW.timestamp() - time.time())):
             return run_command(*words, environment=variables, folder=folder, screen=screen)
 

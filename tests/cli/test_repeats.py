@@ -87,9 +87,21 @@ def test_a_fork_goes_on_from_a_numbered_message(
     assert f"runs get {run['run_id']} --messages" in missing.stderr
 
     forked = agentctl(
-        "runs", "fork", run["run_id"], "--at", "5", "-m", "hello", "--agent", "history",
-        "--session", f"forked-{door[0][2:]}", "-o", "json", *door,
-    )  # fmt: skip
+        "runs",
+        "fork",
+        run["run_id"],
+        "--at",
+        "5",
+        "-m",
+        "hello",
+        "--agent",
+        "history",
+        "--session",
+        f"forked-{door[0][2:]}",
+        "-o",
+        "json",
+        *door,
+    )
     assert forked.code == 0, forked.stderr
     record = json.loads(forked.stdout)
     assert (record["agent_id"], record["session_id"]) == ("history", f"forked-{door[0][2:]}")
@@ -109,9 +121,15 @@ def test_a_retry_in_the_background_returns_at_once(opened: Place, agentctl: Agen
     token = opened.server.deployment.token("ann", *SCOPES)
     door = ("--url", opened.server.url)
     ended = agentctl(
-        "runs", "retry", run["run_id"], "--background", "-o", "name", *door,
+        "runs",
+        "retry",
+        run["run_id"],
+        "--background",
+        "-o",
+        "name",
+        *door,
         env={"AGENTCTL_TOKEN": token},
-    )  # fmt: skip
+    )
     assert ended.code == 0, ended.stderr
     waited = agentctl("runs", "wait", ended.lines[0], *door, env={"AGENTCTL_TOKEN": token})
     assert waited.code == 0, waited.stderr

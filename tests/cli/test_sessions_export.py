@@ -134,10 +134,18 @@ def test_archive_needs_a_file(agentctl: Agentctl, demo: Demo) -> None:
 
 def _build_page(file_id: str, name: str) -> bytes:
     row = {
-        "file_id": file_id, "name": name, "media_type": "text/plain", "size": 100, "sha256": "0",
-        "user_id": None, "session_id": "s", "run_id": None, "origin": "upload", "version": 1,
+        "file_id": file_id,
+        "name": name,
+        "media_type": "text/plain",
+        "size": 100,
+        "sha256": "0",
+        "user_id": None,
+        "session_id": "s",
+        "run_id": None,
+        "origin": "upload",
+        "version": 1,
         "created_at": "2026-11-23T09:30:00.000000Z",
-    }  # fmt: skip
+    }
     meta = {"page": 1, "limit": 100, "total_pages": 1, "total_count": 1, "next_cursor": None}
     return json.dumps({"data": [row], "meta": meta}).encode()
 

@@ -93,8 +93,10 @@ def test_a_command_does_not_import_the_others(
     probe = PROBE.replace('.partition(".")[0]', "")
     ended = subprocess.run(
         [sys.executable, "-c", probe, *args],
-        env=without_coverage(environment), capture_output=True, check=False,
-    )  # fmt: skip
+        env=without_coverage(environment),
+        capture_output=True,
+        check=False,
+    )
     loaded = ended.stderr.decode().splitlines()[-1].split()
     prefix = "agentctl.cli.commands."
     assert [each.removeprefix(prefix) for each in loaded if each.startswith(prefix)] == commands

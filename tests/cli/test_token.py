@@ -49,9 +49,22 @@ def test_mint_warns_of_a_useless_or_long_lived_token(agentctl: Agentctl, project
 
 def test_mint_sets_every_requested_claim(agentctl: Agentctl, project: Path) -> None:
     token = _mint(
-        agentctl, "--sub", "me", "--scope", "agents:run", "--scope", "agents:w:read",
-        "--expires-in", "15m", "--audience", "them", "--issuer", "us", "--session-id", "s1",
-    )  # fmt: skip
+        agentctl,
+        "--sub",
+        "me",
+        "--scope",
+        "agents:run",
+        "--scope",
+        "agents:w:read",
+        "--expires-in",
+        "15m",
+        "--audience",
+        "them",
+        "--issuer",
+        "us",
+        "--session-id",
+        "s1",
+    )
     seen = json.loads(agentctl("token", "inspect", "-", "-o", "json", input=token).stdout)
     claims = seen["claims"]
     assert seen["verified"] is True

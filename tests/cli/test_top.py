@@ -558,11 +558,18 @@ def test_local_screen_has_the_workers(demo: Demo) -> None:
 @pytest.mark.parametrize("hostile", ["\x1b[31mred\x1b[0m", "\u202egnp", "[bold]x[/bold]", "a\nb"])
 def test_hostile_texts_are_shown_as_text(hostile: str) -> None:
     run: dict[str, Any] = {
-        "run_id": hostile, "session_id": hostile, "agent_id": hostile, "user_id": hostile,
-        "status": "ERROR", "error": {"code": hostile, "detail": hostile}, "input": hostile,
-        "content": hostile, "created_at": "2030-01-31T12:00:00Z", "stopped_at": None,
+        "run_id": hostile,
+        "session_id": hostile,
+        "agent_id": hostile,
+        "user_id": hostile,
+        "status": "ERROR",
+        "error": {"code": hostile, "detail": hostile},
+        "input": hostile,
+        "content": hostile,
+        "created_at": "2030-01-31T12:00:00Z",
+        "stopped_at": None,
         "cancel_reason": hostile,
-    }  # fmt: skip
+    }
     cells = [str(each) for each in build_cells(Row(run))]
     texts = [*cells, draw_facts(run).plain, draw_runs([run], {}, 100, timeline=False).plain]
     for text in texts:
@@ -584,15 +591,24 @@ def test_words_filter_runs() -> None:
 
 def test_tree_is_sorted_on_each_level() -> None:
     runs: list[dict[str, Any]] = [
-        {"run_id": run_id, "parent_run_id": parent, "created_at": at, "status": status,
-         "total_tokens": tokens}
+        {
+            "run_id": run_id,
+            "parent_run_id": parent,
+            "created_at": at,
+            "status": status,
+            "total_tokens": tokens,
+        }
         for run_id, parent, at, status, tokens in (
-            ("a", None, "1", "COMPLETED", 9), ("b", None, "2", "RUNNING", 1),
-            ("c", None, "3", "RUNNING", 5), ("b1", "b", "4", "RUNNING", 0),
-            ("b2", "b", "5", "RUNNING", 0), ("b11", "b1", "6", "RUNNING", 0),
-            ("x", "gone", "7", "ERROR", 0), ("loop", "loop", "0", "ERROR", 0),
+            ("a", None, "1", "COMPLETED", 9),
+            ("b", None, "2", "RUNNING", 1),
+            ("c", None, "3", "RUNNING", 5),
+            ("b1", "b", "4", "RUNNING", 0),
+            ("b2", "b", "5", "RUNNING", 0),
+            ("b11", "b1", "6", "RUNNING", 0),
+            ("x", "gone", "7", "ERROR", 0),
+            ("loop", "loop", "0", "ERROR", 0),
         )
-    ]  # fmt: skip
+    ]
 
     def order(sort: str) -> str:
         return " ".join(f"{row.run_id}{row.level}" for row in arrange_runs(runs, "", sort))
@@ -610,9 +626,15 @@ def test_off_a_terminal_top_is_refused(agentctl: Agentctl, demo: Demo) -> None:
 
 def test_a_terminal_shows_the_screen(terminal: Terminal, demo: Demo) -> None:
     seen = terminal(
-        "top", "--url", demo.url, "--timeout", "20",
-        env={"AGENTCTL_TOKEN": demo.token, "TERM": "xterm"}, when="agentctl top", types="q",
-    )  # fmt: skip
+        "top",
+        "--url",
+        demo.url,
+        "--timeout",
+        "20",
+        env={"AGENTCTL_TOKEN": demo.token, "TERM": "xterm"},
+        when="agentctl top",
+        types="q",
+    )
     assert seen.code == 0
 
 

@@ -196,13 +196,25 @@ def test_a_long_transcript_goes_to_the_pager(
 def test_timeline_shows_models_tools_and_members() -> None:
     def span(kind: str, name: str, times: str, **more: str | None) -> dict[str, str | None]:
         start, end, *first = (f"2026-11-22T08:00:0{each}Z" for each in times.split())
-        return {"kind": kind, "name": name, "started_at": start, "finished_at": end,
-                "first_token_at": first[0] if first else None, **more}  # fmt: skip
+        return {
+            "kind": kind,
+            "name": name,
+            "started_at": start,
+            "finished_at": end,
+            "first_token_at": first[0] if first else None,
+            **more,
+        }
 
-    run = {"run_id": "r", "started_at": "2026-11-22T08:00:00Z", "spans": [
-        span("tool", "delegate_task_to_member", "1 3", member_run_id="m"),
-        span("member", "clerk", "1 3", member_run_id="m"),
-        span("model", "fast", "0 1 0.5"), span("model", "fast", "3 4 3")]}  # fmt: skip
+    run = {
+        "run_id": "r",
+        "started_at": "2026-11-22T08:00:00Z",
+        "spans": [
+            span("tool", "delegate_task_to_member", "1 3", member_run_id="m"),
+            span("member", "clerk", "1 3", member_run_id="m"),
+            span("model", "fast", "0 1 0.5"),
+            span("model", "fast", "3 4 3"),
+        ],
+    }
     member = {"run_id": "m", "spans": [span("tool", "nap", "1 2", status="failed")]}
     lines = draw_timeline(run, {"r": [member]}, 76)
     assert [line[26:].split() for line in lines[:-1]] == [

@@ -70,9 +70,13 @@ def test_export_verifies_its_manifest(
             hashlib.sha256(content[name]).hexdigest(),
         )
     assert [entry["name"] for entry in manifest["files"]] == [
-        "README.txt", "memories.jsonl", "store.jsonl", "audit.jsonl",
-        *(f"databases/main/{part}.jsonl" for part in PARTS), *files,
-    ]  # fmt: skip
+        "README.txt",
+        "memories.jsonl",
+        "store.jsonl",
+        "audit.jsonl",
+        *(f"databases/main/{part}.jsonl" for part in PARTS),
+        *files,
+    ]
     assert len(files) == 2
     assert content.keys() == {entry["name"] for entry in manifest["files"]}
     for entry in manifest["files"]:
@@ -130,9 +134,19 @@ def test_held_session_is_left_with_its_exit_code(agentctl: Agentctl, tmp_path: P
     config = write_config(tmp_path)
     local = ("--config", str(config))
     agentctl(
-        "runs", "start", "--agent", "echo", "--no-stream", "-m", "x", "--session", "s1",
-        "--as-user", "ada", *local,
-    )  # fmt: skip
+        "runs",
+        "start",
+        "--agent",
+        "echo",
+        "--no-stream",
+        "-m",
+        "x",
+        "--session",
+        "s1",
+        "--as-user",
+        "ada",
+        *local,
+    )
     upload = ("files", "upload", str(config), "--name", "a.txt", "--session", "s1", "-o", "name")
     (file_id,) = agentctl(*upload, *local).lines
     assert agentctl("sessions", "hold", "s1", "--reason", "claim", *local).code == 0

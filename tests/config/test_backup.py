@@ -50,5 +50,7 @@ def test_databases_and_rules_are_chosen(reads: Reads) -> None:
     table = reads(f"[backup]\n{keys}{MAIN}{SECOND}").backup
     assert (table.seconds, table.includes("main"), table.includes("second")) == (900, True, False)
     assert table.rules == [
-        KeepRule(21_600, "all"), KeepRule(1_209_600, "daily"), KeepRule(34_560_000, "monthly"),
-    ]  # fmt: skip
+        KeepRule(21_600, "all"),
+        KeepRule(1_209_600, "daily"),
+        KeepRule(34_560_000, "monthly"),
+    ]

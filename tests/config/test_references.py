@@ -215,9 +215,12 @@ def test_wrong_reference_is_one_line(text: str, expected: str, refuses: Refuses)
 
 def test_team_may_be_a_member_of_several_teams(reads: Reads) -> None:
     settings = reads(
-        AGENT + team("top", "left", "right") + team("left", "base") + team("right", "base")
+        AGENT
+        + team("top", "left", "right")
+        + team("left", "base")
+        + team("right", "base")
         + team("base", "writer")
-    )  # fmt: skip
+    )
     assert [one.id for one in settings.teams] == ["top", "left", "right", "base"]
 
 

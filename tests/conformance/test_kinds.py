@@ -435,9 +435,12 @@ async def test_fork(server: ConformanceServer, kind: str) -> None:
         assert len([each for each in json.loads(forked["content"]) if each[0] != "system"]) == 1
         return
     conversation = [
-        ["user", "one"], ["assistant", run["content"]], ["user", "two"],
-        ["assistant", forked["content"]], ["user", "three"],
-    ]  # fmt: skip
+        ["user", "one"],
+        ["assistant", run["content"]],
+        ["user", "two"],
+        ["assistant", forked["content"]],
+        ["user", "three"],
+    ]
     for length, record in ((3, forked), (5, later)):
         said = [each for each in json.loads(record["content"]) if each[0] != "system"]
         assert said == conversation[:length]

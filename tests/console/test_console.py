@@ -377,9 +377,15 @@ def test_hostile_texts_are_shown_as_text(server: ThreadedServer, browser: Browse
     server.client.patch("/sessions/hostile", json=place, headers=headers)
     secret = headers["Authorization"].partition(" ")[2]
     places = (
-        "#/sessions", "#/sessions/hostile", "#/runs?all=1", f"#/runs/{run}/timeline",
-        "#/agents", "#/agents/agents/hostile", "#/audit", "#/access",
-    )  # fmt: skip
+        "#/sessions",
+        "#/sessions/hostile",
+        "#/runs?all=1",
+        f"#/runs/{run}/timeline",
+        "#/agents",
+        "#/agents/agents/hostile",
+        "#/audit",
+        "#/access",
+    )
     with open_console(browser, server.url, places[0], token=secret) as shown:
         for place in places:
             shown.go(place)

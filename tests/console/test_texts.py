@@ -151,9 +151,7 @@ def test_wide_table_scrolls_and_breaks_no_word(
     start(server, "agents/echo", f"table-{width}", MARKDOWN)
     place = f"#/sessions/table-{width}"
     size = {"width": width, "height": 800}
-    with open_console(
-        browser, server.url, place, token=token(server), viewport=size
-    ) as shown:  # fmt: skip
+    with open_console(browser, server.url, place, token=token(server), viewport=size) as shown:
         shown.page.wait_for_selector(".scroll td")
         lines = shown.evaluate(
             "[...document.querySelectorAll('.scroll td')].map(cell => {"

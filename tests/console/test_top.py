@@ -49,9 +49,13 @@ def test_top_shows_the_words_of_the_console(
         }
         ended = " ".join(page.locator("[data-ended]").inner_text().split())
     seen = terminal(
-        "top", "--url", server.url, env={"AGENTCTL_TOKEN": key, "TERM": "xterm", "COLUMNS": "160"},
-        when=ENDED, types="q",
-    )  # fmt: skip
+        "top",
+        "--url",
+        server.url,
+        env={"AGENTCTL_TOKEN": key, "TERM": "xterm", "COLUMNS": "160"},
+        when=ENDED,
+        types="q",
+    )
     cancel(runs[4])
     assert seen.code == 0
     assert f"1 running  0 stopping  0 queued · {ENDED}" in seen.screen

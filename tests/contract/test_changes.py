@@ -456,9 +456,11 @@ async def holds_story(operations: Operations) -> list[Outcome]:
 async def test_holds_are_equal(separate: Backends) -> None:
     outcomes = await _compare_backends(separate, holds_story, ADMIN)
     assert _list_codes(outcomes) == {
-        **dict.fromkeys((2, 3), "VALIDATION_ERROR"), **dict.fromkeys((4, 5), "NOT_FOUND"),
-        **dict.fromkeys((6, 8), "CONFLICT"), **dict.fromkeys((12, 13, 14), "HELD"),
-    }  # fmt: skip
+        **dict.fromkeys((2, 3), "VALIDATION_ERROR"),
+        **dict.fromkeys((4, 5), "NOT_FOUND"),
+        **dict.fromkeys((6, 8), "CONFLICT"),
+        **dict.fromkeys((12, 13, 14), "HELD"),
+    }
 
 
 def _list_codes(outcomes: list[Outcome]) -> dict[int, str]:
@@ -526,7 +528,7 @@ async def prune_story(operations: Operations) -> list[Outcome]:
         find(),
         lambda p: p.get_session_by_id("s1"),
         lambda p: p.get_sessions(SessionFilter()),
-    ]  # fmt: skip
+    ]
     return [await call_operation(operations, call) for call in calls]
 
 
@@ -536,8 +538,10 @@ async def test_removals_of_idle_sessions_are_equal(separate: Backends) -> None:
     await age_sessions(separate.there, 3)
     outcomes = await _compare_backends(separate, prune_story, ADMIN)
     assert [number for number, (kind, _) in enumerate(outcomes) if kind == "failed"] == [
-        *range(6), *range(13, 18), 24,
-    ]  # fmt: skip
+        *range(6),
+        *range(13, 18),
+        24,
+    ]
     states = {row["session_id"]: row["state"] for row in _read_rows(outcomes[7])}
     assert states == {"s1": "idle", "s2": "held", "s3": "idle", "waits": "busy", "t1": "idle"}
     assert [row["session_id"] for row in _read_rows(outcomes[9])] == ["t1"]
@@ -631,8 +635,13 @@ async def test_account_changes_are_equal(separate: Backends) -> None:
     managing = (f"service_accounts:{action}" for action in ("read", "write", "delete"))
     outcomes = await _compare_backends(separate, accounts_story, "agents:read", *managing)
     assert [number for number, (kind, _) in enumerate(outcomes) if kind == "failed"] == [
-        1, *range(5, 14), 17, 18, 20, 21,
-    ]  # fmt: skip
+        1,
+        *range(5, 14),
+        17,
+        18,
+        20,
+        21,
+    ]
     assert b'"token":"<id ' in outcomes[0][1]  # type: ignore[operator]
 
 
@@ -673,8 +682,12 @@ async def test_cancels_of_an_administrator_are_equal(separate: Backends) -> None
 
 async def test_errors_are_equal(separate: Backends) -> None:
     for story in (
-        sessions_story, runs_story, resume_story, repeated_story, accounts_story,
+        sessions_story,
+        runs_story,
+        resume_story,
+        repeated_story,
+        accounts_story,
         memories_story,
-    ):  # fmt: skip
+    ):
         outcomes = await _compare_backends(separate, story)
         assert {kind for kind, _ in outcomes} == {"failed"}

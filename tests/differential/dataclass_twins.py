@@ -68,10 +68,19 @@ def import_package() -> None:
 def describe(cls: Any) -> object:
     """Return everything about a class that does not need an instance."""
     fields = [
-        (field.name, repr(field.type), field.default, field.default_factory, field.init, field.repr,
-         field.compare, field.hash, field.kw_only)
+        (
+            field.name,
+            repr(field.type),
+            field.default,
+            field.default_factory,
+            field.init,
+            field.repr,
+            field.compare,
+            field.hash,
+            field.kw_only,
+        )
         for field in dataclasses.fields(cls)
-    ]  # fmt: skip
+    ]
     signature = [
         (parameter.name, parameter.kind, parameter.default is inspect.Parameter.empty)
         for parameter in inspect.signature(cls.__init__).parameters.values()

@@ -211,8 +211,9 @@ def test_files_of_keys_have_the_keys_that_a_list_has() -> None:
                     old = chance.choice(expected)[0]
                     new = chance.choice(keys)
                     content = PemFile(content, spec).with_new_key(old, new, moment * 10**6)
-                    expected = [(name, moment * 10**6 if name == old else time)
-                                for name, time in expected]  # fmt: skip
+                    expected = [
+                        (name, moment * 10**6 if name == old else time) for name, time in expected
+                    ]
                     if key_thumbprint(new) not in dict(expected):
                         expected.insert(0, (key_thumbprint(new), None))
                 elif len(expected) > 1:
@@ -221,8 +222,9 @@ def test_files_of_keys_have_the_keys_that_a_list_has() -> None:
                     expected = [item for item in expected if item[0] != gone]
                 times = PemFile(content, spec).removal_times()
                 comparison.compare(content, Outcome(list(times.items())), Outcome(expected))
-                library = [numbers_of(pairs[list(texts).index(name)].public)
-                           for name, _ in expected]  # fmt: skip
+                library = [
+                    numbers_of(pairs[list(texts).index(name)].public) for name, _ in expected
+                ]
                 comparison.compare(content, Outcome(load_each(content.decode())), Outcome(library))
 
 
@@ -243,9 +245,16 @@ def test_every_accepted_secret_is_accepted_by_pyjwt() -> None:
         b"ssh-ed25519 " + base64.b64encode(SECRET * 2),
     ]
     encodings: list[Callable[[bytes], bytes]] = [
-        bytes, bytes, bytes, base64.b64encode, bytes.strip, lambda data: data.hex().encode(),
-        lambda data: b" " + data, lambda data: data + b"\n", lambda data: data[:-1],
-    ]  # fmt: skip
+        bytes,
+        bytes,
+        bytes,
+        base64.b64encode,
+        bytes.strip,
+        lambda data: data.hex().encode(),
+        lambda data: b" " + data,
+        lambda data: data + b"\n",
+        lambda data: data[:-1],
+    ]
     with Comparison("shared secrets", stricter=SECRET_RULES) as comparison:
         chance = comparison.chance
         for _ in comparison.rounds(3_000):

@@ -93,8 +93,11 @@ def read(text: str) -> tuple[Samples, dict[str, str]]:
                 continue
             place = sample.labels.get("worker", sample.labels.get("pid", ""))
             # The sum of all workers: the multiprocess mode keeps no worker of a counter.
-            key = (sample.name, "" if sample.name == "runs_total" else place,
-                   sample.labels.get("name", ""))  # fmt: skip
+            key = (
+                sample.name,
+                "" if sample.name == "runs_total" else place,
+                sample.labels.get("name", ""),
+            )
             samples[key] = samples.get(key, 0) + sample.value
     return dict(sorted(samples.items())), helps
 

@@ -105,9 +105,18 @@ def test_states_arrive_as_those_of_libsystemd(
         monkeypatch.delenv(name, raising=False)
     library = Libsystemd()
     addresses = (
-        None, "", "@", receiver.path, receiver.abstract, receiver.path, receiver.abstract,
-        str(tmp_path / "absent"), str(tmp_path), "/" + "x" * 200, "@" + "x" * 200,
-    )  # fmt: skip
+        None,
+        "",
+        "@",
+        receiver.path,
+        receiver.abstract,
+        receiver.path,
+        receiver.abstract,
+        str(tmp_path / "absent"),
+        str(tmp_path),
+        "/" + "x" * 200,
+        "@" + "x" * 200,
+    )
     with Comparison("service manager: states", stricter=RULES) as comparison:
         gc.collect()  # Earlier tests may have left files that a collection closes.
         before = count_descriptors()
@@ -151,10 +160,13 @@ def compare_passed_sockets(count: int) -> Iterator[dict[str, Any]]:
     library = Libsystemd()
     for _ in range(count):
         kinds = (
-            (socket.AF_INET, socket.SOCK_STREAM, True), (socket.AF_INET6, socket.SOCK_STREAM, True),
-            (socket.AF_INET, socket.SOCK_STREAM, True), (socket.AF_INET, socket.SOCK_STREAM, False),
-            (socket.AF_INET, socket.SOCK_DGRAM, False), (socket.AF_UNIX, socket.SOCK_STREAM, True),
-        )  # fmt: skip
+            (socket.AF_INET, socket.SOCK_STREAM, True),
+            (socket.AF_INET6, socket.SOCK_STREAM, True),
+            (socket.AF_INET, socket.SOCK_STREAM, True),
+            (socket.AF_INET, socket.SOCK_STREAM, False),
+            (socket.AF_INET, socket.SOCK_DGRAM, False),
+            (socket.AF_UNIX, socket.SOCK_STREAM, True),
+        )
         family, kind, listens = chance.choice(kinds)
         values: dict[str, str | None] = {
             "LISTEN_PID": chance.choice((None, *3 * (str(os.getpid()),), "1", "", "x")),
@@ -205,9 +217,11 @@ def test_passed_sockets_are_those_of_libsystemd() -> None:
         # Descriptor 3 of this process belongs to others.
         done = subprocess.run(
             [sys.executable, "-m", "tests.differential.test_service_manager", str(count)],
-            env=os.environ | {"AGENTCTL_TEST_SEED": seed}, stdin=subprocess.DEVNULL,
-            capture_output=True, check=True,
-        )  # fmt: skip
+            env=os.environ | {"AGENTCTL_TEST_SEED": seed},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+        )
         for line in done.stdout.splitlines():
             found = json.loads(line)
             own, library = found["outcomes"]

@@ -138,10 +138,9 @@ def to_json(value: Any) -> Any:
 def test_checked_values_are_those_of_pydantic() -> None:
     """Nothing is converted: strict mode."""
     types = [
-        (name, compile_type(annotation),
-         pydantic.TypeAdapter(for_pydantic(annotation)))
+        (name, compile_type(annotation), pydantic.TypeAdapter(for_pydantic(annotation)))
         for name, annotation in list_annotations()
-    ]  # fmt: skip
+    ]
     with Comparison("types of values") as comparison:
         for number in comparison.rounds(20_000):
             name, own, library = types[number % len(types)]

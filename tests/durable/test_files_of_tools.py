@@ -78,9 +78,13 @@ def encode(data: bytes) -> str:
 def media_site(tmp_path: Path, model_endpoint: ModelEndpoint) -> Site:
     script = Path(__file__).parents[1] / "server" / "media_server.py"
     config = CONFIG.format(
-        python=sys.executable, script=script, picture=encode(PICTURE), paper=encode(PDF),
-        folder=tmp_path, url=model_endpoint.base_url,
-    )  # fmt: skip
+        python=sys.executable,
+        script=script,
+        picture=encode(PICTURE),
+        paper=encode(PDF),
+        folder=tmp_path,
+        url=model_endpoint.base_url,
+    )
     return create_site(tmp_path, model_endpoint.base_url, extra=config)
 
 
@@ -115,8 +119,9 @@ async def test_killed_and_paused_runs_have_each_file_of_a_tool_once(
     folder = media_site.deployment.folder
     (folder / "hold").touch()
     with site.serve("first") as server:
-        durable, paused = [await start(site, server, PLANS[name], "agent", name)
-                           for name in ("durable", "paused")]  # fmt: skip
+        durable, paused = [
+            await start(site, server, PLANS[name], "agent", name) for name in ("durable", "paused")
+        ]
         await site.wait_for_end(server, paused["run_id"], "PAUSED")
         await wait_until(partial(is_called, site, durable, "visit"))
         await wait_until_done(site, durable, 1)
@@ -147,8 +152,9 @@ async def test_tool_that_is_called_again_after_a_kill_has_saved_its_files_once(
     site = media_site
     folder = media_site.deployment.folder
     with site.serve("first") as server:
-        runs = [await start(site, server, PLANS["repeating"], "agent", "repeating")
-                for _ in range(4)]  # fmt: skip
+        runs = [
+            await start(site, server, PLANS["repeating"], "agent", "repeating") for _ in range(4)
+        ]
 
         async def has_saved() -> bool:
             return any([await count_files(site, run["run_id"]) for run in runs])

@@ -164,10 +164,16 @@ def count_starts(events: list[dict[str, Any]]) -> Counter[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        "agent", "mcp", "function", "pydantic-ai", "langgraph", "tool node", "approvals",
+        "agent",
+        "mcp",
+        "function",
+        "pydantic-ai",
+        "langgraph",
+        "tool node",
+        "approvals",
         "approvals, tool node",
     ],
-)  # fmt: skip
+)
 async def test_finished_calls_are_not_made_again(moved: Moved, name: str) -> None:
     record, calls = await finish(moved, name)
     # The idempotent call that was under way at the death is made again, and no other one.

@@ -113,9 +113,7 @@ class _StrictHandler(_Handler):
         else:
             message = _build_message(reply)
             reason = "tool_calls" if "tool_calls" in message else "stop"
-            choice = {
-                "index": 0, "message": message, "finish_reason": reply.get("reason", reason),
-            }  # fmt: skip
+            choice = {"index": 0, "message": message, "finish_reason": reply.get("reason", reason)}
             answer = {**_build_head(body, "chat.completion"), "choices": [choice]}
             answer["usage"] = _count_usage(body, message)
             for path, value in reply.get("set", ()):

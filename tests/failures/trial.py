@@ -267,10 +267,13 @@ class Clients:
         for decision in [wrong.get(failure.action), {"decision": "reject", "note": "no"}]:
             if decision is not None:
                 decisions = [
-                    {"arguments_hash": each["arguments_hash"], **decision,
-                     "approval_id": each["approval_id"]}
+                    {
+                        "arguments_hash": each["arguments_hash"],
+                        **decision,
+                        "approval_id": each["approval_id"],
+                    }
                     for each in asked
-                ]  # fmt: skip
+                ]
                 sent = {"decisions": decisions, "stream": False}
                 headers = self._headers["ann"]
                 response = await self._http.post(path, json=sent, headers=headers)

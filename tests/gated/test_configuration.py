@@ -112,11 +112,18 @@ def test_pattern_may_name_a_tool_of_an_mcp_server(
 @pytest.mark.parametrize(
     ("pattern", "prefix", "expected"),
     [
-        ("*", "a_", True), ("a*", "a_", True), ("a_", "a_", True), ("a", "a_", False),
-        ("?_*", "a_", True), ("b*", "a_", False), ("*z", "a_", True), ("a?", "a_", True),
-        ("*_*x", "a_", True), ("", "a_", False),
+        ("*", "a_", True),
+        ("a*", "a_", True),
+        ("a_", "a_", True),
+        ("a", "a_", False),
+        ("?_*", "a_", True),
+        ("b*", "a_", False),
+        ("*z", "a_", True),
+        ("a?", "a_", True),
+        ("*_*x", "a_", True),
+        ("", "a_", False),
     ],
-)  # fmt: skip
+)
 def test_patterns_are_compared_with_prefixes(pattern: str, prefix: str, expected: bool) -> None:
     assert may_match(pattern, prefix) is expected
 

@@ -347,11 +347,15 @@ async def test_killed_durable_run_goes_on_under_another_version_only_as_it_state
     extra = CHANGED.format(url=model_endpoint.base_url)
     site = create_site(tmp_path, model_endpoint.base_url, extra=extra + "".join(agents.values()))
     plans = {
-        name: json.dumps([
-            answer(call("note", text=name)), answer(call("visit", place="inn")), answer(text="done")
-        ])
+        name: json.dumps(
+            [
+                answer(call("note", text=name)),
+                answer(call("visit", place="inn")),
+                answer(text="done"),
+            ]
+        )
         for name in agents
-    }  # fmt: skip
+    }
     hold = tmp_path / "hold"
     hold.touch()
     runs: dict[str, dict[str, Any]] = {}

@@ -154,9 +154,13 @@ def test_config_check_names_the_input(graphs: ConformanceServer) -> None:
     deployment = graphs.deployment
     environment = {"PATH": "/usr/bin", "MODEL_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "x"}
     checked = run_command(
-        "config", "check", "--config", str(deployment.path),
-        environment=environment, folder=deployment.folder,
-    )  # fmt: skip
+        "config",
+        "check",
+        "--config",
+        str(deployment.path),
+        environment=environment,
+        folder=deployment.folder,
+    )
     assert checked.code == 0, checked.stderr
     assert "agent emails: its runs need the object input (email_input)" in checked.stderr
     assert "agent supervisor" not in checked.stderr
@@ -177,11 +181,16 @@ async def test_graph_without_a_store_gets_that_of_its_user(graphs: ConformanceSe
         contents = [
             (await run_component(user, "agent", agent, text))["content"]
             for user, agent, text in (
-                (ann, "notes", "likes cats"), (ann, "notes", "likes tea"), (ann, "notes", "cats?"),
-                (bob, "notes", "cats"), (bob, "shared_notes", "all read this"),
-                (ann, "shared_notes", "read"), (ann, "items", "go"), (bob, "items", "go"),
+                (ann, "notes", "likes cats"),
+                (ann, "notes", "likes tea"),
+                (ann, "notes", "cats?"),
+                (bob, "notes", "cats"),
+                (bob, "shared_notes", "all read this"),
+                (ann, "shared_notes", "read"),
+                (ann, "items", "go"),
+                (bob, "items", "go"),
             )
-        ]  # fmt: skip
+        ]
         off = await run_component(ann, "agent", "no_notes", "hello")
     assert contents == [
         "nothing", "likes cats", "likes cats,likes tea", "nothing", "nothing", "all read this",
@@ -247,7 +256,7 @@ async def test_request_configures_what_the_operator_declares(graphs: Conformance
         f"('large', 3, 'of the operator') {chosen} 1",
         "('small', 2, 'of the operator') {'depth': 2} 1",
         *["('small', 1, 'of the operator') {} 1"] * 2,
-    ]  # fmt: skip
+    ]
     assert task["output"] == {"tries": 2, "inputs": {"topic": "tea"}}
     assert text["output"] == {"tries": 5, "inputs": {"topic": "tea"}}
 
@@ -312,11 +321,9 @@ async def test_custom_events_are_progress(graphs: ConformanceServer) -> None:
     ]
     # Events of the dispatcher take another way than those of the writer.
     assert sorted(progress, key=str) == sorted(
-        [
-            ("reading", None), ('{"step":2}', None), (None, 0.75), ('indexed: {"files":3}', None),
-        ],
+        [("reading", None), ('{"step":2}', None), (None, 0.75), ('indexed: {"files":3}', None)],
         key=str,
-    )  # fmt: skip
+    )
 
 
 async def test_pieces_of_parallel_branches_name_their_message(graphs: ConformanceServer) -> None:

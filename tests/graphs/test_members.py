@@ -117,8 +117,9 @@ async def test_stream_of_each_run_is_its_content(graphs: ConformanceServer) -> N
     pieces = [event for event in events if event["event"] == "RunContent"]
     own = [event for event in pieces if event["run_id"] == run["run_id"]]
     assert {(event["node"], event["member_run_id"]) for event in own} == {
-        ("researcher", members[1]["run_id"]), ("supervisor", members[2]["run_id"]),
-    }  # fmt: skip
+        ("researcher", members[1]["run_id"]),
+        ("supervisor", members[2]["run_id"]),
+    }
     below = [event for event in pieces if event["run_id"] == members[1]["run_id"]]
     assert {event["node"] for event in below} == {"model"}
     assert {event["message_id"] for event in below} < {event["message_id"] for event in own}

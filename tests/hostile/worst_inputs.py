@@ -220,8 +220,10 @@ CASES: dict[str, Case] = {
         get(f"/sessions?limit=100&search={WORDS}"),
         OK,
         (
-            "store.search.MAXIMUM_SEARCH_LENGTH", "store.search.MAXIMUM_WORDS",
-            "store.search.MAXIMUM_TEXT", "store.repositories.search_pages.MAXIMUM_READ",
+            "store.search.MAXIMUM_SEARCH_LENGTH",
+            "store.search.MAXIMUM_WORDS",
+            "store.search.MAXIMUM_TEXT",
+            "store.repositories.search_pages.MAXIMUM_READ",
         ),
     ),
     "filters by metadata and tags": Case(
@@ -245,7 +247,8 @@ CASES: dict[str, Case] = {
         get("/sessions?limit=100"),
         OK,
         (
-            "interface.requests.MAXIMUM_LIMIT", "store.listing.MAXIMUM_TOTAL",
+            "interface.requests.MAXIMUM_LIMIT",
+            "store.listing.MAXIMUM_TOTAL",
             "interface.requests.MAXIMUM_OFFSET",
         ),
     ),
@@ -268,9 +271,7 @@ CASES: dict[str, Case] = {
         ("server.answers.RESPONSE_BYTES", "interface.requests.MAXIMUM_CUT"),
     ),
     "message": Case(run("echo", message="é" * 131_072), OK, ("limits.message_bytes",)),
-    "metadata": Case(
-        run("echo", metadata={"a": [[]] * 21_000}), OK, ("limits.state_bytes",)
-    ),
+    "metadata": Case(run("echo", metadata={"a": [[]] * 21_000}), OK, ("limits.state_bytes",)),
     "history": Case(
         run("m-echo", session_id="history"), OK, ("runs.life.supervision.HISTORY_BYTES",)
     ),
@@ -285,9 +286,7 @@ CASES: dict[str, Case] = {
         ("runtime.failures.MAXIMUM_CALLS",),
     ),
     "parts of one answer": Case(run("m-parts"), OK, ("runtime.failures.MAXIMUM_PARTS",)),
-    "large events": Case(
-        run("m-large-text"), OK, ("runtime.models.provider.MAXIMUM_EVENT_BYTES",)
-    ),
+    "large events": Case(run("m-large-text"), OK, ("runtime.models.provider.MAXIMUM_EVENT_BYTES",)),
     "events of many values": Case(
         run("m-event-of-values"), OK, ("runtime.models.provider.MAXIMUM_EVENT_VALUES",)
     ),
@@ -332,9 +331,7 @@ CASES: dict[str, Case] = {
         ("runtime.context.MAXIMUM_PROGRESS_EVENTS", "runtime.context.MAXIMUM_PROGRESS_LENGTH"),
     ),
     "calls of an agent": Case(
-        run("a-many_calls"),
-        OK,
-        ("runtime.runners.hosted_run.MAXIMUM_CALLS",),
+        run("a-many_calls"), OK, ("runtime.runners.hosted_run.MAXIMUM_CALLS",)
     ),
     "model of an agent": Case(
         run("a-fitting_model"), OK, ("runtime.json_values.MAXIMUM_MODEL_VALUES",)
@@ -363,15 +360,18 @@ CASES: dict[str, Case] = {
         ),
         b"HTTP/1.1 201",
         (
-            "records.memories.MAXIMUM_MEMORY_LENGTH", "records.memories.MAXIMUM_TOPICS",
-            "records.memories.MAXIMUM_TOPIC_LENGTH", "records.memories._MAXIMUM_WORDS",
+            "records.memories.MAXIMUM_MEMORY_LENGTH",
+            "records.memories.MAXIMUM_TOPICS",
+            "records.memories.MAXIMUM_TOPIC_LENGTH",
+            "records.memories._MAXIMUM_WORDS",
         ),
     ),
     "summary": Case(
         post("/sessions/summed/summarize", {}),
         b"HTTP/1.1 ",
         (
-            "runtime.transcript.history.MAXIMUM_INPUT", "runs.life.background.MAXIMUM_TURNS",
+            "runtime.transcript.history.MAXIMUM_INPUT",
+            "runs.life.background.MAXIMUM_TURNS",
             "runtime.transcript.history.MAXIMUM_TURN",
         ),
     ),
@@ -384,7 +384,9 @@ CASES: dict[str, Case] = {
         post(
             "/agui/agents/echo",
             {
-                "threadId": "t", "runId": "r", "tools": [],
+                "threadId": "t",
+                "runId": "r",
+                "tools": [],
                 "context": [{"description": "d", "value": "x" * 1_000}] * 64,
                 "messages": [{"id": str(n), **m} for n, m in enumerate([*MESSAGES, LAST])],
             },
@@ -416,13 +418,12 @@ CASES: dict[str, Case] = {
         run("mcp-large-schemas"),
         OK,
         (
-            "runtime.mcp.definitions.SCHEMA_BYTES", "runtime.mcp.definitions.SCHEMA_DEPTH",
+            "runtime.mcp.definitions.SCHEMA_BYTES",
+            "runtime.mcp.definitions.SCHEMA_DEPTH",
             "runtime.mcp.definitions.DESCRIPTION_BYTES",
         ),
     ),
-    "lines of an MCP server": Case(
-        run("mcp-lines"), OK, ("runtime.mcp.stdio.NOISE_LINES",)
-    ),
+    "lines of an MCP server": Case(run("mcp-lines"), OK, ("runtime.mcp.stdio.NOISE_LINES",)),
     "log of an MCP server": Case(run("mcp-log"), OK, ("runtime.mcp.stdio.LOGGED_LINES",)),
     "response of a webhook receiver": Case(
         complete_hooked,
@@ -430,7 +431,7 @@ CASES: dict[str, Case] = {
         ("webhooks.bounded_client.MAXIMUM_RESPONSE", "webhooks.facts.MAXIMUM_BODY"),
     ),
     "key set of a URL": Case(fetch_keys, b"HTTP/1.1 401", ("auth.keys.remote.MAXIMUM_BYTES",)),
-}  # fmt: skip
+}
 
 
 def build_config(url: str, peer: str) -> str:

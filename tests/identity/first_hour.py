@@ -82,9 +82,13 @@ class Walk:
         words = [values.get(word, word) for word in shlex.split(command)]
         with self.step("terminal", command):
             ended = subprocess.run(
-                words, cwd=self.folder, env=self.environment, text=True, capture_output=True,
+                words,
+                cwd=self.folder,
+                env=self.environment,
+                text=True,
+                capture_output=True,
                 timeout=PATIENCE,
-            )  # fmt: skip
+            )
         assert ended.returncode == code, f"$ {command}\n{ended.stdout}{ended.stderr}"
         return ended.stdout
 
@@ -168,9 +172,12 @@ def walk_through(folder: Path) -> Walk:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     browser = shlex.join([sys.executable, person.__file__, "ada"])
     environment = {
-        **base_environment(), "PATH": path, "HOME": str(folder), "BROWSER": f"{browser} %s",
+        **base_environment(),
+        "PATH": path,
+        "HOME": str(folder),
+        "BROWSER": f"{browser} %s",
         "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
-    }  # fmt: skip
+    }
     walk = Walk(folder, find_free_port(), environment)
     walk.run("agentctl init office")
     walk.folder = folder / "office"

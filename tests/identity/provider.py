@@ -103,9 +103,14 @@ def run_identity_provider(
         prefix: the command that starts the process, for another network.
     """
     settings = {
-        "clients": [*clients], "users": users or {}, "scopes": [*scopes], "audience": audience,
-        "seconds": seconds, "issuer": issuer, "port": port,
-    }  # fmt: skip
+        "clients": [*clients],
+        "users": users or {},
+        "scopes": [*scopes],
+        "audience": audience,
+        "seconds": seconds,
+        "issuer": issuer,
+        "port": port,
+    }
     process = subprocess.Popen(
         [*prefix, "node", str(_HERE / "provider.mjs"), str(PACKAGES), json.dumps(settings)],
         stdout=subprocess.PIPE,

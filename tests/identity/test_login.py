@@ -191,8 +191,11 @@ def test_code_signs_in_from_another_machine(
     for denies, code, text in ((False, 0, "signed in as ada"), (True, 1, "denied the request")):
         with start_agentctl(
             *("login", "--device", "--url", office.url),
-            env=environment, cwd=home, stderr=subprocess.PIPE, text=True,
-        ) as process:  # fmt: skip
+            env=environment,
+            cwd=home,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
             assert process.stderr is not None
             lines = [process.stderr.readline() for _ in range(3)]
             url, shown = (line.rpartition(": ")[2].strip() for line in lines[1:])

@@ -105,8 +105,12 @@ def test_provider_refuses_other_machines_unless_told() -> None:
     env = os.environ | {"SIGN_IN_LISTEN": "0.0.0.0", "SIGN_IN_PORT": str(find_free_port())}
     done = subprocess.run(
         ["node", str(TRIAL / "provider.mjs"), str(PACKAGES)],
-        env=env, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert done.returncode == 2
     assert "error: SIGN_IN_LISTEN is 0.0.0.0, which other machines may reach" in done.stderr
     assert "SIGN_IN_ALLOW_REMOTE=1" in done.stderr

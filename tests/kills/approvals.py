@@ -119,7 +119,7 @@ class Cluster:
             serve_config(
                 self.deployment.path, log=f"server-{slot}.log", variables=variables, program=program
             )
-        )  # fmt: skip
+        )
         self._servers[slot] = stack, server
 
     def start_all(self) -> None:
@@ -296,8 +296,9 @@ def report(figures: Figures, place: str) -> None:
     print(
         f"{place}: {figures.kills} kills, {figures.calls} calls, {figures.doubtful} in doubt,"
         f" {figures.twice} twice, {figures.missing} missing, {dict(figures.ends)}",
-        file=sys.stderr, flush=True,
-    )  # fmt: skip
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 @contextlib.contextmanager
@@ -345,9 +346,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     figures = run_test(
-        options.database, options.git.absolute(),
-        step=options.step, moments=options.moments, runs=options.runs, seed=options.seed,
-    )  # fmt: skip
+        options.database,
+        options.git.absolute(),
+        step=options.step,
+        moments=options.moments,
+        runs=options.runs,
+        seed=options.seed,
+    )
     print(json.dumps({**vars(figures), "ends": dict(figures.ends)}))
     return 0 if figures.is_right else 1
 

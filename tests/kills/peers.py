@@ -85,12 +85,14 @@ def kill_agentos(folder: Path, model_url: str) -> tuple[int, str]:
         path = f"/agents/payer/runs/{run['run_id']}/continue"
         asking = subprocess.Popen(
             [
-                sys.executable, "-c",
+                sys.executable,
+                "-c",
                 "import sys, json, httpx2; httpx2.post(sys.argv[1], data=json.loads(sys.argv[2]))",
-                f"{url}{path}", json.dumps(confirmed),
+                f"{url}{path}",
+                json.dumps(confirmed),
             ],
             stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         wait_for(lambda: count_lines(folder))
         process.send_signal(signal.SIGKILL)
         process.wait()

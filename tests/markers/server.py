@@ -51,11 +51,20 @@ _VENDORS = {
 """The providers whose interface is not that of OpenAI, and their settings."""
 
 _COMPONENTS = (
-    "agents/http", "agents/tls", "agents/groq", "agents/durable", "agents/mcp",
+    "agents/http",
+    "agents/tls",
+    "agents/groq",
+    "agents/durable",
+    "agents/mcp",
     *(f"agents/{name}" for name in _CODE),
-    "teams/lead", "teams/route", "teams/all", "teams/libraries", "teams/lasting",
-    "workflows/steps", "workflows/mixed",
-)  # fmt: skip
+    "teams/lead",
+    "teams/route",
+    "teams/all",
+    "teams/libraries",
+    "teams/lasting",
+    "workflows/steps",
+    "workflows/mixed",
+)
 
 _VENDOR_AGENTS = tuple(f"agents/{name}" for name in _VENDORS)
 """Agents of the libraries of vendors, whose import takes 12 of the 15 CPU seconds of a worker."""

@@ -141,15 +141,21 @@ def main(runs: int) -> None:
     """Print the counts without and with a killed program."""
     endpoint = start_endpoint()
     try:
-        print("| program killed | completed | cancelled | connections | tasks left "
-              "| descriptors left | children left | cancel p99 |")  # fmt: skip
+        print(
+            "| program killed | completed | cancelled | connections | tasks left "
+            "| descriptors left | children left | cancel p99 |"
+        )
         for kill in (False, True):
             with tempfile.TemporaryDirectory() as folder:
                 counts = asyncio.run(measure(Path(folder), endpoint, runs, kill=kill))
             shown = [
-                counts.completed, counts.cancelled, counts.connections, counts.tasks,
-                counts.descriptors, counts.children,
-            ]  # fmt: skip
+                counts.completed,
+                counts.cancelled,
+                counts.connections,
+                counts.tasks,
+                counts.descriptors,
+                counts.children,
+            ]
             row = " | ".join(map(str, shown))
             print(f"| {'yes' if kill else 'no'} | {row} | {counts.p99 * 1000:.0f} ms |")
     finally:

@@ -68,9 +68,11 @@ class Place:
         """Start a run, and leave while the lock delays its commit."""
         data = orjson.dumps(body)
         fields = {
-            **self.deployment.bearer("me", ADMIN), "Host": "x",
-            "Content-Type": "application/json", "Content-Length": str(len(data)),
-        }  # fmt: skip
+            **self.deployment.bearer("me", ADMIN),
+            "Host": "x",
+            "Content-Type": "application/json",
+            "Content-Length": str(len(data)),
+        }
         lines = [f"POST /agents/{agent_id}/runs HTTP/1.1", *map(": ".join, fields.items())]
         _, writer = await asyncio.open_connection("127.0.0.1", served.port)
         own = writer.get_extra_info("sockname")[1]

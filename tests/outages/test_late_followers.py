@@ -101,9 +101,11 @@ async def test_late_followers_share_the_reads_of_a_server(
         databases = {"main": pooled}
     databases["second"] = 'url = "sqlite:///second.db"'
     deployment = create_deployment(
-        tmp_path, model_endpoint.base_url, databases=databases,
+        tmp_path,
+        model_endpoint.base_url,
+        databases=databases,
         extra="[limits]\nfollowed_runs = 1000\n",
-    )  # fmt: skip
+    )
     started = Server("late", deployment)
     await asyncio.to_thread(started.start)
     try:

@@ -41,9 +41,7 @@ def deployment(tmp_path: Path, way: ProxyApart, model_endpoint: ModelEndpoint) -
         "main": f'url = "{way.url}"\nsearch_path = "deaf_{uuid4().hex}"',
         "second": 'url = "sqlite:///second.db"',
     }
-    return create_deployment(
-        tmp_path, model_endpoint.base_url, databases=databases, extra=CONFIG
-    )  # fmt: skip
+    return create_deployment(tmp_path, model_endpoint.base_url, databases=databases, extra=CONFIG)
 
 
 def read_metric(served: ServerProcess, name: str) -> list[float]:

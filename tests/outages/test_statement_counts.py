@@ -101,9 +101,11 @@ class Cluster:
                 if self._second:
                     databases["second"] = f'url = "{url}"\nsearch_path = "counted_second"'
                 deployment = create_deployment(
-                    folder, self._model_url, databases=databases,
+                    folder,
+                    self._model_url,
+                    databases=databases,
                     extra="[limits]\nconcurrent_runs = 1000\nfollowed_runs = 1000\n",
-                )  # fmt: skip
+                )
                 if not self._second:
                     text = deployment.path.read_text().replace('database = "second"\n', "")
                     deployment.path.write_text(text)

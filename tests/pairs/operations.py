@@ -429,8 +429,20 @@ SCENES: dict[str, tuple[Callable[[Place], Awaitable[None]], tuple[str, ...]]] = 
     ),
     "paused": (
         _paused,
-        ("approve", "edit", "reject", "answer", "expire", "cancel", "cancel member", "delete",
-         "erase", "hold", "start", "upload"),
+        (
+            "approve",
+            "edit",
+            "reject",
+            "answer",
+            "expire",
+            "cancel",
+            "cancel member",
+            "delete",
+            "erase",
+            "hold",
+            "start",
+            "upload",
+        ),
     ),
     "decided": (_decided, ("claim", "cancel", "cancel member", "delete", "erase", "start")),
     "claimed": (
@@ -459,7 +471,7 @@ SCENES: dict[str, tuple[Callable[[Place], Awaitable[None]], tuple[str, ...]]] = 
     ),
     "lost": (_lost, ("recover", "cancel", "cancel member", "delete", "erase")),
     "ended": (_ended, ("retry", "fork", "delete", "erase", "hold", "cancel")),
-}  # fmt: skip
+}
 """The state of the run when the two operations begin, and the first operations."""
 
 SECOND = {

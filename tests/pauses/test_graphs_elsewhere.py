@@ -91,9 +91,13 @@ def test_approved_calls_are_made_once_on_another_server(moved: Moved) -> None:
             if event["run_id"] == run["run_id"] or "ToolCall" in event["event"]
         ]
         assert [name for name in names if name != "RunContent"] == [
-            "RunStarted", *["ToolCallStarted"] * number, "RunPaused", "RunContinued",
-            *["ToolCallCompleted"] * number, "RunCompleted",
-        ]  # fmt: skip
+            "RunStarted",
+            *["ToolCallStarted"] * number,
+            "RunPaused",
+            "RunContinued",
+            *["ToolCallCompleted"] * number,
+            "RunCompleted",
+        ]
 
 
 def test_call_of_a_lost_server_is_not_made_again(moved: Moved) -> None:

@@ -305,8 +305,12 @@ def test_agnoctl_works(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
         def agnoctl(*words: str) -> Any:
             done = subprocess.run(
                 [program, *words, "--url", server.url, "--json"],
-                env=environment, cwd=project, capture_output=True, text=True, timeout=60,
-            )  # fmt: skip
+                env=environment,
+                cwd=project,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
             assert done.returncode == 0, done.stdout + done.stderr
             return json.loads(done.stdout)
 

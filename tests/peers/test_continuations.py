@@ -305,8 +305,10 @@ def test_approvals_are_listed_and_counted(payers: Payers) -> None:
     (record,) = payers.approve("GET", f"{place}&approval_type=required").json()["data"]
     assert (record["tool_name"], record["tool_args"]) == ("pay", {"amount": 10, "to": "bob"})
     assert (record["agent_id"], record["source_name"], record["run_id"]) == (
-        "payer", "Payer", run["run_id"],
-    )  # fmt: skip
+        "payer",
+        "Payer",
+        run["run_id"],
+    )
     assert payers.approve("GET", f"/approvals/{record['id']}").json() == record
     status = payers.approve("GET", f"/approvals/{record['id']}/status").json()
     assert (status["approval_id"], status["status"]) == (record["id"], "pending")

@@ -133,14 +133,20 @@ def twice(value: object) -> str:
 def build_run(run_id: str, message: str, **more: Any) -> dict[str, Any]:
     """Build a run as AgentOS stores it."""
     run = {
-        "run_id": run_id, "agent_id": "a", "session_id": "s1", "status": "COMPLETED",
-        "created_at": 1_795_000_000, "input": {"input_content": message}, "content": "fine",
+        "run_id": run_id,
+        "agent_id": "a",
+        "session_id": "s1",
+        "status": "COMPLETED",
+        "created_at": 1_795_000_000,
+        "input": {"input_content": message},
+        "content": "fine",
         "metrics": {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7},
         "messages": [
-            {"role": "system", "content": "Be kind."}, {"role": "user", "content": message},
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": message},
             {"role": "assistant", "content": "fine"},
         ],
-    }  # fmt: skip
+    }
     return run | more
 
 
@@ -387,8 +393,10 @@ def test_schema_of_postgresql_is_read(reader: Agentctl, postgres_url: str) -> No
             await connection.execute(
                 "INSERT INTO agno_runs (run_id, session_id, run_index, run_data, created_at)"
                 " VALUES ($1, 's1', 0, $2, $3)",
-                f"r{number}", json.dumps(build_run(f"r{number}", "hello")), 30 - number,
-            )  # fmt: skip
+                f"r{number}",
+                json.dumps(build_run(f"r{number}", "hello")),
+                30 - number,
+            )
         await connection.close()
 
     asyncio.run(fill())

@@ -19,10 +19,16 @@ SECRET = "zanzibar"
 TOPIC = "treasure"
 
 QUERIES = (
-    "", f"?search_content={SECRET}", f"?search_content={SECRET[:4]}", f"?topics={TOPIC}",
-    "?user_id=other", f"?user_id=other&search_content={SECRET}", "?agent_id=echo", "?limit=100",
+    "",
+    f"?search_content={SECRET}",
+    f"?search_content={SECRET[:4]}",
+    f"?topics={TOPIC}",
+    "?user_id=other",
+    f"?user_id=other&search_content={SECRET}",
+    "?agent_id=echo",
+    "?limit=100",
     "?sort_by=created_at&sort_order=asc",
-)  # fmt: skip
+)
 
 BODIES: dict[str, list[Any]] = {
     "create_memory": [{"memory": "x", "user_id": "other"}],

@@ -58,10 +58,15 @@ def fetch() -> None:
     (state / "status").touch()
     (state / "sources.list").write_text(SOURCE.format(key=KEY))
     options = [
-        f"Dir::Etc::sourcelist={state}/sources.list", "Dir::Etc::sourceparts=/dev/null",
-        f"Dir::State={state}", f"Dir::State::status={state}/status", f"Dir::Cache={state}/cache",
-        "APT::Sandbox::User=root", "Acquire::Retries=0", "Acquire::http::Timeout=10",
-    ]  # fmt: skip
+        f"Dir::Etc::sourcelist={state}/sources.list",
+        "Dir::Etc::sourceparts=/dev/null",
+        f"Dir::State={state}",
+        f"Dir::State::status={state}/status",
+        f"Dir::Cache={state}/cache",
+        "APT::Sandbox::User=root",
+        "Acquire::Retries=0",
+        "Acquire::http::Timeout=10",
+    ]
     arguments = [part for option in options for part in ("-o", option)]
     _run("apt-get", "-qq", *arguments, "update")
     _run("apt-get", "-qq", *arguments, "download", *PACKAGES)

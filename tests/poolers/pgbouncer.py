@@ -85,8 +85,9 @@ class PgBouncer:
         unprivileged = ("-u", "nobody") if os.geteuid() == 0 else ()
         self._process = subprocess.Popen(
             [self._program, *unprivileged, str(self._config)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         deadline = time.monotonic() + PATIENCE
         while not (self._folder / ".s.PGSQL.6432").exists():
             assert self._process.poll() is None, self.log()

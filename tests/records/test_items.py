@@ -112,18 +112,24 @@ def test_record_and_events_have_the_same_items() -> None:
     at = "2026-11-20T08:18:10.000000Z"
     span = {"kind": "tool", "id": "c1", "started_at": at, "finished_at": at}
     record = {
-        "run_id": TEAM, "team_id": "desk", "status": "COMPLETED", "content": "No.",
-        "reasoning_content": "Hm.", "tools": [ended], "spans": [span],
+        "run_id": TEAM,
+        "team_id": "desk",
+        "status": "COMPLETED",
+        "content": "No.",
+        "reasoning_content": "Hm.",
+        "tools": [ended],
+        "spans": [span],
         "messages": [
             {"role": "user", "content": "?"},
             {
-                "role": "assistant", "tool_calls": [{"id": "c1", "name": "add"}],
+                "role": "assistant",
+                "tool_calls": [{"id": "c1", "name": "add"}],
                 "compacted": {"omissions": [omission], "window": None},
             },
             {"role": "tool", "content": "2"},
             {"role": "assistant", "content": "No."},
         ],
-    }  # fmt: skip
+    }
     assert build_items(record) == reader.runs[TEAM].items
     assert (
         build_items(record)[1]["text"]
@@ -140,8 +146,14 @@ def test_long_texts_are_cut_and_thinking_is_not() -> None:
 def test_records_of_other_products_get_items() -> None:
     team = {"run_id": TEAM, "team_id": "desk", "status": "COMPLETED", "parent_run_id": None,
             "content": "Done.", "messages": [], "tools": [], "input": "x"}  # fmt: skip
-    member = {**team, "run_id": MEMBER, "parent_run_id": TEAM, "team_id": "b", "content": "a",
-              "input": "y"}  # fmt: skip
+    member = {
+        **team,
+        "run_id": MEMBER,
+        "parent_run_id": TEAM,
+        "team_id": "b",
+        "content": "a",
+        "input": "y",
+    }
     run = view_run(team, RunView("items"), [team, member])
     assert [item["type"] for item in run["items"]] == ["member", "text"]
     assert run["items"][0]["task"] == "y"

@@ -27,14 +27,36 @@ def test_valid_urls_are_parsed(url: str, origin: str, prefix: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "", " ", "localhost:7777", "127.0.0.1", "ftp://host", "http://", "http://:80",
-        "http://host:0", "http://host:65536", "http://host:x", "http://[::1", "http://[nonsense]",
-        "http://user@host", "http://user:secret@host", "http://host?a=b", "http://host#a",
-        "http://host?", "http://host/a b", "http://host/%zz", "http://host/../up", "http://ho st",
-        "http://host\r\nX: y", "http://host/\x00", "http://a..b", "http://host\\evil", "\udcff",
-        "http://\udcff", "http://grüße.example",
+        "",
+        " ",
+        "localhost:7777",
+        "127.0.0.1",
+        "ftp://host",
+        "http://",
+        "http://:80",
+        "http://host:0",
+        "http://host:65536",
+        "http://host:x",
+        "http://[::1",
+        "http://[nonsense]",
+        "http://user@host",
+        "http://user:secret@host",
+        "http://host?a=b",
+        "http://host#a",
+        "http://host?",
+        "http://host/a b",
+        "http://host/%zz",
+        "http://host/../up",
+        "http://ho st",
+        "http://host\r\nX: y",
+        "http://host/\x00",
+        "http://a..b",
+        "http://host\\evil",
+        "\udcff",
+        "http://\udcff",
+        "http://grüße.example",
     ],
-)  # fmt: skip
+)
 def test_invalid_urls_are_rejected(url: str) -> None:
     with pytest.raises(errors.UsageError) as caught:
         RemoteOperations(url, None)

@@ -70,10 +70,13 @@ def test_unnumbered_events_are_counted(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("agent", "RunCompleted"), ("agent", "RunCancelled"), ("agent", "RunError"),
-        ("team", "TeamRunCompleted"), ("workflow", "WorkflowError"),
+        ("agent", "RunCompleted"),
+        ("agent", "RunCancelled"),
+        ("agent", "RunError"),
+        ("team", "TeamRunCompleted"),
+        ("workflow", "WorkflowError"),
     ],
-)  # fmt: skip
+)
 def test_every_final_event_ends_the_stream(serve: Serve, kind: ComponentKind, name: str) -> None:
     server = serve(stream_head(), f"event: {name}\ndata: {{}}\n\n".encode())
     assert [event.name for event in asyncio.run(_follow(server.url, kind))] == [name]

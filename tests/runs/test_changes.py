@@ -106,8 +106,9 @@ async def test_service_polls_only_while_a_run_is_live(
 
         monkeypatch.setattr(database, "changes", count)
         async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
-            run, events,
-        ):  # fmt: skip
+            run,
+            events,
+        ):
             await wait_until(lambda: len(polls) > 10)
             await operations.cancel_run(
                 "agent", "hang", run["run_id"], CancelRequest("s1", wait=30)

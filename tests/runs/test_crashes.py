@@ -52,9 +52,13 @@ def events(lines: Iterator[str]) -> Iterator[Event]:
 def in_background(client: httpx2.Client, path: str) -> str:
     answer = client.post(
         path,
-        json={"message": "hello", "session_id": f"of-{path.split('/')[2]}",
-              "stream": False, "background": True},
-    )  # fmt: skip
+        json={
+            "message": "hello",
+            "session_id": f"of-{path.split('/')[2]}",
+            "stream": False,
+            "background": True,
+        },
+    )
     assert answer.status_code == 202
     run_id: str = answer.json()["run_id"]
     return run_id

@@ -44,9 +44,23 @@ def configured(postgres_url: str) -> Iterator[settings.Settings]:
 
 def an_approval(run_id: str, *, expires_at: int) -> ApprovalRow:
     return ApprovalRow(
-        "a1", "approval", "user", run_id, run_id, "s1", "agent", "echo", "ann", "ann", "c1", "pay",
-        "{}", "sha256:0", now(), expires_at=expires_at,
-    )  # fmt: skip
+        "a1",
+        "approval",
+        "user",
+        run_id,
+        run_id,
+        "s1",
+        "agent",
+        "echo",
+        "ann",
+        "ann",
+        "c1",
+        "pay",
+        "{}",
+        "sha256:0",
+        now(),
+        expires_at=expires_at,
+    )
 
 
 async def test_command_compares_heartbeats_with_the_database_clock(

@@ -153,9 +153,7 @@ def test_a_text_row_has_only_what_the_run_does_not_determine() -> None:
 def test_an_unreadable_line_is_one_event_with_its_text(line: str) -> None:
     row = EventRow("root", 7, 8, f"{line}\nRunCompleted {{}}\n", "s1")
     found = [(event.seq, event.name, event.data) for event in decode_events(row)]
-    assert found == [
-        (7, "RunContent", line.partition(" ")[2].encode()), (8, "RunCompleted", b"{}"),
-    ]  # fmt: skip
+    assert found == [(7, "RunContent", line.partition(" ")[2].encode()), (8, "RunCompleted", b"{}")]
 
 
 def test_batches_of_a_stream_have_each_event_once() -> None:

@@ -47,9 +47,19 @@ async def store_file(
         await database.write(files.begin("ann", received.size, blob, now(), 1 << 30))
         await uploads.store.keep(received.path, blob)
     row = FileRow(
-        f"{database.id}-{name}-{session_id}", "ann", session_id, None, name, received.media_type,
-        received.size, received.sha256, blob, "upload", 1, now() - age,
-    )  # fmt: skip
+        f"{database.id}-{name}-{session_id}",
+        "ann",
+        session_id,
+        None,
+        name,
+        received.media_type,
+        received.size,
+        received.sha256,
+        blob,
+        "upload",
+        1,
+        now() - age,
+    )
     stored: FileRow = await database.write(files.create(row, 1 << 30))
     if age:
         path = uploads.settings.folder / blob

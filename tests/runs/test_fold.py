@@ -30,10 +30,15 @@ def start(kind: str = "agent", **more: Any) -> dict[str, Any]:
 def step(seq: int, kind: str, state: str, call_id: str | None = None, **body: Any) -> Any:
     """Build a step that begins at its number times ten, and ends one later unless it works."""
     return SimpleNamespace(
-        seq=seq, kind=kind, call_id=call_id, name=f"name of {call_id}", state=state,
-        started_at=10 * seq, ended_at=None if state == "started" else 10 * seq + 1,
+        seq=seq,
+        kind=kind,
+        call_id=call_id,
+        name=f"name of {call_id}",
+        state=state,
+        started_at=10 * seq,
+        ended_at=None if state == "started" else 10 * seq + 1,
         body=json.dumps(body) if body else None,
-    )  # fmt: skip
+    )
 
 
 def add(text: str, *calls: str, **more: Any) -> dict[str, Any]:
@@ -42,8 +47,13 @@ def add(text: str, *calls: str, **more: Any) -> dict[str, Any]:
     message = {"role": "assistant", "content": text, "finish_reason": "stop"}
     return {
         "messages": [message | ({"tool_calls": made} if made else {})],
-        "content": text, "reasoning": "", "progress_events": 0, "spans": NO_SPANS, **USAGE, **more,
-    }  # fmt: skip
+        "content": text,
+        "reasoning": "",
+        "progress_events": 0,
+        "spans": NO_SPANS,
+        **USAGE,
+        **more,
+    }
 
 
 def answer(seq: int, text: str, *calls: str, **more: Any) -> Any:
@@ -52,9 +62,17 @@ def answer(seq: int, text: str, *calls: str, **more: Any) -> Any:
     made = [{"id": call_id, "name": f"name of {call_id}", "arguments": {}} for call_id in calls]
     message = {"role": "assistant", "content": text, "tool_calls": made}
     return step(
-        seq, "answer", "done", transcript=added, messages=[message], conversation={"ask": text},
-        model="m", turns=seq, corrected=False, **more,
-    )  # fmt: skip
+        seq,
+        "answer",
+        "done",
+        transcript=added,
+        messages=[message],
+        conversation={"ask": text},
+        model="m",
+        turns=seq,
+        corrected=False,
+        **more,
+    )
 
 
 def outcome(text: str, **more: Any) -> dict[str, Any]:
@@ -170,9 +188,13 @@ def test_messages_of_a_library_are_added_or_replaced() -> None:
     steps = [native(0, "one", replaced=False), native(1, "two", replaced=False), ended]
     rebuilt = fold_steps(start(), steps)
     assert rebuilt["state"] == {
-        "messages": ["one", "two"], "first_message": 0, "usage": 1, "metadata": {}, "calls": {},
+        "messages": ["one", "two"],
+        "first_message": 0,
+        "usage": 1,
+        "metadata": {},
+        "calls": {},
         "known": rebuilt["state"]["known"],
-    }  # fmt: skip
+    }
     assert rebuilt["state"]["known"]["a"]["text"] == "of a"
     rebuilt = fold_steps(start(), steps, ends=True)
     assert [each["tool_args"] for each in read(rebuilt).tools] == [{"n": 1}]
@@ -268,9 +290,12 @@ def call(call_id: str, error: bool | None = None) -> dict[str, Any]:
     """Build the entry of a call; one without a result by default."""
     result = None if error is None else f"of {call_id}"
     return {
-        "tool_call_id": call_id, "tool_name": "look", "tool_args": {"n": 1},
-        "tool_call_error": error, "result": result,
-    }  # fmt: skip
+        "tool_call_id": call_id,
+        "tool_name": "look",
+        "tool_args": {"n": 1},
+        "tool_call_error": error,
+        "result": result,
+    }
 
 
 def apply_all(fold: EventFold, *happened: RunEvent) -> None:

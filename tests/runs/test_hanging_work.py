@@ -136,8 +136,9 @@ async def test_cancelled_run_is_final_in_time_and_records_stopped_at(
         answer = (await port.cancel_run("agent", agent, run_id, request)).value
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
         assert (answer["cancel_requested_by"], answer["holding"]) == (
-            "me", [agent] if agent in LEFT else [],
-        )  # fmt: skip
+            "me",
+            [agent] if agent in LEFT else [],
+        )
         assert (answer["stopped_at"] is None) is (agent in LEFT)
 
         if agent in MODELS:

@@ -157,10 +157,15 @@ class Scene:
     def checkpoint(self, name: str) -> Checkpoint:
         spec = a_spec(self.id(name), self.id("w"), component_id="quick")
         body = {
-            "spec": spec.to_json(), "transcript": Transcript().to_json(), "state": None,
-            "component_name": "quick", "is_first": False, "earlier_runs": [], "summary": None,
+            "spec": spec.to_json(),
+            "transcript": Transcript().to_json(),
+            "state": None,
+            "component_name": "quick",
+            "is_first": False,
+            "earlier_runs": [],
+            "summary": None,
             "previous_instructions": None,
-        }  # fmt: skip
+        }
         return Checkpoint(self.id(name), 1, "pause", orjson.dumps(body).decode())
 
     def paused(self, name: str) -> RunPause:
@@ -204,13 +209,20 @@ class Scene:
         self, name: str, component_id: str = "quick", *, session: str = "s", key: str | None = None
     ) -> None:
         spec = a_spec(
-            self.id(name), self.id(session), component_id=component_id, background=True,
-            recorded=True, survives_disconnect=True,
-        )  # fmt: skip
+            self.id(name),
+            self.id(session),
+            component_id=component_id,
+            background=True,
+            recorded=True,
+            survives_disconnect=True,
+        )
         submission = Submission(
-            spec, self._component(component_id), Visibility(False, "ann"), outlives_caller=True,
+            spec,
+            self._component(component_id),
+            Visibility(False, "ann"),
+            outlives_caller=True,
             idempotency=None if key is None else Idempotency("ann", self.id(key), "hash"),
-        )  # fmt: skip
+        )
         catalog = self.service.hosting.catalog
         await self.database.write(admit_run(submission, catalog, self.id("worker")))
 

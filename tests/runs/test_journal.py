@@ -161,8 +161,13 @@ async def test_begin_of_a_step_is_kept_when_it_begins_again(deployment: Deployme
         await later.end_call(step, CallOutcome("seen"), {"call": 3})
         (ended,) = await bench.list_steps()
         assert loads(ended.body) == {
-            **body, "call": 3, "text": "seen", "failed": False, "counts": True, "routed": False,
-        }  # fmt: skip
+            **body,
+            "call": 3,
+            "text": "seen",
+            "failed": False,
+            "counts": True,
+            "routed": False,
+        }
 
 
 async def test_call_of_an_earlier_process_ends_in_its_row(deployment: Deployment) -> None:

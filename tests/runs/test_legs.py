@@ -582,10 +582,14 @@ async def test_cancel_of_an_ended_run_makes_the_other_writes(
         first = await database.write(cancel_run(database.outbox, run["run_id"], "ann", None))
         assert first is not None
         result = await service.hosting.canceller.cancel(
-            database, run["run_id"], actor="bob", reason=None, wait=0.0,
+            database,
+            run["run_id"],
+            actor="bob",
+            reason=None,
+            wait=0.0,
             extra_write=lambda: rename.execute(session_id=run["session_id"]),
             known=first[1] if is_known else None,
-        )  # fmt: skip
+        )
         assert (result.outcome, result.state) == ("already_final", first[1])
         session = await database.read(sessions.get(run["session_id"], EVERYONE))
         assert session is not None

@@ -151,9 +151,12 @@ async def test_work_that_ends_before_its_run_is_stored_is_reported(
         unstopped.add(long, "long")
         refuse_writes(bench, monkeypatch, lambda: short.done() or short.set_result(None))
         await store_end(
-            bench.root, Ending.completed(), lambda late: None,
-            lambda: changes.append(",".join(unstopped.names)), lambda: refusals.append("end"),
-        )  # fmt: skip
+            bench.root,
+            Ending.completed(),
+            lambda late: None,
+            lambda: changes.append(",".join(unstopped.names)),
+            lambda: refusals.append("end"),
+        )
         # The row has both names: the caller replaces them.
         run = await bench.database.read(run_reads.get("root", EVERYONE))
         assert run is not None

@@ -157,13 +157,25 @@ async def test_units_are_bounded_and_nothing_is_deleted_without_ages(
 
 def an_approval(name: str, run_id: str, session_id: str, **given: object) -> ApprovalRow:
     values: dict[str, object] = {
-        **dict.fromkeys(ApprovalRow.__dataclass_fields__), "approval_id": name, "kind": "approval",
-        "status": "approved", "execution": "done", "policy": "user", "run_id": run_id,
-        "root_run_id": run_id, "session_id": session_id, "component_type": "agent",
-        "component_id": "echo", "tool_call_id": "call", "tool_name": "pay", "idempotent": 0,
-        "arguments_hash": "h", "arguments": "{}", "created_at": now() - 20 * DAY,
+        **dict.fromkeys(ApprovalRow.__dataclass_fields__),
+        "approval_id": name,
+        "kind": "approval",
+        "status": "approved",
+        "execution": "done",
+        "policy": "user",
+        "run_id": run_id,
+        "root_run_id": run_id,
+        "session_id": session_id,
+        "component_type": "agent",
+        "component_id": "echo",
+        "tool_call_id": "call",
+        "tool_name": "pay",
+        "idempotent": 0,
+        "arguments_hash": "h",
+        "arguments": "{}",
+        "created_at": now() - 20 * DAY,
         "decided_at": now() - 6 * DAY,
-    }  # fmt: skip
+    }
     return ApprovalRow(**(values | given))  # type: ignore[arg-type]
 
 

@@ -76,8 +76,11 @@ async def test_reads_are_shared_and_state_is_read_for_each_request(
         before = reads.count
         part, is_fresh = await read(29)
         assert (part.status, len(part.batches), is_fresh, reads.count) == (
-            "ERROR", 1, True, before + 1,
-        )  # fmt: skip
+            "ERROR",
+            1,
+            True,
+            before + 1,
+        )
 
         reads.failures = 1
         results = await asyncio.gather(read(2**40), read(2**40), return_exceptions=True)

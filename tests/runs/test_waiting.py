@@ -88,9 +88,13 @@ async def test_cancel_of_a_lost_run_keeps_the_results_of_its_calls(deployment: D
         mark = bench.root.transcript.mark()
         added = bench.root.transcript.since(mark) | {"messages": [message]}
         body = {
-            "transcript": added, "messages": [message], "conversation": {}, "model": "m",
-            "turns": 1, "corrected": False,
-        }  # fmt: skip
+            "transcript": added,
+            "messages": [message],
+            "conversation": {},
+            "model": "m",
+            "turns": 1,
+            "corrected": False,
+        }
         await journal.add_answer(body, [NOTE])
         await journal.end_call(NOTE, CallOutcome("noted"))
         assert await bench.database.write(events.append_batch("root", 4, 0, 4, "[]"))

@@ -145,9 +145,12 @@ class FakeContext:
     ) -> FakeContext:
         member = FakeContext(self.catalog)
         member.change_spec(
-            run_id=f"{self.spec.run_id}-{len(self.reported)}", parent_run_id=self.spec.run_id,
-            component_type=kind, component_id=name, input=task,
-        )  # fmt: skip
+            run_id=f"{self.spec.run_id}-{len(self.reported)}",
+            parent_run_id=self.spec.run_id,
+            component_type=kind,
+            component_id=name,
+            input=task,
+        )
         self.reported.append(member)
         self.transcript.spans.start_member(member.spec.run_id, name, parent_id=call_id)
         return member

@@ -148,9 +148,11 @@ def test_message_and_last_answer_stay_whatever_their_size() -> None:
 def test_run_without_an_own_message_keeps_the_last_one_of_its_origin() -> None:
     """A retry goes on after the result of a tool, without an own message."""
     messages = [
-        {"role": "user", "content": "old" * 1_000}, {"role": "assistant", "content": "a"},
-        {"role": "user", "content": "asked"}, *build_turn(0, ["x"]),
-    ]  # fmt: skip
+        {"role": "user", "content": "old" * 1_000},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "asked"},
+        *build_turn(0, ["x"]),
+    ]
     context = ContextMessages(messages, len(messages), [(0, "")])
     fitted = fit(context, 300)
     assert [message["content"] for message in fitted.messages] == ["asked", "", "x"]

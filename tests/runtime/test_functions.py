@@ -143,10 +143,16 @@ def test_open_call_of_a_completed_run_is_closed() -> None:
     transcript = run("leaves_call_open").transcript
     assert [tool["result"] for tool in transcript.tools] == ["cancelled"]
     assert [message["role"] for message in transcript.messages] == [
-        "user", "assistant", "assistant", "tool",
+        "user",
+        "assistant",
+        "assistant",
+        "tool",
     ] or [message["role"] for message in transcript.messages] == [
-        "user", "assistant", "tool", "assistant",
-    ]  # fmt: skip
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
 
 
 @pytest.mark.parametrize("name", ["fails", "exits", "cancels_itself", "yields_number"])

@@ -99,14 +99,29 @@ async def test_answers_of_parallel_nodes_are_kept_apart() -> None:
 @pytest.mark.parametrize(
     "steps",
     [
-        ["left:left ", "shown:left ", "right:right ", "left:one", "shown:left one", "left:end",
-         "right:two"],
-        ["left:left ", "shown:left ", "block", "right:right ", "left:one", "left:end", "unblock",
-         "right:two"],
+        [
+            "left:left ",
+            "shown:left ",
+            "right:right ",
+            "left:one",
+            "shown:left one",
+            "left:end",
+            "right:two",
+        ],
+        [
+            "left:left ",
+            "shown:left ",
+            "block",
+            "right:right ",
+            "left:one",
+            "left:end",
+            "unblock",
+            "right:two",
+        ],
         ["left:left ", "shown:left ", "right:right ", "right:two", "right:end", "left:one"],
     ],
     ids=["first_ends", "end_is_read_late", "second_ends"],
-)  # fmt: skip
+)
 async def test_pieces_of_parallel_answers_are_complete(steps: list[str]) -> None:
     steps += [f"{name}:end" for name in ("left", "right") if f"{name}:end" not in steps]
     ended = await run(f"{MODULE}:ordered", steps=steps)

@@ -19,9 +19,12 @@ def build_answer(content: str = "", **calls: str) -> dict[str, Any]:
 
 def build_result(call_id: str, name: str) -> dict[str, Any]:
     return {
-        "role": "tool", "content": "done", "created_at": 1, "tool_call_id": call_id,
+        "role": "tool",
+        "content": "done",
+        "created_at": 1,
+        "tool_call_id": call_id,
         "tool_name": name,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
@@ -86,13 +89,23 @@ RESULT = {**ASKED, "role": "tool", "tool_call_id": "1", "tool_name": "x"}
 @pytest.mark.parametrize(
     "stored",
     [
-        7, {}, "text", [7], [[]], [{}], [{**ASKED, "content": None}], [{**ASKED, "role": 1}],
-        [{**ASKED, "created_at": "now"}], [ASKED, {**CALLED, "tool_calls": 5}],
-        [{**CALLED, "tool_calls": [{}]}], [{**CALLED, "tool_calls": [{"id": "1", "name": "x"}]}],
+        7,
+        {},
+        "text",
+        [7],
+        [[]],
+        [{}],
+        [{**ASKED, "content": None}],
+        [{**ASKED, "role": 1}],
+        [{**ASKED, "created_at": "now"}],
+        [ASKED, {**CALLED, "tool_calls": 5}],
+        [{**CALLED, "tool_calls": [{}]}],
+        [{**CALLED, "tool_calls": [{"id": "1", "name": "x"}]}],
         [{**CALLED, "tool_calls": [{"id": 1, "name": "x", "arguments": {}}]}],
-        [{**RESULT, "tool_name": None}], [{**RESULT, "tool_call_id": 7}],
+        [{**RESULT, "tool_name": None}],
+        [{**RESULT, "tool_call_id": 7}],
     ],
-)  # fmt: skip
+)
 def test_damaged_messages_are_none(stored: Any) -> None:
     assert parse_messages(json.dumps(stored)) is None
 

@@ -31,9 +31,14 @@ def configured(
 ) -> Settings:
     region = "eu-central-1" if provider == "bedrock" else ""
     model = Model(
-        "vendor", provider, name, base_url=endpoint.root_url,
-        api_key_env="" if region else "TEST_VENDOR_KEY", region=region, **{"retries": 0, **keys},
-    )  # fmt: skip
+        "vendor",
+        provider,
+        name,
+        base_url=endpoint.root_url,
+        api_key_env="" if region else "TEST_VENDOR_KEY",
+        region=region,
+        **{"retries": 0, **keys},
+    )
     agent = Agent(
         "a", "vendor", instructions="Be brief.", tools=("tests.runtime.sample_tools:add",)
     )
@@ -232,11 +237,9 @@ def test_openai_compatible_provider_answers_and_calls_tools(
     url = model_endpoint.root_url if provider == "mistral" else model_endpoint.base_url
     prefix = "test/" if provider == "openrouter" else ""
     models = tuple(
-        Model(
-            name, provider, prefix + name, base_url=url, api_key_env="TEST_VENDOR_KEY", retries=0,
-        )
+        Model(name, provider, prefix + name, base_url=url, api_key_env="TEST_VENDOR_KEY", retries=0)
         for name in ("echo", "tool:add", "http-429")
-    )  # fmt: skip
+    )
     agents = tuple(
         Agent(model.id.replace(":", "-"), model.id, tools=("tests.runtime.sample_tools:add",))
         for model in models
@@ -261,9 +264,13 @@ def test_openai_compatible_provider_answers_and_calls_tools(
 
 def test_dated_version_of_azure_is_called(model_endpoint: ModelEndpoint) -> None:
     model = Model(
-        "m2", "azure", "echo", base_url=model_endpoint.root_url, api_key_env="TEST_VENDOR_KEY",
+        "m2",
+        "azure",
+        "echo",
+        base_url=model_endpoint.root_url,
+        api_key_env="TEST_VENDOR_KEY",
         api_version="2024-10-21",
-    )  # fmt: skip
+    )
     ended, failure = attempt(
         settings(models=(model,), agents=(Agent("a", "m2"),)), "hi", component="a"
     )

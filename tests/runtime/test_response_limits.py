@@ -71,9 +71,12 @@ def test_compressed_response_does_not_fill_the_memory(
 ) -> None:
     """docs/security-cases.md M04: 64 MB in 64 KB."""
     bomb = script(
-        'data: "', ["x" * 1_000_000, 64], gzip=True, status=status,
+        'data: "',
+        ["x" * 1_000_000, 64],
+        gzip=True,
+        status=status,
         headers={"Content-Encoding": "gzip"},
-    )  # fmt: skip
+    )
 
     tracemalloc.start()
     _, failure = attempt_script(model_endpoint, bomb)

@@ -177,8 +177,10 @@ def test_settings_reach_the_model(model_endpoint: ModelEndpoint) -> None:
     }
     assert {name: first.get(name) for name in expected} == expected
     assert {name: second.get(name) for name in expected} == {
-        **expected, "temperature": 0, "stop": ["X", "Y"],
-    }  # fmt: skip
+        **expected,
+        "temperature": 0,
+        "stop": ["X", "Y"],
+    }
     assert not expected.keys() & third.keys()
 
 

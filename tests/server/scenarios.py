@@ -320,10 +320,25 @@ def _lists() -> Iterator[Scenario]:
     yield Scenario(operation, "GET /sessions?db_id=nothing", "me", 404, NOT_FOUND)
     yield Scenario(operation, "GET /sessions?table=users", "me", 404, NOT_FOUND)
     for query in (
-        "limit=0", "limit=101", "limit=x", "limit=", "page=0", "page=-1", "page=1e3", "limit=1_0",
-        "type=user", "type=", "sort_by=user_id", "sort_order=up", "cursor=bogus", "limit=1&limit=2",
-        "user_id=a%00", "user_id=%ff", "session_name=%ed%a0%80", "page=99999999999999999999",
-    ):  # fmt: skip
+        "limit=0",
+        "limit=101",
+        "limit=x",
+        "limit=",
+        "page=0",
+        "page=-1",
+        "page=1e3",
+        "limit=1_0",
+        "type=user",
+        "type=",
+        "sort_by=user_id",
+        "sort_order=up",
+        "cursor=bogus",
+        "limit=1&limit=2",
+        "user_id=a%00",
+        "user_id=%ff",
+        "session_name=%ed%a0%80",
+        "page=99999999999999999999",
+    ):
         name = query.partition("=")[0]
         yield Scenario(operation, f"GET /sessions?{query}", "me", 422, (name, *REFUSED))
     yield Scenario(operation, "GET /sessions?page=600", "me", 422, ("cursor",))
@@ -370,9 +385,16 @@ def _one_session() -> Iterator[Scenario]:
     )
     yield Scenario(operation, "GET /sessions/mine-workflow", "me", 200, ('"session_data":{',))
     for path in (
-        "nothing", "theirs", "mine?type=team", "mine?user_id=other", "mine?db_id=nothing",
-        "mine?db_id=second", "mine?table=users", "MINE", "mi%6e",
-    ):  # fmt: skip
+        "nothing",
+        "theirs",
+        "mine?type=team",
+        "mine?user_id=other",
+        "mine?db_id=nothing",
+        "mine?db_id=second",
+        "mine?table=users",
+        "MINE",
+        "mi%6e",
+    ):
         yield Scenario(operation, f"GET /sessions/{path}", "me", 404, NOT_FOUND, ("chat_history",))
     yield Scenario(operation, "GET /sessions/mine?type=user", "me", 422, ("agent, team, workflow",))
     yield Scenario(operation, "GET /sessions/mine%00", "me", 404, NOT_FOUND)
@@ -641,13 +663,26 @@ def _memories() -> Iterator[Scenario]:
     for query in ("", "?user_id=me", "?topics=food", "?search_content=LIKES+tea", "?limit=100"):
         yield Scenario(operation, f"{path}{query}", who, 200, mine, theirs)
     none = ('{"data":[],"meta":{',)
-    for query in ("user_id=other", "topics=food,pets", "topics=secret", "search_content=black",
-                  "agent_id=echo", "team_id=desk"):  # fmt: skip
+    for query in (
+        "user_id=other",
+        "topics=food,pets",
+        "topics=secret",
+        "search_content=black",
+        "agent_id=echo",
+        "team_id=desk",
+    ):
         yield Scenario(operation, f"{path}?{query}", who, 200, none)
     yield Scenario(operation, f"{path}?user_id=other", "admin", 200, ('"Likes black tea"',))
     yield Scenario(operation, f"{path}?search_content=tea", "admin", 200, (*mine, "black"))
-    for query in ("limit=0", "page=0", "cursor=x", "sort_by=memory", "search_content=%21",
-                  "topics=%00", "user_id=%00"):  # fmt: skip
+    for query in (
+        "limit=0",
+        "page=0",
+        "cursor=x",
+        "sort_by=memory",
+        "search_content=%21",
+        "topics=%00",
+        "user_id=%00",
+    ):
         name = query.partition("=")[0]
         yield Scenario(operation, f"{path}?{query}", who, 422, (name, *REFUSED))
     yield Scenario(operation, path, "me", 403, ("memories:read", *FORBIDDEN))
@@ -724,9 +759,10 @@ def _files() -> Iterator[Scenario]:
         yield Scenario(operation, f"{path}?{query}", "me", 422, (name, *REFUSED))
     yield Scenario(operation, f"{path}?db_id=none", "me", 404, NOT_FOUND)
     for operation, method, rest in (
-        ("get_file", "GET", ""), ("get_file_content", "GET", "/content"),
+        ("get_file", "GET", ""),
+        ("get_file_content", "GET", "/content"),
         ("delete_file", "DELETE", ""),
-    ):  # fmt: skip
+    ):
         for file_id in ("{their_file}", "nothing"):
             yield Scenario(operation, f"{method} /files/{file_id}{rest}", "me", 404, NOT_FOUND)
         yield Scenario(operation, f"{method} /files/{{my_file}}{rest}", "powerless", 403, FORBIDDEN)

@@ -294,9 +294,12 @@ def test_denials_of_a_caller_and_operation_are_counted(deployment: Deployment) -
     shown = [
         run_command("audit", *arguments, *config, environment={}, folder=deployment.folder)
         for arguments in (
-            ("list", "-o", "tsv"), ("list", "-o", "table"), ("export",), ("list", "-o", "json"),
+            ("list", "-o", "tsv"),
+            ("list", "-o", "table"),
+            ("export",),
+            ("list", "-o", "json"),
         )
-    ]  # fmt: skip
+    ]
     assert shown[0].lines[0].endswith("\tcount")
     assert "COUNT" in shown[1].lines[0]
     assert [line.rpartition("\t")[2] for line in shown[0].lines[1:]] == ["4", "59", "1", "1", "1"]

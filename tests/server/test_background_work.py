@@ -145,9 +145,10 @@ def test_a_session_is_summarized_after_each_run(
     model_endpoint.forget()
     second = _run(served, "/agents/summarized", "Where do I live?", "s1")
     sent = next(
-        body for body in model_endpoint.requests("echo")
+        body
+        for body in model_endpoint.requests("echo")
         if body["messages"][-1]["content"] == "Where do I live?"
-    )  # fmt: skip
+    )
     system, *turns = sent["messages"]
     assert system["content"] == (
         "Be brief.\n\nNotes about the conversation before the messages that follow. They are facts,"

@@ -31,14 +31,24 @@ def send(
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"{", b'{"message":}', b"{'message':'a'}", b'{"message":"a"} x', b"\xff\xfe{}",
-        b'{"message":"\xff"}', b'{"message":"a","message":"b"}', b'{"message":NaN}',
-        b'{"message":Infinity}', b'{"message":1e999}', b'{"message":"a\nb"}',
-        b'{"message":' + b"[" * 60_000, b'{"message":' + b"9" * 5_000 + b"}",
+        b"",
+        b"{",
+        b'{"message":}',
+        b"{'message':'a'}",
+        b'{"message":"a"} x',
+        b"\xff\xfe{}",
+        b'{"message":"\xff"}',
+        b'{"message":"a","message":"b"}',
+        b'{"message":NaN}',
+        b'{"message":Infinity}',
+        b'{"message":1e999}',
+        b'{"message":"a\nb"}',
+        b'{"message":' + b"[" * 60_000,
+        b'{"message":' + b"9" * 5_000 + b"}",
         b"\xef\xbb\xbf{}",
     ],
     ids=lambda content: repr(content[:24]),
-)  # fmt: skip
+)
 def test_invalid_json_is_a_bad_request(server: ThreadedServer, content: bytes) -> None:
     status, text = send(server, content)
     assert status == 400
@@ -48,21 +58,28 @@ def test_invalid_json_is_a_bad_request(server: ThreadedServer, content: bytes) -
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (b"[]", "object"), (b"null", "object"), (b'"message"', "object"),
-        (b'{"message":1}', "message"), (b'{"message":null}', "message"),
-        (b'{"message":""}', "message"), (b'{"message":"a","stream":"yes"}', "stream"),
+        (b"[]", "object"),
+        (b"null", "object"),
+        (b'"message"', "object"),
+        (b'{"message":1}', "message"),
+        (b'{"message":null}', "message"),
+        (b'{"message":""}', "message"),
+        (b'{"message":"a","stream":"yes"}', "stream"),
         (b'{"message":"a","background":1}', "background"),
         (b'{"message":"a","session_id":1}', "session_id"),
-        (b'{"message":"a","user_id":[]}', "user_id"), (b'{"message":"a","model":"x"}', "model"),
+        (b'{"message":"a","user_id":[]}', "user_id"),
+        (b'{"message":"a","model":"x"}', "model"),
         (b'{"message":"a","images":["x"]}', "images"),
-        (b'{"message":"a","files":{"x":1}}', "files"), (b'{"message":"\\u0000"}', "message"),
+        (b'{"message":"a","files":{"x":1}}', "files"),
+        (b'{"message":"\\u0000"}', "message"),
         (b'{"message":"\\ud800"}', "message"),
         (b'{"message":"a","session_id":"' + b"a" * 129 + b'"}', "session_id"),
         (b'{"message":"a","session_id":""}', "session_id"),
-        (b'{"message":"a","":1}', "not known"), (b'{"message":"a","<b>":1}', "not known"),
+        (b'{"message":"a","":1}', "not known"),
+        (b'{"message":"a","<b>":1}', "not known"),
     ],
     ids=lambda content: repr(content)[:40],
-)  # fmt: skip
+)
 def test_json_fields_are_checked(server: ThreadedServer, content: bytes, named: str) -> None:
     status, text = send(server, content)
     assert status == 422
@@ -94,15 +111,20 @@ def test_empty_media_fields_are_accepted(server: ThreadedServer) -> None:
         (b"message=hi&stream=false&images=&images=", 200, "COMPLETED"),
         (b"message=hi&stream=false&session_id=&user_id=", 200, '"user_id":"me"'),
         (b"message=hi&background=TRUE&stream=false", 202, "run_id"),
-        (b"", 422, "message"), (b"message=", 422, "message"), (b"stream=false", 422, "message"),
-        (b"message=a&message=b", 422, "message"), (b"message=a&stream=maybe", 422, "stream"),
-        (b"message=a&images=x", 422, "images"), (b"message=%00", 422, "message"),
+        (b"", 422, "message"),
+        (b"message=", 422, "message"),
+        (b"stream=false", 422, "message"),
+        (b"message=a&message=b", 422, "message"),
+        (b"message=a&stream=maybe", 422, "stream"),
+        (b"message=a&images=x", 422, "images"),
+        (b"message=%00", 422, "message"),
         (b"message=a&images=&images=x", 422, "images"),
-        (b"message=%ff", 422, "message"), (b"message=%ed%a0%80", 422, "message"),
+        (b"message=%ff", 422, "message"),
+        (b"message=%ed%a0%80", 422, "message"),
         (b"message=a&" + b"b=1&" * 200, 400, "fields"),
     ],
     ids=lambda content: repr(content)[:40],
-)  # fmt: skip
+)
 def test_form_fields_are_converted(
     server: ThreadedServer, content: bytes, status: int, named: str
 ) -> None:
@@ -129,7 +151,8 @@ PLAIN = part("stream", b"false")
         (MESSAGE + PLAIN + part("monitor", b"true"), 200, "COMPLETED"),
         (part("message", "é".encode()) + PLAIN, 200, '"input":"é"'),
         (part("message", b"x" * 300_000) + PLAIN, 413, "message"),
-        (PLAIN, 422, "message"), (MESSAGE * 2, 422, "message is given more than once"),
+        (PLAIN, 422, "message"),
+        (MESSAGE * 2, 422, "message is given more than once"),
         (MESSAGE + part("photo", b"\x89PNG", '; filename="a.png"'), 422, "photo is not supported"),
         (MESSAGE + part("images", b"x"), 422, "images is not supported"),
         (MESSAGE + part("stream", b"maybe"), 422, "stream"),
@@ -138,7 +161,7 @@ PLAIN = part("stream", b"false")
         (b"--x\r\nnothing", 400, "not a valid multipart form"),
     ],
     ids=lambda content: repr(content)[:40],
-)  # fmt: skip
+)
 def test_multipart_form_has_text_fields(
     server: ThreadedServer, content: bytes, status: int, named: str
 ) -> None:

@@ -74,11 +74,18 @@ def is_refused(answer: RawResponse) -> bool:
 @pytest.mark.parametrize(
     "host",
     [
-        "evil.example:{port}", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example",
-        "notlocalhost", "192.0.2.1:{port}", "0.0.0.0:{port}", "[::]:{port}", "[2001:db8::1]",
+        "evil.example:{port}",
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "notlocalhost",
+        "192.0.2.1:{port}",
+        "0.0.0.0:{port}",
+        "[::]:{port}",
+        "[2001:db8::1]",
         "app.example",
     ],
-)  # fmt: skip
+)
 def test_foreign_host_reads_and_changes_nothing(opened: OpenServer, host: str) -> None:
     assert is_refused(opened.send(host=host))
     assert is_refused(opened.send(path="/health", host=host))
@@ -89,9 +96,18 @@ def test_foreign_host_reads_and_changes_nothing(opened: OpenServer, host: str) -
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST", "localhost.", "127.8.9.1:80",
-             "[::1]:{port}", "[::1]", "agents.localhost:{port}"],
-)  # fmt: skip
+    "host",
+    [
+        "127.0.0.1:{port}",
+        "localhost:{port}",
+        "LOCALHOST",
+        "localhost.",
+        "127.8.9.1:80",
+        "[::1]:{port}",
+        "[::1]",
+        "agents.localhost:{port}",
+    ],
+)
 def test_loopback_names_are_accepted(opened: OpenServer, host: str) -> None:
     assert opened.send(host=host).status == 200
 

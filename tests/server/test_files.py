@@ -165,9 +165,23 @@ def test_other_types_are_refused_and_nothing_is_kept(host: Host) -> None:
 def test_names_and_sizes_out_of_bounds_are_refused_and_nothing_is_kept(host: Host) -> None:
     before = host.list_bytes()
     with host.as_user("names") as client:
-        for name in ("", " ", ".", "..", "../a.png", "a/b.png", "C:\\a.png", "/etc/passwd",
-                     "a\0.png", "a\n.png", "a\x1b[1m.png", "a\u202egnp.exe", "a\u2066.png",
-                     "a\u2028.png", "x" * 256):  # fmt: skip
+        for name in (
+            "",
+            " ",
+            ".",
+            "..",
+            "../a.png",
+            "a/b.png",
+            "C:\\a.png",
+            "/etc/passwd",
+            "a\0.png",
+            "a\n.png",
+            "a\x1b[1m.png",
+            "a\u202egnp.exe",
+            "a\u2066.png",
+            "a\u2028.png",
+            "x" * 256,
+        ):
             answer = client.post("/files", params={"name": name}, content=PNG)
             assert (answer.status_code, "name" in answer.text) == (422, True), name
         assert client.post("/files", content=PNG).status_code == 422
@@ -255,10 +269,13 @@ def test_content_is_sent_in_ranges_that_no_browser_executes(host: Host) -> None:
         }
         assert shown.items() <= dict(whole.headers).items()
         for given, part, place in (
-            ("bytes=0-0", b"0", "0-0"), ("bytes=3-5", b"345", "3-5"), ("bytes=8-", b"89", "8-9"),
-            ("bytes=-3", b"789", "7-9"), ("bytes=-99", content, "0-9"),
+            ("bytes=0-0", b"0", "0-0"),
+            ("bytes=3-5", b"345", "3-5"),
+            ("bytes=8-", b"89", "8-9"),
+            ("bytes=-3", b"789", "7-9"),
+            ("bytes=-99", content, "0-9"),
             ("bytes=4-999", b"456789", "4-9"),
-        ):  # fmt: skip
+        ):
             answer = client.get(path, headers={"range": given, "if-range": tag})
             assert (answer.status_code, answer.content) == (206, part), given
             assert answer.headers["content-range"] == f"bytes {place}/10"

@@ -197,13 +197,22 @@ def test_page_of_ag_ui_sends_a_picture(
     content = [
         {"type": "text", "text": "look"},
         {"type": "image", "source": {"type": "data", "value": data, "mimeType": "image/png"}},
-        {"type": "binary", "mimeType": "application/pdf", "filename": "paper.pdf",
-         "data": base64.b64encode(PDF).decode()},
-    ]  # fmt: skip
+        {
+            "type": "binary",
+            "mimeType": "application/pdf",
+            "filename": "paper.pdf",
+            "data": base64.b64encode(PDF).decode(),
+        },
+    ]
     body = {
-        "threadId": "pictures-agui", "runId": "r1", "state": {}, "tools": [], "context": [],
-        "messages": [{"id": "m1", "role": "user", "content": content}], "forwardedProps": {},
-    }  # fmt: skip
+        "threadId": "pictures-agui",
+        "runId": "r1",
+        "state": {},
+        "tools": [],
+        "context": [],
+        "messages": [{"id": "m1", "role": "user", "content": content}],
+        "forwardedProps": {},
+    }
     headers = served.bearer("ada", *SCOPES)
     response = served.client.post("/agui/agents/seeing", headers=headers, json=body)
     assert '"RUN_FINISHED"' in response.text, response.text
@@ -233,19 +242,26 @@ def test_pictures_need_no_text(served: ThreadedServer, model_endpoint: ModelEndp
     data = build_png(19)
     source = {"type": "data", "value": base64.b64encode(data).decode(), "mimeType": "image/png"}
     agui = {
-        "threadId": "textless-agui", "runId": "r1", "state": {}, "tools": [], "context": [],
+        "threadId": "textless-agui",
+        "runId": "r1",
+        "state": {},
+        "tools": [],
+        "context": [],
         "messages": [{"id": "m", "role": "user", "content": [{"type": "image", "source": source}]}],
         "forwardedProps": {},
-    }  # fmt: skip
+    }
     file = {"type": "file", "mediaType": "image/png", "url": as_url(data, "image/png")}
     ai_sdk = {
-        "id": "textless-ai", "trigger": "submit-message",
+        "id": "textless-ai",
+        "trigger": "submit-message",
         "messages": [{"id": "m1", "role": "user", "parts": [file]}],
-    }  # fmt: skip
+    }
     chat = {"model": "seeing", "messages": [{"role": "user", "content": [image(data)]}]}
     for path, body in (
-        ("/agui/agents/seeing", agui), ("/ai/agents/seeing", ai_sdk), ("/v1/chat/completions", chat)
-    ):  # fmt: skip
+        ("/agui/agents/seeing", agui),
+        ("/ai/agents/seeing", ai_sdk),
+        ("/v1/chat/completions", chat),
+    ):
         response = served.client.post(path, headers=headers, json=body)
         assert response.status_code == 200, response.text
         assert model_endpoint.requests("history")[-1]["messages"][-1]["content"] == [image(data)]

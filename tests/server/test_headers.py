@@ -97,10 +97,19 @@ def test_405_lists_the_allowed_methods(
 @pytest.mark.parametrize(
     "path",
     [
-        "/teams/", "//teams", "/TEAMS", "/teams%2f", "/teams%0a", "/teams;x", "/sessions/mine/",
-        "/sessions//runs", "/docs/", "/nothing", "/teams%00",
+        "/teams/",
+        "//teams",
+        "/TEAMS",
+        "/teams%2f",
+        "/teams%0a",
+        "/teams;x",
+        "/sessions/mine/",
+        "/sessions//runs",
+        "/docs/",
+        "/nothing",
+        "/teams%00",
     ],
-)  # fmt: skip
+)
 def test_almost_correct_paths_are_not_found(server: ThreadedServer, path: str) -> None:
     url = f"{server.url}{path}"  # The client would normalize a relative path.
     answer = server.client.get(url, headers=as_caller(server, "me"))

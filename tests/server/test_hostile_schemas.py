@@ -101,17 +101,21 @@ def complete(agent: str, value: Any, **fields: Any) -> tuple[str, dict[str, Any]
 
 def page(agent: str, value: Any, schema: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return f"/agui/agents/{agent}", {
-        "threadId": "t", "runId": "r", "tools": tools(schema), "context": [],
+        "threadId": "t",
+        "runId": "r",
+        "tools": tools(schema),
+        "context": [],
         "messages": [{"id": "m", "role": "user", "content": json.dumps(value)}],
-    }  # fmt: skip
+    }
 
 
 def chat(agent: str, value: Any, schema: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     part = {"type": "text", "text": json.dumps(value)}
     return f"/ai/agents/{agent}", {
-        "id": "c", "messages": [{"id": "m", "role": "user", "parts": [part]}],
+        "id": "c",
+        "messages": [{"id": "m", "role": "user", "parts": [part]}],
         "tools": {"check": {"description": "", "parameters": schema}},
-    }  # fmt: skip
+    }
 
 
 def function(schema: dict[str, Any]) -> list[dict[str, Any]]:

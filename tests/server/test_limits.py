@@ -407,9 +407,13 @@ def read_large_key_file(servers: Servers) -> str:
     large = deployment.folder / "large.pem"
     large.write_bytes(b"x" * 1_048_577)
     ended = run_command(
-        "keys", "list", "--config", str(deployment.path),
-        environment=base_environment() | {"JWT_JWKS_FILE": str(large)}, folder=deployment.folder,
-    )  # fmt: skip
+        "keys",
+        "list",
+        "--config",
+        str(deployment.path),
+        environment=base_environment() | {"JWT_JWKS_FILE": str(large)},
+        folder=deployment.folder,
+    )
     assert "1048576 bytes" in ended.stderr
     return "rejected" if ended.code == 2 else ""
 

@@ -59,9 +59,12 @@ def plan(tool: str) -> str:
 def site(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("media")
     extra = CONFIG.format(
-        url=model_endpoint.base_url, python=sys.executable,
-        script=Path(__file__).with_name("media_server.py"), picture=encode(PNG), paper=encode(PDF),
-    )  # fmt: skip
+        url=model_endpoint.base_url,
+        python=sys.executable,
+        script=Path(__file__).with_name("media_server.py"),
+        picture=encode(PNG),
+        paper=encode(PDF),
+    )
     with serve_module(folder, model_endpoint, "looking_agents", ("painter",), extra) as client:
         yield Site(client, folder, model_endpoint)
 

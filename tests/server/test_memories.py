@@ -237,8 +237,10 @@ def test_the_record_of_a_team_has_true_values(served: ThreadedServer) -> None:
     model = {"name": "sharing", "model": "tool:set_shared_context", "provider": "openai"}
     assert on["enable_agentic_context"] is True
     assert on["memory"] == {
-        "app_name": "World", "app_url": "https://agents.example.org", "model": model,
-    }  # fmt: skip
+        "app_name": "World",
+        "app_url": "https://agents.example.org",
+        "model": model,
+    }
     assert (on["memory_table"], on["session_table"], on["async_mode"]) == (
         "memories", "sessions", True,
     )  # fmt: skip

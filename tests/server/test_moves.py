@@ -221,9 +221,14 @@ def test_live_run_of_another_database_stops_when_that_moves(
             )
             line = ("db", "copy", "--from", "second", "--to", "new", "--config", str(move))
             copied = run_command(
-                *line, "--finish", "--wait", "0", "--interrupt",
-                environment=base_environment(), folder=tmp_path,
-            )  # fmt: skip
+                *line,
+                "--finish",
+                "--wait",
+                "0",
+                "--interrupt",
+                environment=base_environment(),
+                folder=tmp_path,
+            )
             assert copied.code == 0, copied.stderr
             wait_for((tmp_path / "old" / "stopped-elsewhere").exists, problem="the run goes on")
             assert read_status(http, "slow", stays) == "RUNNING"

@@ -108,9 +108,16 @@ class Servers:
             self.echoes, (build_protocol_class(), HttpToolsProtocol), strict=True
         ):
             config = uvicorn.Config(
-                echo, http=kind, ws="none", lifespan="off", log_config=None, access_log=False,
-                server_header=False, date_header=False, timeout_keep_alive=60,
-            )  # fmt: skip
+                echo,
+                http=kind,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=60,
+            )
             config.load()
             kind = type("Counted", (kind,), {"data_received": self._count_reads(kind)})
             state = ServerState()

@@ -212,11 +212,16 @@ def test_command_names_the_quota(limited: ThreadedServer, tmp_path: Path) -> Non
     environment = base_environment() | {"HOME": str(tmp_path), "AGENTCTL_TOKEN": token}
     ended = [
         run_command(
-            "memories", "add", f"Fact {number}", "--url", limited.url,
-            environment=environment, folder=tmp_path,
+            "memories",
+            "add",
+            f"Fact {number}",
+            "--url",
+            limited.url,
+            environment=environment,
+            folder=tmp_path,
         )
         for number in range(4)
-    ]  # fmt: skip
+    ]
     assert [each.code for each in ended] == [0, 0, 0, 6]
     assert "quotas.memories_per_user" in ended[-1].stderr
 

@@ -120,10 +120,16 @@ def test_leaving_a_resumed_stream_does_not_stop_the_run(server: ThreadedServer) 
 @pytest.mark.parametrize(
     ("header", "query", "status"),
     [
-        ("0", "0", 200), ("0", "1", 422), ("x", "", 422), ("-2", "", 422), ("", "", 422),
-        ("1, 1", "", 422), ("9" * 19, "", 422), ("-1", "-1", 200),
+        ("0", "0", 200),
+        ("0", "1", 422),
+        ("x", "", 422),
+        ("-2", "", 422),
+        ("", "", 422),
+        ("1, 1", "", 422),
+        ("9" * 19, "", 422),
+        ("-1", "-1", 200),
     ],
-)  # fmt: skip
+)
 def test_last_event_may_be_given_twice_with_one_value(
     server: ThreadedServer, header: str, query: str, status: int
 ) -> None:

@@ -67,8 +67,12 @@ def headers(host: ThreadedServer, subject: str, *scopes: str, **claims: Any) -> 
     now = int(time.time())
     everything = ("agents:run", "agents:read", "teams:run", "workflows:run", "sessions:read")
     payload = {
-        "sub": subject, "iat": now, "exp": now + 600, "scopes": [*(scopes or everything)], **claims,
-    }  # fmt: skip
+        "sub": subject,
+        "iat": now,
+        "exp": now + 600,
+        "scopes": [*(scopes or everything)],
+        **claims,
+    }
     key = (host.deployment.folder / "keys" / "signing.pem").read_bytes()
     return {"Authorization": f"Bearer {jwt.encode(payload, key, algorithm='RS256')}"}
 
@@ -238,9 +242,10 @@ def test_cancelled_generator_keeps_text_state_and_closes_its_call(host: Threaded
         while name != "ToolCallStarted":
             name, _, _ = next(found)
         cancelled = host.client.post(
-            f"{url}/{first['run_id']}/cancel", params={"wait": 30, "session_id": "cancelled"},
+            f"{url}/{first['run_id']}/cancel",
+            params={"wait": 30, "session_id": "cancelled"},
             headers=caller,
-        ).json()  # fmt: skip
+        ).json()
         rest = list(found)
     assert cancelled["cancel"] == "stopped"
     assert rest[-1][0] == "RunCancelled"
@@ -344,10 +349,14 @@ def test_form_takes_the_objects_as_json_text(host: ThreadedServer) -> None:
 @pytest.mark.parametrize(
     ("value", "status"),
     [
-        ([1], 422), ("text", 422), (1, 422), ({"a": "x\0"}, 422), ({"a": 2**64}, 422),
+        ([1], 422),
+        ("text", 422),
+        (1, 422),
+        ({"a": "x\0"}, 422),
+        ({"a": 2**64}, 422),
         ({"a": "x" * 65_536}, 413),
     ],
-)  # fmt: skip
+)
 def test_wrong_object_of_a_request_changes_nothing(
     host: ThreadedServer, field: str, value: Any, status: int
 ) -> None:

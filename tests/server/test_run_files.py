@@ -170,8 +170,7 @@ def test_vendor_gets_the_bytes_of_a_document(
 
 def test_member_gets_the_files_of_its_team(site: Site) -> None:
     picture = build_png(3)
-    form = {"message": "seeing", "stream": False,
-            "files": [site.put("dot.png", picture)]}  # fmt: skip
+    form = {"message": "seeing", "stream": False, "files": [site.put("dot.png", picture)]}
     record = site.client.post("/teams/mixed/runs", json=form).json()
     assert record["status"] == "COMPLETED", record
     note = "[The file dot.png (image/png) is not shown: this model takes no image.]"
@@ -180,8 +179,7 @@ def test_member_gets_the_files_of_its_team(site: Site) -> None:
 
 
 def test_first_step_of_a_workflow_gets_the_files(site: Site) -> None:
-    form = {"message": "go", "stream": False,
-            "files": [site.put("dot.png", build_png(4))]}  # fmt: skip
+    form = {"message": "go", "stream": False, "files": [site.put("dot.png", build_png(4))]}
     record = site.client.post("/workflows/two/runs", json=form).json()
     first, second = (site.client.get(f"/runs/{each}").json() for each in record["member_runs"])
     assert (len(record["files"]), len(first["files"]), second["files"]) == (1, 1, [])

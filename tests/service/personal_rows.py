@@ -100,10 +100,14 @@ async def fill(service: Service, raw: Raw, user_id: str, text: str) -> None:
     session_id = f"session-of-{user_id}"
     await operations.create_session(
         NewSession(
-            session_id=session_id, session_name=text, session_state={"at": text},
-            metadata={"of": text}, user_id=user_id, component_id="echo",
+            session_id=session_id,
+            session_name=text,
+            session_state={"at": text},
+            metadata={"of": text},
+            user_id=user_id,
+            component_id="echo",
         )
-    )  # fmt: skip
+    )
     request = RunRequest(
         text, session_id, user_id, metadata={"of": text}, idempotency_key=f"key-{text}"
     )
@@ -121,19 +125,37 @@ async def fill(service: Service, raw: Raw, user_id: str, text: str) -> None:
     await raw.insert("run_checkpoints", text, **of_run, body=text, kind=text)
     await raw.insert("run_steps", text, **of_run, body=text, kind=text, name=text)
     for number, of in enumerate((session_id, None)):
-        await raw.insert("files", text, file_id=f"f-{user_id}-{number}", user_id=user_id,
-            session_id=of, blob=f"{number}",
-        )  # fmt: skip
+        await raw.insert(
+            "files",
+            text,
+            file_id=f"f-{user_id}-{number}",
+            user_id=user_id,
+            session_id=of,
+            blob=f"{number}",
+        )
     await raw.insert("live_usage", text, **of_run, user_id=user_id, component_id=text)
-    await raw.insert("approvals", text, **of_run, approval_id=f"a-{user_id}", user_id=user_id,
-        arguments=text, root_run_id=run_id, session_id=session_id, status="approved",
+    await raw.insert(
+        "approvals",
+        text,
+        **of_run,
+        approval_id=f"a-{user_id}",
+        user_id=user_id,
+        arguments=text,
+        root_run_id=run_id,
+        session_id=session_id,
+        status="approved",
         decided_by="boss",
-    )  # fmt: skip
+    )
     for number, of in enumerate((run_id, "gone")):
         body = json.dumps({"data": {"user_id": user_id, "content": text}})
-        await raw.insert("webhook_deliveries", text, delivery_id=f"d-{user_id}-{number}", run_id=of,
-            body=body, state="delivered",
-        )  # fmt: skip
+        await raw.insert(
+            "webhook_deliveries",
+            text,
+            delivery_id=f"d-{user_id}-{number}",
+            run_id=of,
+            body=body,
+            state="delivered",
+        )
     await raw.insert("idempotency", text, principal=user_id, key=f"own-{text}")
     of_echo = {"user_id": user_id, "component_type": "agent", "component_id": "echo"}
     sums = {"failures": "{}", "first_token": "{}", "duration": "{}", "model": "fast"}

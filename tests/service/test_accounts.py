@@ -89,9 +89,13 @@ async def test_new_account_returns_its_token_once(deployment: Deployment) -> Non
 
 @pytest.mark.parametrize(
     ("given", "days"),
-    [({}, 90), ({"expires_in_days": 1}, 1), ({"expires_in_days": 3650}, 3650),
-     ({"never_expires": True}, None)],
-)  # fmt: skip
+    [
+        ({}, 90),
+        ({"expires_in_days": 1}, 1),
+        ({"expires_in_days": 3650}, 3650),
+        ({"never_expires": True}, None),
+    ],
+)
 async def test_account_expires_as_requested(
     deployment: Deployment, given: dict[str, Any], days: int | None
 ) -> None:

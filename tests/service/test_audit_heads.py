@@ -273,10 +273,19 @@ async def test_deleted_entries_of_expired_heads_are_counted(keys: Keys) -> None:
 
 def build_record(seq: int) -> dict[str, Any]:
     return {
-        "seq": seq, "at": "2026-11-20T00:00:00.000000Z", "principal": "me", "via": "http",
-        "operation": "create_session", "resource": f"session:s{seq}", "outcome": "allowed",
-        "status": None, "reason": None, "request_id": "r", "trace_id": None, "count": 1,
-    }  # fmt: skip
+        "seq": seq,
+        "at": "2026-11-20T00:00:00.000000Z",
+        "principal": "me",
+        "via": "http",
+        "operation": "create_session",
+        "resource": f"session:s{seq}",
+        "outcome": "allowed",
+        "status": None,
+        "reason": None,
+        "request_id": "r",
+        "trace_id": None,
+        "count": 1,
+    }
 
 
 async def newest_first(entries: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:

@@ -191,9 +191,16 @@ async def test_stopped_server_leaves_no_file(settings: Settings, tmp_path: Path)
 
 def build_entry(reason: str) -> audit.AuditRow:
     return audit.AuditRow(
-        at=0, principal="p", via="local", operation="o", resource=None, outcome="allowed",
-        status=None, reason=reason, request_id=None,
-    )  # fmt: skip
+        at=0,
+        principal="p",
+        via="local",
+        operation="o",
+        resource=None,
+        outcome="allowed",
+        status=None,
+        reason=reason,
+        request_id=None,
+    )
 
 
 async def test_folder_that_cannot_be_used_stops_the_start(settings: Settings) -> None:

@@ -129,8 +129,10 @@ async def test_used_budget_refuses_runs_of_one_user(
             assert (await run_agent(user(service, other)))["status"] == "COMPLETED"
         (row,) = await list_budgets(user(service, "ann"))
         assert (row["user_id"], row["used"], row["state"]) == (
-            "ann", run["total_tokens"], "exceeded",
-        )  # fmt: skip
+            "ann",
+            run["total_tokens"],
+            "exceeded",
+        )
         rows = await list_budgets(admin(service))
         assert {each["user_id"] for each in rows} == {"ann", "ben", "Ann"}
         assert await list_budgets(user(service, "ann"), user_id="ben") == []

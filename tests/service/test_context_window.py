@@ -107,8 +107,10 @@ steps = [{{ name = "one", agent = "known" }}]
 """
 
 KINDS: tuple[tuple[ComponentKind, str], ...] = (
-    *(("agent", f"fit_{name}") for name in AGENTS), ("team", "leader"), ("workflow", "steps"),
-)  # fmt: skip
+    *(("agent", f"fit_{name}") for name in AGENTS),
+    ("team", "leader"),
+    ("workflow", "steps"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -441,9 +443,10 @@ def compare(session: Session, run: dict[str, Any], shown: list[dict[str, Any]], 
     stated = {kind: kinds[kind]["count"] if kind in kinds else 0 for kind in found}
     stated["turns"] += kinds["summarized"]["count"] if "summarized" in kinds else 0
     stated["failed_run"] = sum(
-        each["count"] for each in (recorded[-1]["omissions"] if recorded else ())
+        each["count"]
+        for each in (recorded[-1]["omissions"] if recorded else ())
         if each["kind"] == "failed_run"
-    )  # fmt: skip
+    )
     assert found == stated, (seed, session.number)
 
 

@@ -115,51 +115,75 @@ def remove_backup(settings: Settings, place: Path) -> Settings:
 CASES: dict[str, tuple[Change, str, str, str]] = {
     "demo model": (
         lambda settings, _: replace(settings, models=(Model("m", "demo", "echo"),)),
-        "wrong", "models without a provider", "[[models]]",
+        "wrong",
+        "models without a provider",
+        "[[models]]",
     ),
     "demo keys": (add_demo_agents, "wrong", "those of `serve --demo`", "agentctl init"),
     "open server": (
         lambda settings, _: replace(settings, authorization=Authorization(enabled=False)),
-        "wrong", "authorization is off", "enabled = true",
+        "wrong",
+        "authorization is off",
+        "enabled = true",
     ),
     "claims of a provider": (
         lambda settings, _: replace(settings, authorization=PROVIDER),
-        "note", "no other is read", 'scopes_claim = ["scopes", "scope"]',
+        "note",
+        "no other is read",
+        'scopes_claim = ["scopes", "scope"]',
     ),
     "role of administrators": (
         lambda settings, _: replace(settings, authorization=ROLES),
-        "note", 'the role "ops" allows everything', "remove agent_os:admin",
+        "note",
+        'the role "ops" allows everything',
+        "remove agent_os:admin",
     ),
     "debug log": (
         lambda settings, _: replace(settings, log=Log(format="json", level="debug")),
-        "wrong", "level debug", 'level = "info"',
+        "wrong",
+        "level debug",
+        'level = "info"',
     ),
     "log for people": (
         lambda settings, _: replace(settings, log=Log()),
-        "note", "lines for people", 'format = "json"',
+        "note",
+        "lines for people",
+        'format = "json"',
     ),
     "no metrics": (
         lambda settings, _: replace(settings, metrics=Metrics()),
-        "note", "no metrics", "[metrics]",
+        "note",
+        "no metrics",
+        "[metrics]",
     ),
     "no quota": (
         lambda settings, _: replace(settings, quotas=Quotas(memories_per_user=5)),
-        "note", "sessions are kept until", "[quotas]",
+        "note",
+        "sessions are kept until",
+        "[quotas]",
     ),
     "open configuration": (
-        open_file("agentctl.toml"), "note", "every user may read the configuration", "chmod o-r",
+        open_file("agentctl.toml"),
+        "note",
+        "every user may read the configuration",
+        "chmod o-r",
     ),
     "open database": (
-        open_file("main.db"), "wrong", "other users may read the database main", "chmod 600",
+        open_file("main.db"),
+        "wrong",
+        "other users may read the database main",
+        "chmod 600",
     ),
     "few descriptors": (lower_descriptors, "note", "may open 4095 files", "LimitNOFILE="),
     "old backup": (age_backup, "wrong", "1 d 3 h old", "agentctl-backup@main.timer"),
     "no backup": (remove_backup, "wrong", "no backup of the database main", "--backups FOLDER"),
     "PostgreSQL": (
         lambda settings, _: replace(settings, databases=(Database("main", "postgresql://h/d"),)),
-        "note", "which are not checked here", "agentctl db backup --db main",
+        "note",
+        "which are not checked here",
+        "agentctl db backup --db main",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

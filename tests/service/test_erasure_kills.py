@@ -40,10 +40,11 @@ _NUMBERS = (
 _COUNT = "SELECT (SELECT count(*) FROM sessions WHERE user_id = 'vera')" + "".join(
     f" + (SELECT count(*) FROM {table} WHERE {condition})"
     for table, condition in (
-        ("runs", "user_id = 'vera'"), ("idempotency", "principal = 'vera'"),
+        ("runs", "user_id = 'vera'"),
+        ("idempotency", "principal = 'vera'"),
         ("memories", "user_id = 'vera'"),
     )
-)  # fmt: skip
+)
 
 
 class Person:
@@ -86,9 +87,13 @@ class Person:
     def report(self, option: str) -> dict[str, Any]:
         """Run the command to its end and return its report."""
         ended = run_command(
-            *self._words, option, "-o", "json",
-            environment=self._environment, folder=self._place.folder,
-        )  # fmt: skip
+            *self._words,
+            option,
+            "-o",
+            "json",
+            environment=self._environment,
+            folder=self._place.folder,
+        )
         assert ended.code == 0, ended.stderr
         return dict(json.loads(ended.stdout))
 

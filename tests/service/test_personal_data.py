@@ -200,11 +200,18 @@ async def test_interrupted_erasure_is_finished_from_the_start(
 
 async def test_rows_of_a_person_are_pages(place: Deployment) -> None:
     async with filled(place) as (service, raw):
-        await raw.insert("approvals", MARKER, approval_id="a-other", user_id="bob",
+        await raw.insert(
+            "approvals",
+            MARKER,
+            approval_id="a-other",
+            user_id="bob",
             status="approved",
-            decided_by="vera", session_id="session-of-vera", arguments="{}", note="too much",
+            decided_by="vera",
+            session_id="session-of-vera",
+            arguments="{}",
+            note="too much",
             run_id=(await raw.query("SELECT run_id FROM runs"))[0][0],
-        )  # fmt: skip
+        )
         parts: dict[PersonalPart, int] = {"usage": 2, "deliveries": 2, "decisions": 1}
         for part, count in parts.items():
             found = await admin(service).get_user_rows(PersonalRowsFilter("vera", part, "main"))

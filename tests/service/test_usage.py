@@ -381,9 +381,21 @@ async def test_report_of_many_users_continues_before_its_beginning(
                 at = now() - day * DAY
                 metrics = f'{{"total_tokens": {day + 1}}}'
                 run = EndedRun(
-                    1, user_id, "agent", "echo", "COMPLETED", None, at, at, None, "m", 1, metrics,
-                    None, None,
-                )  # fmt: skip
+                    1,
+                    user_id,
+                    "agent",
+                    "echo",
+                    "COMPLETED",
+                    None,
+                    at,
+                    at,
+                    None,
+                    "m",
+                    1,
+                    metrics,
+                    None,
+                    None,
+                )
                 yield Statement(add, run._asdict())
 
     async with open_service(deployment) as service:

@@ -90,8 +90,10 @@ async def check_numbers(service: Service, count: int) -> None:
     assert overview["groups"] == 40
     report: Any = (await operations.get_usage(UsageFilter(by=("model",)))).value
     models = {row["model"]: row["runs"] for row in report["data"]}
-    assert models == {"fast": sum(number % 3 == 0 for number in range(count)),
-                      "deep": sum(number % 3 != 0 for number in range(count))}  # fmt: skip
+    assert models == {
+        "fast": sum(number % 3 == 0 for number in range(count)),
+        "deep": sum(number % 3 != 0 for number in range(count)),
+    }
     point = overview["points"][-3]
     page: Any = (await operations.get_runs(RunFilter(finished_after=1))).value
     meta = page["meta"]

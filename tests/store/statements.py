@@ -88,8 +88,9 @@ def list_statements() -> set[Sql]:
         found |= {statement.sql for statement in statements_of(work, 1)}
     for work in chain(_compared_lists(), _lists_of_ids()):
         for statements in (
-            statements_of(work, 1), *(bounded_statements_of(work, total) for total in (1, 20_000)),
-        ):  # fmt: skip
+            statements_of(work, 1),
+            *(bounded_statements_of(work, total) for total in (1, 20_000)),
+        ):
             found |= {statement.sql for statement in statements}
     return found
 

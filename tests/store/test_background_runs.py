@@ -21,9 +21,16 @@ from tests.store.rows import a_run
 
 def _spec(parent: str, purpose: str) -> RunSpec:
     return a_spec(
-        new_id(), "s", parent_run_id=parent, component_id="writer", user_id="me",
-        background=True, survives_disconnect=True, purpose=purpose, covered=1,
-    )  # fmt: skip
+        new_id(),
+        "s",
+        parent_run_id=parent,
+        component_id="writer",
+        user_id="me",
+        background=True,
+        survives_disconnect=True,
+        purpose=purpose,
+        covered=1,
+    )
 
 
 @pytest.fixture

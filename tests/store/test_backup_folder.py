@@ -103,9 +103,11 @@ def test_files_of_others_are_never_touched(tmp_path: Path) -> None:
     changed = write_backup(folder, START + 4 * HOUR)
     changed.write_text("larger than before")
     for leftover in (
-        "main-20261105T000000Z.db.new", "main-20261105T000000Z.db.new.part",
-        "main-20261105T000000Z.db.new.part-journal", "main-20261105T000000Z.json.new",
-    ):  # fmt: skip
+        "main-20261105T000000Z.db.new",
+        "main-20261105T000000Z.db.new.part",
+        "main-20261105T000000Z.db.new.part-journal",
+        "main-20261105T000000Z.json.new",
+    ):
         (tmp_path / leftover).touch()
     (tmp_path / "main-20261105T000000Z.json").write_text('{"bytes": 1, "sha256": "x"}')
     folder.remove_unfinished()

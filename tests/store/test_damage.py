@@ -182,9 +182,13 @@ def test_a_link_is_treated_like_its_file(path: Path) -> None:
 def test_a_write_to_a_failing_disk_is_not_acknowledged(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.store.failing_disk", str(path)],
-        cwd=Path(__file__).parents[2], env=without_coverage(os.environ), capture_output=True,
-        text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+        cwd=Path(__file__).parents[2],
+        env=without_coverage(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     kept = [name for name, told in said["results"].items() if told == "kept"]

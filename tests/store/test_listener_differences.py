@@ -39,9 +39,16 @@ def pick_payloads(chance: Random, schema: str) -> list[str]:
     """Return the payloads of one transaction."""
     payloads = [f"{schema} {chance.choice(TOPICS)}" for _ in range(chance.randrange(1, 5))]
     strange = (
-        "", schema, f"{schema} ping", f"{schema}x run a", "run a", f"{schema} runs a b",
-        f"{schema} runs b", f"other {schema} run a", f"{schema} " + "y" * (MAXIMUM_BYTES - 50),
-    )  # fmt: skip
+        "",
+        schema,
+        f"{schema} ping",
+        f"{schema}x run a",
+        "run a",
+        f"{schema} runs a b",
+        f"{schema} runs b",
+        f"other {schema} run a",
+        f"{schema} " + "y" * (MAXIMUM_BYTES - 50),
+    )
     return [*payloads, *chance.choices(strange, k=chance.randrange(3))]
 
 

@@ -37,11 +37,17 @@ def some_live_runs() -> Steps[None]:
     yield from sessions.create(a_session("s1"))
     yield from sessions.create(a_session("s2"))
     for run_id, session_id, parent, owner in (
-        ("a", "s1", None, "w1"), ("a1", "s1", "a", "w1"), ("a11", "s1", "a1", "w1"),
-        ("b", "s2", None, "w1"), ("b1", "s2", "b", "w1"), ("c", "s1", None, "w2"),
-        ("d", "s2", None, None), ("d1", "s2", "d", None), ("e", "s1", None, "w3"),
+        ("a", "s1", None, "w1"),
+        ("a1", "s1", "a", "w1"),
+        ("a11", "s1", "a1", "w1"),
+        ("b", "s2", None, "w1"),
+        ("b1", "s2", "b", "w1"),
+        ("c", "s1", None, "w2"),
+        ("d", "s2", None, None),
+        ("d1", "s2", "d", None),
+        ("e", "s1", None, "w3"),
         ("f", "s2", None, "w1"),
-    ):  # fmt: skip
+    ):
         yield from runs.create(a_run(run_id, session_id, parent_run_id=parent, owner=owner))
     yield from runs.claim("a", 1, "w1", START)
     yield from runs.finish(an_end("e"))
@@ -124,8 +130,10 @@ def test_work_that_stops_late_is_recorded_once(store: Store, late_result: bool) 
     after = run_of(store)
     assert (after.stopped_at, after.late_result) == (START + 20, int(late_result))
     assert (after.status, after.content, after.finished_at) == (
-        before.status, before.content, before.finished_at,
-    )  # fmt: skip
+        before.status,
+        before.content,
+        before.finished_at,
+    )
     assert session_of(store) == session
     state = store.read(run_reads.get_state("r1"))
     assert state is not None
@@ -161,8 +169,9 @@ def test_a_dead_worker_has_no_work(store: Store, exited: bool) -> None:
     assert run_of(store).holding == '["x"]'
     store.write(runs.record_worker_gone("w1", START + 20, exited=exited))
     assert (run_of(store).holding, run_of(store).stopped_at) == (
-        None, START + 20 if exited else None,
-    )  # fmt: skip
+        None,
+        START + 20 if exited else None,
+    )
 
 
 def test_work_that_stopped_in_time_is_not_recorded_again(store: Store) -> None:

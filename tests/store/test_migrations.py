@@ -46,9 +46,13 @@ def entry(path: Path) -> settings.Database:
 def killed(source: Path, copy: Path, step: int) -> list[dict[str, list[object]]]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.store.killed_migration", str(source), str(copy), str(step)],
-        cwd=ROOT, env=without_coverage(os.environ), capture_output=True, text=True, check=False,
+        cwd=ROOT,
+        env=without_coverage(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=PATIENCE,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -319,8 +323,9 @@ def test_indexes_are_completed_after_a_killed_client(postgres_url: str) -> None:
             async with a_writer(entry) as transaction:
                 client = subprocess.Popen(
                     [sys.executable, "-c", MIGRATE, entry.url, str(entry.search_path)],
-                    env=without_coverage(os.environ), cwd=ROOT,
-                )  # fmt: skip
+                    env=without_coverage(os.environ),
+                    cwd=ROOT,
+                )
                 try:
                     await wait_for_builder(connection)
                 finally:

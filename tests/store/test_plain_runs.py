@@ -60,8 +60,16 @@ def _start_by_units(
 
 
 def _start(session_id: str = "s1", run_id: str = "r1", **given: Any) -> tuple[Any, ...]:
-    run = a_run(run_id, session_id, background=False, user_id="ann", created_at=START + 5,
-                session_name="hello", owner="w1", **given)  # fmt: skip
+    run = a_run(
+        run_id,
+        session_id,
+        background=False,
+        user_id="ann",
+        created_at=START + 5,
+        session_name="hello",
+        owner="w1",
+        **given,
+    )
     session = a_session(
         session_id,
         first_status="RUNNING",
@@ -127,8 +135,11 @@ def _many_runs() -> Steps[None]:
     for session_id in ("s1", "s2"):
         yield from sessions.create(a_session(session_id, component_data="{}"))
     for run_id, session_id, parent in (
-        ("r1", "s1", None), ("r2", "s1", None), ("m3", "s1", "r2"), ("r4", "s2", None),
-    ):  # fmt: skip
+        ("r1", "s1", None),
+        ("r2", "s1", None),
+        ("m3", "s1", "r2"),
+        ("r4", "s2", None),
+    ):
         yield from runs.create(
             a_run(run_id, session_id, background=False, parent_run_id=parent, owner="w1")
         )

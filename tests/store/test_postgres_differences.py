@@ -43,8 +43,10 @@ STATEMENTS = (
     "INSERT INTO {table}_parts (o, k) VALUES (:o, :k)",
     "SELECT k, n, f, t, b, x FROM {table} WHERE o = :o ORDER BY k",
     "SELECT count(*), 'a $1' FROM {table} WHERE o = :o AND (t = :t OR k > :k)",
-    "SELECT v FROM absent", "SELECT FROM {table} WHERE", "SELECT 1 / (:k::int - :k::int)",
-)  # fmt: skip
+    "SELECT v FROM absent",
+    "SELECT FROM {table} WHERE",
+    "SELECT 1 / (:k::int - :k::int)",
+)
 CUT = "SELECT pg_terminate_backend(pg_backend_pid())"
 # Other tests use the same server: only transactions with a lock on the tables of this one count.
 LEFT_OPEN = """
@@ -163,10 +165,16 @@ async def check_state(database: PostgresDatabase, connection: Any) -> tuple[Any,
     """Compare the rows, and return the states of the sessions of the pool."""
     for name in ("", "_parts"):
         rows = [
-            repr([tuple(row) for row in await connection.fetch(f"SELECT * FROM {table}{name} t"
-                                                               " ORDER BY o, k, t::text")])
+            repr(
+                [
+                    tuple(row)
+                    for row in await connection.fetch(
+                        f"SELECT * FROM {table}{name} t ORDER BY o, k, t::text"
+                    )
+                ]
+            )
             for table in ("ours", "theirs")
-        ]  # fmt: skip
+        ]
         assert rows[0] == rows[1]
 
     async def has_closed() -> bool:

@@ -85,15 +85,30 @@ def test_an_end_stores_the_result_of_the_run(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.claim("r1", 1, "w1", START))
     end = an_end(
-        status="ERROR", error_code="TOOL_FAILED", error_detail="x", late_result=True,
-        output='{"n":1}', reasoning_content="so",
-    )  # fmt: skip
+        status="ERROR",
+        error_code="TOOL_FAILED",
+        error_detail="x",
+        late_result=True,
+        output='{"n":1}',
+        reasoning_content="so",
+    )
     assert store.write(runs.finish(end))
     row = store.read(run_reads.get("r1", EVERYONE))
     assert row is not None
-    for name in ("status", "content", "history", "messages", "tools", "metrics", "error_code",
-                 "error_detail", "finished_at", "stopped_at", "output",
-                 "reasoning_content"):  # fmt: skip
+    for name in (
+        "status",
+        "content",
+        "history",
+        "messages",
+        "tools",
+        "metrics",
+        "error_code",
+        "error_detail",
+        "finished_at",
+        "stopped_at",
+        "output",
+        "reasoning_content",
+    ):
         assert getattr(row, name) == getattr(end, name)
     assert row.late_result == 1
 
@@ -214,8 +229,12 @@ def test_histories_are_those_of_top_level_runs_in_order(store: Store) -> None:
     assert store.read(run_reads.list_recent("s1", 0, 10_000)) == []
     sizes = [len(run.messages.encode()) for run in recent]
     for maximum, count in (
-        (sum(sizes), 3), (sum(sizes) - 1, 2), (sizes[2] + sizes[1] - 1, 1), (1, 1), (0, 1)
-    ):  # fmt: skip
+        (sum(sizes), 3),
+        (sum(sizes) - 1, 2),
+        (sizes[2] + sizes[1] - 1, 1),
+        (1, 1),
+        (0, 1),
+    ):
         assert store.read(run_reads.list_recent("s1", 3, maximum)) == recent[3 - count :]
     assert store.read(run_reads.list_open_in_session("s1")) == ["r8"]
 

@@ -22,9 +22,13 @@ NOBODY = Visibility(everyone=False)
 
 def test_a_stored_session_is_read_unchanged(store: Store) -> None:
     row = a_session(
-        component_id="echo", component_name="Echo", component_data='{"name":"Écho"}',
-        session_name="Grüße 👋", session_state="{}", metadata='{"a":[1]}',
-    )  # fmt: skip
+        component_id="echo",
+        component_name="Echo",
+        component_data='{"name":"Écho"}',
+        session_name="Grüße 👋",
+        session_state="{}",
+        metadata='{"a":[1]}',
+    )
     assert store.write(sessions.create(row))
     assert store.read(sessions.get("s1", ANN)) == row
     assert json.loads(row.metrics) == dict.fromkeys(TOKEN_COUNTERS, 0)

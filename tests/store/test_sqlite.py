@@ -143,8 +143,10 @@ def test_a_failed_unit_does_not_undo_its_group(sqlite: SqliteDatabase) -> None:
     results = asyncio.run(main())
     assert [r for r in results if isinstance(r, int)] == [3, 4, 5]
     assert [type(r) for r in results if not isinstance(r, int)] == [
-        errors.Conflict, errors.InternalError, errors.InternalError,
-    ]  # fmt: skip
+        errors.Conflict,
+        errors.InternalError,
+        errors.InternalError,
+    ]
     assert sqlite.read_blocking(count()) == 5
 
 

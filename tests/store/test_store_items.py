@@ -66,11 +66,20 @@ def test_random_operations_equal_those_of_langgraph(store: Store) -> None:
 
     def wanted() -> dict[str, Any] | None:
         bound = random_.choice([0, 2, 2.5])
-        return random_.choice([
-            None, {}, {"n": 7}, {"of": {"a": 1}}, {"of": [1, 2]}, {"n": {"$ne": 7}},
-            {"of": {"a": {"b": [1, "x"]}}}, {"text": {"$eq": "tea tea tea"}}, {"none": None},
-            {"of": {"a": {"$gt": bound}}},
-        ])  # fmt: skip
+        return random_.choice(
+            [
+                None,
+                {},
+                {"n": 7},
+                {"of": {"a": 1}},
+                {"of": [1, 2]},
+                {"n": {"$ne": 7}},
+                {"of": {"a": {"b": [1, "x"]}}},
+                {"text": {"$eq": "tea tea tea"}},
+                {"none": None},
+                {"of": {"a": {"$gt": bound}}},
+            ]
+        )
 
     def operation() -> Any:
         match random_.randint(0, 6):
@@ -121,10 +130,12 @@ def test_users_and_shared_items_are_apart(store: Store) -> None:
 
     async def read(own: BaseStore) -> Any:
         return [
-            await own.aget(("own", "notes"), "k"), await own.asearch(()),
-            await own.asearch(("own",), query="tea"), await own.asearch(("shared",)),
+            await own.aget(("own", "notes"), "k"),
+            await own.asearch(()),
+            await own.asearch(("own",), query="tea"),
+            await own.asearch(("shared",)),
             await own.alist_namespaces(),
-        ]  # fmt: skip
+        ]
 
     use(store, write)
     assert use(store, read)[0].value == {"text": "secret tea"}

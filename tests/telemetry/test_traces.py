@@ -90,12 +90,15 @@ async def test_runs_are_one_tree_below_the_caller(
     }
     assert draw(spans, CALLER.span_id) == {
         "0 invoke_agent tool-add": {
-            "0 chat tool:add": {}, "1 execute_tool add": {}, "2 chat tool:add": {},
+            "0 chat tool:add": {},
+            "1 execute_tool add": {},
+            "2 chat tool:add": {},
         },
         "1 invoke_workflow line": {
-            "0 invoke_agent echo": {"0 chat echo": {}}, "1 invoke_agent crew": team,
+            "0 invoke_agent echo": {"0 chat echo": {}},
+            "1 invoke_agent crew": team,
         },
-    }  # fmt: skip
+    }
     parents = {span.span_id: span for span in spans}
     for span in spans:
         parent = parents.get(span.parent_id)
@@ -147,8 +150,9 @@ async def test_spans_have_the_attributes_of_the_conventions(
         "gen_ai.tool.call.id": record["tools"][0]["tool_call_id"],
     }
     assert (own.trace_id, own.span_id) == (
-        record["run_id"].replace("-", ""), record["run_id"].replace("-", "")[16:],
-    )  # fmt: skip
+        record["run_id"].replace("-", ""),
+        record["run_id"].replace("-", "")[16:],
+    )
     assert own.trace_id == record["trace_id"]
 
 
@@ -310,11 +314,18 @@ def _count_dropped(service: Service) -> int:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "00", f"00-{'0' * 32}-{'1' * 16}-01", f"00-{'1' * 32}-{'0' * 16}-01",
-        f"ff-{'1' * 32}-{'1' * 16}-01", f"00-{'A' * 32}-{'1' * 16}-01",
-        f"00-{'1' * 32}-{'1' * 16}-01-more", f"00-{'1' * 32}-{'1' * 16}-1", None, 7,
+        "",
+        "00",
+        f"00-{'0' * 32}-{'1' * 16}-01",
+        f"00-{'1' * 32}-{'0' * 16}-01",
+        f"ff-{'1' * 32}-{'1' * 16}-01",
+        f"00-{'A' * 32}-{'1' * 16}-01",
+        f"00-{'1' * 32}-{'1' * 16}-01-more",
+        f"00-{'1' * 32}-{'1' * 16}-1",
+        None,
+        7,
     ],
-)  # fmt: skip
+)
 def test_wrong_traceparents_are_ignored(text: object) -> None:
     assert parse_traceparent(text) is None
 

@@ -115,9 +115,12 @@ def test_failed_run_is_one_mail_and_one_message(
             token = agentctl("token", "mint", "--sub", "ann", "--scope", "user").strip()
             start = ("runs", "start", "--agent", "broken", "--message", "hi")
             run_command(
-                *start, "--url", server.url, folder=config.parent,
+                *start,
+                "--url",
+                server.url,
+                folder=config.parent,
                 environment=environment | {"AGENTCTL_TOKEN": token},
-            )  # fmt: skip
+            )
             wait_for(lambda: mails and chat.requests)
 
             # It is delivered again, and recognized by its id.

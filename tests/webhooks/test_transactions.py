@@ -115,11 +115,25 @@ def create_approval(run_id: str) -> Steps[None]:
     yield from approvals.create(
         [
             ApprovalRow(
-                "a1", "approval", "user", run_id, run_id, "s1", "agent", "echo", "ann", "ann",
-                "c1", "pay", "{}", "sha256:0", now(), expires_at=now() - 1,
+                "a1",
+                "approval",
+                "user",
+                run_id,
+                run_id,
+                "s1",
+                "agent",
+                "echo",
+                "ann",
+                "ann",
+                "c1",
+                "pay",
+                "{}",
+                "sha256:0",
+                now(),
+                expires_at=now() - 1,
             )
         ]
-    )  # fmt: skip
+    )
 
 
 @unit

@@ -176,9 +176,7 @@ class BoundCall:
             # LangGraph sends the answers up to the present question, and keeps the list that came
             # last. Answers after it, which belong to other calls, would be lost.
             answers = [*scratchpad.resume]
-            send([
-                (channel, answers if channel == RESUME else value) for channel, value in writes
-            ])  # fmt: skip
+            send([(channel, answers if channel == RESUME else value) for channel, value in writes])
 
         own = {
             **configurable,

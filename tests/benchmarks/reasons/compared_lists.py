@@ -72,9 +72,12 @@ def store(first: int, *, tags: bool = False) -> Steps[None]:
         failed = number % 100 == 1
         error = ("MODEL_TIMEOUT", "The model did not answer in time") if failed else (None, None)
         end = an_end(
-            run_id, "ERROR" if failed else "COMPLETED", messages=TEXT,
-            error_code=error[0], error_detail=error[1],
-        )  # fmt: skip
+            run_id,
+            "ERROR" if failed else "COMPLETED",
+            messages=TEXT,
+            error_code=error[0],
+            error_detail=error[1],
+        )
         yield from a_whole_run(run, end)
 
 

@@ -256,14 +256,27 @@ def _build_start(name: str, number: int, runs_of_session: int) -> Work[Any]:
         **common,
     )
     run = a_run(
-        name, row.session_id, owner="0123456789abcdef0123456789abcdef0123", created_at=at,
-        input=TEXT * 2, background=False, **common,
-    )  # fmt: skip
+        name,
+        row.session_id,
+        owner="0123456789abcdef0123456789abcdef0123",
+        created_at=at,
+        input=TEXT * 2,
+        background=False,
+        **common,
+    )
     entry: dict[str, Value] = {
-        "at": at, "principal": common["user_id"], "via": "token", "operation": "create_run",
-        "resource": row.session_id, "outcome": "allowed", "status": 200, "reason": None,
-        "request_id": f"request-{number}", "count": 1, "trace_id": None,
-    }  # fmt: skip
+        "at": at,
+        "principal": common["user_id"],
+        "via": "token",
+        "operation": "create_run",
+        "resource": row.session_id,
+        "outcome": "allowed",
+        "status": 200,
+        "reason": None,
+        "request_id": f"request-{number}",
+        "count": 1,
+        "trace_id": None,
+    }
     return plain_runs.start(row, EVERYONE, run, entry)
 
 
@@ -327,8 +340,9 @@ def _print(variants: list[Variant], tables: list[list[asyncpg.Record]]) -> None:
         cpu = _find_quartile(variant)
         ratio = cpu / _find_quartile(variants[0])
         hot = [f"{100 * row['n_tup_hot_upd'] / row['n_tup_upd']:.0f}%" for row in found]
-        sizes = [f"{row['rows'] / runs / 1e3:.1f} + {row['indexes'] / runs / 1e3:.1f}"
-                 for row in found]  # fmt: skip
+        sizes = [
+            f"{row['rows'] / runs / 1e3:.1f} + {row['indexes'] / runs / 1e3:.1f}" for row in found
+        ]
         print(
             f"| {variant.name} | {statistics.median(turn.wal for turn in variant.turns):.1f}"
             f" | {cpu:.2f} | {ratio:.2f}"

@@ -87,28 +87,68 @@ def read_events() -> list[Any]:
 Call = Callable[[], object]
 CALL_PAIRS: dict[str, tuple[str, Call, str, Call]] = {
     "JSON of 2 KB": ("strict", lambda: parse_json(TEXT), "json", lambda: json.loads(TEXT)),
-    "JSON of 2 KB, by orjson": ("strict", lambda: parse_json(TEXT), "orjson",
-                                lambda: orjson.loads(TEXT)),
-    "types of ten records": ("value_types", lambda: TYPE.check(VALUE), "pydantic",
-                             lambda: ADAPTER.validate_python(VALUE, strict=True)),
-    "a time": ("times", lambda: parse_rfc3339(TIME), "pydantic",
-               lambda: TIMES.validate_strings(TIME)),
-    "a trace context": ("trace_context", lambda: parse_traceparent(TRACE), "opentelemetry",
-                        lambda: get_current_span(PROPAGATOR.extract({"traceparent": TRACE}))),
+    "JSON of 2 KB, by orjson": (
+        "strict",
+        lambda: parse_json(TEXT),
+        "orjson",
+        lambda: orjson.loads(TEXT),
+    ),
+    "types of ten records": (
+        "value_types",
+        lambda: TYPE.check(VALUE),
+        "pydantic",
+        lambda: ADAPTER.validate_python(VALUE, strict=True),
+    ),
+    "a time": (
+        "times",
+        lambda: parse_rfc3339(TIME),
+        "pydantic",
+        lambda: TIMES.validate_strings(TIME),
+    ),
+    "a trace context": (
+        "trace_context",
+        lambda: parse_traceparent(TRACE),
+        "opentelemetry",
+        lambda: get_current_span(PROPAGATOR.extract({"traceparent": TRACE})),
+    ),
     "50 events": ("remote.events", lambda: EventParser().feed(EVENTS), "httpx2", read_events),
-    "entity tags": ("answers", lambda: "a" in KnownTags([(b"if-none-match", b'"b", "a"')]),
-                    "werkzeug", lambda: parse_etags('"b", "a"').contains_weak("a")),
-    "a response": ("answers", lambda: BytesResponse(BODY, 200, "application/json"), "starlette",
-                   lambda: Response(BODY, 200, media_type="application/json")),
-    "a signature of a webhook": ("signing", lambda: SIGNER.build_headers("e", 1_800_000_000, b"{}"),
-                                 "standardwebhooks", lambda: HOOK.sign("e", MOMENT, "{}")),
-    "a minted token, HS256": ("signing", lambda: build_jws(b"{}", KEY, "JWT", "k"), "PyJWT",
-                              lambda: jwt.encode({}, SECRET, "HS256", {"kid": "k"})),
-    "a key set of one key": ("jwk", lambda: KeySet.from_jwks(JWK), "PyJWT",
-                             lambda: jwt.PyJWKSet.from_dict(JWK)),
-    "a frozen class": ("light_dataclass", lambda: create_class(light_dataclass.dataclass),
-                       "dataclasses", lambda: create_class(dataclasses.dataclass)),
-}  # fmt: skip
+    "entity tags": (
+        "answers",
+        lambda: "a" in KnownTags([(b"if-none-match", b'"b", "a"')]),
+        "werkzeug",
+        lambda: parse_etags('"b", "a"').contains_weak("a"),
+    ),
+    "a response": (
+        "answers",
+        lambda: BytesResponse(BODY, 200, "application/json"),
+        "starlette",
+        lambda: Response(BODY, 200, media_type="application/json"),
+    ),
+    "a signature of a webhook": (
+        "signing",
+        lambda: SIGNER.build_headers("e", 1_800_000_000, b"{}"),
+        "standardwebhooks",
+        lambda: HOOK.sign("e", MOMENT, "{}"),
+    ),
+    "a minted token, HS256": (
+        "signing",
+        lambda: build_jws(b"{}", KEY, "JWT", "k"),
+        "PyJWT",
+        lambda: jwt.encode({}, SECRET, "HS256", {"kid": "k"}),
+    ),
+    "a key set of one key": (
+        "jwk",
+        lambda: KeySet.from_jwks(JWK),
+        "PyJWT",
+        lambda: jwt.PyJWKSet.from_dict(JWK),
+    ),
+    "a frozen class": (
+        "light_dataclass",
+        lambda: create_class(light_dataclass.dataclass),
+        "dataclasses",
+        lambda: create_class(dataclasses.dataclass),
+    ),
+}
 
 
 def accepts(call: Callable[[Any], object], values: Iterable[Any]) -> int:
@@ -129,9 +169,12 @@ def lax_inputs() -> Iterable[tuple[str, str, int, str, int, int]]:
     for name, load in (("json", json.loads), ("orjson", orjson.loads)):
         yield (
             "JSON with two members of a name, NaN, 1e999",
-            "strict", accepts(parse_json, documents),
-            name, accepts(load, documents), len(documents),
-        )  # fmt: skip
+            "strict",
+            accepts(parse_json, documents),
+            name,
+            accepts(load, documents),
+            len(documents),
+        )
     keys = [public_jwk(pair.public) for pair in (rsa_pair(bits=1024), rsa_pair(1))]
     right = keys.pop()
     keys += [
@@ -140,27 +183,41 @@ def lax_inputs() -> Iterable[tuple[str, str, int, str, int, int]]:
         {**right, "e": "Aw"},
         {**right, "use": "enc"},
         {**right, "key_ops": ["sign"]},
-        {**public_jwk(ed_pair().public), "d": base64.urlsafe_b64encode(
-            ed_pair().private.private_bytes_raw()).decode().rstrip("=")},
-    ]  # fmt: skip
+        {
+            **public_jwk(ed_pair().public),
+            "d": base64.urlsafe_b64encode(ed_pair().private.private_bytes_raw())
+            .decode()
+            .rstrip("="),
+        },
+    ]
     yield (
         "a JWK: weak, padded, for another use, or private",
-        "jwk", accepts(lambda entry: KeySet.from_jwks({"keys": [entry]}), keys),
-        "PyJWT", accepts(jwt.PyJWK, keys), len(keys),
-    )  # fmt: skip
+        "jwk",
+        accepts(lambda entry: KeySet.from_jwks({"keys": [entry]}), keys),
+        "PyJWT",
+        accepts(jwt.PyJWK, keys),
+        len(keys),
+    )
     der = rsa_pair(1).pem.encode()
     secrets = [
-        der, base64.b64encode(der), der.hex().encode(), b"\n" + der.replace(b"\n", b" "),
-        base64.b64decode(b"".join(der.splitlines()[1:-1])), b"a" * 64, b"ab" * 40,
+        der,
+        base64.b64encode(der),
+        der.hex().encode(),
+        b"\n" + der.replace(b"\n", b" "),
+        base64.b64decode(b"".join(der.splitlines()[1:-1])),
+        b"a" * 64,
+        b"ab" * 40,
         base64.b64encode(base64.b64decode(b"".join(der.splitlines()[1:-1]))),
-    ]  # fmt: skip
+    ]
     library = HMACAlgorithm(HMACAlgorithm.SHA256)
     yield (
         "a shared secret: a public key in some encoding, or easy to guess",
         "shared_secret",
         accepts(lambda value: check_secret(value, ALGORITHMS["HS256"], ""), secrets),
-        "PyJWT", accepts(library.prepare_key, secrets), len(secrets),
-    )  # fmt: skip
+        "PyJWT",
+        accepts(library.prepare_key, secrets),
+        len(secrets),
+    )
 
     with serve_keys() as server:
         client = jwt.PyJWKClient(server.jwks_url, cache_jwk_set=False)
@@ -174,16 +231,25 @@ def lax_inputs() -> Iterable[tuple[str, str, int, str, int, int]]:
             "a key set of 32 MB, or with a member that occurs twice",
             "fetch",
             accepts(partial(fetch, lambda: asyncio.run(fetch_key_set(server.jwks_url))), bodies),
-            "PyJWT", accepts(partial(fetch, client.fetch_data), bodies), len(bodies),
-        )  # fmt: skip
+            "PyJWT",
+            accepts(partial(fetch, client.fetch_data), bodies),
+            len(bodies),
+        )
     urls = ["http://id.example/token", "https://u:p@id.example/token", "https://127.0.0.1/token"]
     issuer = "https://id.example"
     yield (
         "an endpoint over HTTP, with a password, or on this machine",
-        "oidc", sum(is_allowed_url(url, issuer) for url in urls),
-        "mcp", accepts(lambda url: OAuthMetadata(
-            issuer=issuer, authorization_endpoint=url, token_endpoint=url), urls), len(urls),
-    )  # fmt: skip
+        "oidc",
+        sum(is_allowed_url(url, issuer) for url in urls),
+        "mcp",
+        accepts(
+            lambda url: OAuthMetadata(
+                issuer=issuer, authorization_endpoint=url, token_endpoint=url
+            ),
+            urls,
+        ),
+        len(urls),
+    )
 
 
 def measure(call: Call) -> float:

@@ -30,10 +30,18 @@ def build_scope(headers: dict[str, str]) -> dict[str, Any]:
     """Return the scope of a list of agents."""
     fields = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     return {
-        "type": "http", "method": "GET", "path": "/agents", "raw_path": b"/agents",
-        "query_string": b"", "headers": [(b"host", b"x"), *fields], "root_path": "",
-        "http_version": "1.1", "scheme": "http", "server": ("x", 80), "client": ("y", 1),
-    }  # fmt: skip
+        "type": "http",
+        "method": "GET",
+        "path": "/agents",
+        "raw_path": b"/agents",
+        "query_string": b"",
+        "headers": [(b"host", b"x"), *fields],
+        "root_path": "",
+        "http_version": "1.1",
+        "scheme": "http",
+        "server": ("x", 80),
+        "client": ("y", 1),
+    }
 
 
 async def measure(app: Application, scope: dict[str, Any]) -> float:

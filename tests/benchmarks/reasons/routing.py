@@ -42,9 +42,13 @@ def build_fastapi() -> Application:
 
         @app.get(f"/things{number}/{{thing_id}}")
         async def get_thing(
-            thing_id: str, limit: int = 20, page: int = 1, cut: int = 0, sort: str = "",
+            thing_id: str,
+            limit: int = 20,
+            page: int = 1,
+            cut: int = 0,
+            sort: str = "",
             full: bool = False,
-        ) -> Response:  # fmt: skip
+        ) -> Response:
             return Response(b"{}")
 
     return app

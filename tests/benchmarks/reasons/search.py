@@ -162,8 +162,11 @@ async def compare(engine: str, count: int, place: str, path: Path) -> None:
     database = open_database(settings.Database(id="main", url=place), create=True)
     await database.check()
     began = time.perf_counter()
-    await (asyncio.to_thread(fill_file, path, count) if engine == "sqlite"
-           else fill_server(place, count))  # fmt: skip
+    await (
+        asyncio.to_thread(fill_file, path, count)
+        if engine == "sqlite"
+        else fill_server(place, count)
+    )
     print(f"{engine}, {count:,} sessions: stored in {time.perf_counter() - began:.0f} s")
     await print_figures(engine, database, place)
     await database.close()

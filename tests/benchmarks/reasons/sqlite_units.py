@@ -70,13 +70,16 @@ async def compare(folder: Path) -> None:
     cases: dict[str, tuple[Call, Call, int]] = {
         "a write, one at a time": (lambda: ours.write(INSERT.execute(v="x")), write_by_library, 1),
         f"a write, {TOGETHER} at a time": (
-            lambda: ours.write(INSERT.execute(v="x")), write_by_library, TOGETHER,
+            lambda: ours.write(INSERT.execute(v="x")),
+            write_by_library,
+            TOGETHER,
         ),
         "a read of a row": (
             lambda: ours.read(READ.value(k=1)),
-            lambda: theirs.execute_fetchall(READ, {"k": 1}), 1,
+            lambda: theirs.execute_fetchall(READ, {"k": 1}),
+            1,
         ),
-    }  # fmt: skip
+    }
     print("| | agentctl, us | aiosqlite, us | ratio |\n| --- | ---: | ---: | ---: |")
     for name, (own, library, together) in cases.items():
         rounds = [
