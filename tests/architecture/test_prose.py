@@ -13,16 +13,14 @@ from tests.architecture.prose import offences
     ("prose", "words"),
     [
         ("Whoever holds the token may read.", ["Whoever"]),
-        ("What is left of a run.", ["What", "What is"]),
-        ("The client is told\nof the end.", ["told"]),
-        ("The row behind the\nlast one.", ["behind"]),
-        ("A task of its\n    own.", ["of its own"]),
-        ("Return True if the token holds.", ["token holds"]),
-        ("Run the server behind a reverse proxy.", []),
-        ("A slow reader falls behind.", []),
-        ("The lock that a process holds.", []),
-        ("Return the status, or `told` if the run has ended.", []),
-        ("A retry may make a request twice.", []),
+        ("What is left of a run.", ["What"]),
+        ("The run is started\nanew.", ["anew"]),
+        ("A copy for the\n    sake of speed.", ["for the sake of"]),
+        ("A powerful way to utilize models.", ["powerful", "utilize"]),
+        ("The caller is told what the run costs.", []),
+        ("A slow reader falls behind the writer, whatever it does.", []),
+        ("Return the status, or `anew` if the run is repeated.", []),
+        ("The value given for a key of its own is not looked at.", []),
         ("What is a component?", []),
     ],
 )
@@ -35,23 +33,23 @@ def test_the_words_that_are_found(prose: str, words: list[str], tmp_path: Path) 
 def test_the_texts_of_a_module_that_are_read(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(
-        "# it is told\n"
-        "# to whoever asks\n"
-        "NAME = 'told'\n"
-        "TEXT = f'{NAME} was told'\n"
+        "# it begins anew\n"
+        "# for whoever asks\n"
+        "NAME = 'anew'\n"
+        "TEXT = f'{NAME} and anew'\n"
         "option(help='Who it is')\n"
         "flag('--all', 'Who it is')\n"
         "def read():\n"
         "    '''Read `whoever`.\n\n"
-        "    Beside it.\n"
+        "    Leverage it.\n"
         "    '''\n"
     )
     found = sorted((offence.line, offence.words) for offence in offences(file, tmp_path))
     assert found == [
-        (1, "told"),
+        (1, "anew"),
         (2, "whoever"),
-        (4, "told"),
+        (4, "anew"),
         (5, "Who"),
         (6, "Who"),
-        (10, "Beside"),
+        (10, "Leverage"),
     ]
