@@ -86,7 +86,7 @@ A native message is one of the run, too: it was sent in the form of its provider
 _MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "tool_name", "files")
 
 
-class Place(NamedTuple):
+class MessagePlace(NamedTuple):
     """The place of a message: its source, a key of `_SOURCES`, and its index there."""
 
     source: int
@@ -421,8 +421,8 @@ class StoredCalls:
             "references": sent.get("places", []),
         }
 
-    def _replay(self) -> Iterator[tuple[str, list[Place]]]:
-        places: list[Place] = []
+    def _replay(self) -> Iterator[tuple[str, list[MessagePlace]]]:
+        places: list[MessagePlace] = []
         for call_id, call in self._calls.items():
             if (sent := call.get("sent")) is None:
                 continue
@@ -430,14 +430,14 @@ class StoredCalls:
             numbers = iter(sent[1:])
             places = places[: sent[0]]
             for source, first, end in zip(numbers, numbers, numbers, strict=True):
-                places += [Place(source, index) for index in range(first, end)]
+                places += [MessagePlace(source, index) for index in range(first, end)]
 
             system = call.get("system", self._system)
-            before = [] if system is None else [Place(system[0], system[1])]
+            before = [] if system is None else [MessagePlace(system[0], system[1])]
             yield call_id, [*before, *places]
 
 
-def _group(places: Iterable[Place]) -> list[ReferenceRecord]:
+def _group(places: Iterable[MessagePlace]) -> list[ReferenceRecord]:
     ranges = list[ReferenceRecord]()
     for source, at in places:
         name = _SOURCES[source]
