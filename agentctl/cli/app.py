@@ -34,10 +34,13 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
     try:
         if arguments is None:
             _open_closed_streams()
+            _drop_unreadable_notes()
             gc.set_threshold(COLLECTION_THRESHOLD)
         code = _run_command(arguments, io)
     except KeyboardInterrupt:
         code = 130
+    if arguments is None:
+        _finish_output()
     if arguments is None and "asyncio" in sys.modules:
         from agentctl.work.event_loop import finish_process
 
@@ -62,6 +65,27 @@ def _open_closed_streams() -> None:
             # The system gives the lowest free number: that of the stream.
             number = os.open(os.devnull, flags)
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def _drop_unreadable_notes() -> None:
+    """Drop texts for stderr that cannot be written, as those for a closed one.
+
+    A note would otherwise end a command between two of its effects.
+    """
+    from agentctl.work.lost_output import drop_lost_writes
+
+    sys.stderr = drop_lost_writes(sys.stderr)
+
+
+def _finish_output() -> None:
+    """Leave no text that Python could not write at its exit, which would make the exit code 120.
+
+    A command has flushed its data, and reported a failure. The rest is, for example, what code of
+    the user has printed.
+    """
+    from agentctl.work.lost_output import flush_or_drop
+
+    flush_or_drop(sys.stdout)
 
 
 def _run_command(arguments: Sequence[str] | None, io: IO | None) -> int:

@@ -321,6 +321,29 @@ def test_error_that_cannot_be_written_keeps_the_exit_code(environment: dict[str,
     assert (ended.returncode, ended.stdout) == (2, "")
 
 
+def test_note_that_cannot_be_written_is_dropped(environment: dict[str, str], project: Path) -> None:
+    ended = run_in_shell("config check --config agentctl.toml 2>/dev/full", environment, project)
+    assert ended.returncode == 0
+
+
+def test_notes_that_nobody_reads_do_not_end_a_command(
+    environment: dict[str, str], project: Path
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    start = ("runs", "start", "--agent", "writer", "--message", "hello")
+    ended = subprocess.run(
+        [*AGENTCTL, *start, "--config", "agentctl.toml"],
+        env=environment,
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=writing,
+        check=False,
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stdout) == (0, b"hello\n")
+
+
 def test_closed_stderr_and_stdin_do_not_stop_a_command(environment: dict[str, str]) -> None:
     ended = run_in_shell("context list 2>&- <&-", environment)
     assert (ended.returncode, ended.stdout) == (0, "name\tcurrent\turl\ttoken_file\tsign_in\n")

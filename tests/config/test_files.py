@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.config import find_config_file, load_settings
-from agentctl.errors import InvalidConfiguration
+from agentctl.errors import InvalidConfiguration, UsageError
 from tests.config.conftest import Reads
 
 
@@ -33,7 +33,9 @@ def test_configuration_files_are_searched_in_order(
     assert "agentctl init" in (error.hint or "")
 
     (users / "agentctl.toml").touch()
-    assert find_config_file(None, {"AGENTCTL_CONFIG": ""}) == users / "agentctl.toml"
+    assert find_config_file(None, {}) == users / "agentctl.toml"
+    with pytest.raises(UsageError, match="AGENTCTL_CONFIG has an empty value"):
+        find_config_file(None, {"AGENTCTL_CONFIG": ""})
     (here / "agentctl.toml").touch()
     assert find_config_file(None, {}) == here / "agentctl.toml"
     assert find_config_file(None, {"AGENTCTL_CONFIG": "other.toml"}) == here / "other.toml"

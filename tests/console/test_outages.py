@@ -6,8 +6,9 @@ import re
 
 from playwright.sync_api import Browser, Route
 
-from tests.console.browser import expect, needs_browser, open_console
+from tests.console.browser import check_view, expect, needs_browser, open_console
 from tests.console.deployed import start, token
+from tests.deployment import ADMIN
 from tests.process import base_environment, run_agentctl
 from tests.server.threaded_server import ThreadedServer
 
@@ -50,6 +51,28 @@ def test_list_keeps_its_data_and_recovers(server: ThreadedServer, browser: Brows
         expect(field).to_have_value("user:nobody-at-all")
         field.press("Enter")
         shown.see("No runs match.")
+
+
+def test_kept_data_is_as_readable_as_before(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/echo", "readable", "hello")
+    start(server, "agents/http-500", "readable", "a failure")
+    views = (
+        ("#/overview", "**/usage/overview?**", "Waits for a person"),
+        ("#/runs?all=1", "**/runs?**", "completed"),
+        ("#/sessions", "**/sessions?**", "Last used"),
+        ("#/approvals", "**/approvals?**", "Approvals"),
+        ("#/webhooks", "**/webhooks", "Webhooks"),
+    )
+    key = server.deployment.token("boss", ADMIN)
+    with open_console(browser, server.url, token=key) as shown:
+        for place, requests, text in views:
+            shown.go(place)
+            shown.see(text)
+            shown.page.route(requests, lambda route: refuse(route, 503, {"Retry-After": "600"}))
+            expect(shown.page.locator(".stale")).to_be_visible()
+            for scheme in ("light", "dark"):
+                check_view(shown, scheme, 1280, runOnly=["color-contrast"])
+            shown.page.unroute_all()
 
 
 def refuse(route: Route, status: int, fields: dict[str, str]) -> None:

@@ -112,6 +112,12 @@ async def stop_loop() -> str:
     return "stopped"
 
 
+async def speak() -> str:
+    """Print a line."""
+    print("a line", flush=True)
+    return "said"
+
+
 async def exit_python():
     raise SystemExit(3)
 '''
@@ -125,7 +131,7 @@ def agents(model_url: str) -> str:
         f'[[models]]\nid = "call-{name}"\nprovider = "openai"\nmodel = "tool:{name}"\n'
         f'base_url = "{model_url}"\n'
         f'[[agents]]\nid = "call-{name}"\nmodel = "call-{name}"\ntools = ["leftover:{name}"]\n'
-        for name in (*NAMES, "leave", "cancel_all", "native", "stop_loop")
+        for name in (*NAMES, "leave", "cancel_all", "native", "stop_loop", "speak")
     )
 
 
@@ -221,12 +227,15 @@ async def test_tool_that_cancels_every_task_ends_the_server_in_order(
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_closed_terminal_stops_the_server_in_order(leaving: Deployment, workers: int) -> None:
+    # Without PYTHONUNBUFFERED, as at a user's terminal: Python writes buffered text at its exit.
+    environment = base_environment()
     terminal, inner = pty.openpty()
     options = ("--config", str(leaving.path), "--port", "0", "--workers", str(workers))
     try:
         process = start_agentctl(
             *("serve", *options),
             cwd=leaving.folder,
+            env=environment,
             stdin=inner,
             stdout=inner,
             stderr=inner,
@@ -245,6 +254,34 @@ async def test_closed_terminal_stops_the_server_in_order(leaving: Deployment, wo
         process.kill()
         process.wait()
     assert statuses(leaving) == ["CANCELLED"]
+
+
+async def test_closed_terminal_does_not_fail_a_tool_that_prints(leaving: Deployment) -> None:
+    terminal, inner = pty.openpty()
+    options = ("--config", str(leaving.path), "--port", "0")
+    try:
+        process = start_agentctl(
+            *("serve", *options),
+            cwd=leaving.folder,
+            env=base_environment(),
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+        )
+        os.close(inner)
+        url = await asyncio.to_thread(read_url, terminal)
+        # It is not the controlling terminal of the server: no signal tells about its end.
+        os.close(terminal)
+        async with open_client(leaving, url) as client:
+            body = {"message": "{}", "stream": False}
+            run = (await client.post("/agents/call-speak/runs", json=body)).json()
+            assert (run["status"], run["content"]) == ("COMPLETED", "said")
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, END_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def become_terminal(inner: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config
 from agentctl.errors import UsageError
 from agentctl.records.times import format_span
+from agentctl.work.lost_output import drop_lost_writes
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -86,7 +88,9 @@ def serve(
     from agentctl.server.processes.listener import Announcements
 
     metrics = list[str]()
-    with adding_config(config):
+    # What tools print is no data of the command: without a reader, their calls still succeed.
+    printed = drop_lost_writes(sys.stdout)
+    with adding_config(config), contextlib.redirect_stdout(printed):
         serve_settings(
             settings,
             Announcements(
@@ -96,7 +100,8 @@ def serve(
             ),
             app,
         )
-    _note_if_open("stopped")
+        printed.flush()
+    note("stopped")
 
 
 def _select_server(
@@ -105,7 +110,7 @@ def _select_server(
     if reload is not None:
         from agentctl.server.processes.reload import serve_with_reload
 
-        return functools.partial(serve_with_reload, reload, report=_note_if_open)
+        return functools.partial(serve_with_reload, reload, report=note)
     if settings.server.workers == 1:
         from agentctl.server.processes.serve import serve
 
@@ -180,7 +185,7 @@ def _leave_out_broken(settings: Settings) -> Settings:
 
     settings = leave_out_broken(settings)
     for name, problem in settings.left_out.items():
-        _note_if_open(f"LEFT OUT: {name}: {problem}")
+        note(f"LEFT OUT: {name}: {problem}")
     return settings
 
 
@@ -207,11 +212,6 @@ def _announce(
     if demo and settings.path is not None:
         for line in list_demo_steps(settings, settings.path, url):
             note(line)
-
-
-def _note_if_open(line: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal may be closed
-        note(line)
 
 
 def _announce_stop(settings: Settings, runs: int | None) -> None:

@@ -32,6 +32,7 @@ from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_endpoint import answer_metrics_requests
 from agentctl.server.processes.listener import adopt_socket
 from agentctl.work.event_loop import finish_process
+from agentctl.work.lost_output import drop_lost_writes
 
 if TYPE_CHECKING:
     from agentctl.server.processes.serve import DrainingServer
@@ -203,6 +204,8 @@ class _SupervisorChannel:
 
 
 if __name__ == "__main__":
+    sys.stdout = drop_lost_writes(sys.stdout)
+    sys.stderr = drop_lost_writes(sys.stderr)
     exit_code = main()
     finish_process(exit_code)
     sys.exit(exit_code)
