@@ -404,6 +404,19 @@ class WaitsForDecision(AgentctlError, code="WAITS_FOR_DECISION", exit_code=9):
     """The run of the command waits for a decision of a person."""
 
 
+def build_empty_value_error(name: str) -> UsageError:
+    """Build the error of an option, argument or environment variable with an empty value.
+
+    Args:
+        name: the name as it is typed, such as `--url`.
+    """
+    return UsageError(
+        f"{name} has an empty value",
+        cause="an empty value is not the same as none",
+        hint="give a value, or leave it out; perhaps a variable of your shell is not set",
+    )
+
+
 def iter_error_classes(root: type[AgentctlError] = AgentctlError) -> Iterator[type[AgentctlError]]:
     """Yield every class of the tree below `root`, depth first."""
     for child in root.__subclasses__():

@@ -27,6 +27,8 @@ from agentctl.cli.files import replacing_private_file
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import is_component_id, suggest_name
 
+CONTEXT_VARIABLE = "AGENTCTL_CONTEXT"
+
 _LINE_NUMBER = re.compile(r"line (\d+)")
 
 
@@ -96,9 +98,18 @@ def updating() -> Iterator[Contexts]:
 
 
 def resolve_context(name: str | None = None) -> Context | None:
-    """Return the context to use: `name`, else AGENTCTL_CONTEXT, else the current one, else None."""
+    """Return the context to use: `name`, else AGENTCTL_CONTEXT, else the current one, else None.
+
+    Raises:
+        UsageError: AGENTCTL_CONTEXT is empty, or there is no such context.
+    """
     contexts = load_contexts()
-    name = name or os.environ.get("AGENTCTL_CONTEXT") or contexts.current
+    if name is None:
+        name = os.environ.get(CONTEXT_VARIABLE)
+        if name is not None and not name.strip():
+            raise errors.build_empty_value_error(CONTEXT_VARIABLE)
+    if name is None:
+        name = contexts.current
     return None if name is None else find_context(contexts, name)
 
 

@@ -14,7 +14,13 @@ from typer.core import TyperCommand, TyperGroup
 
 from agentctl.cli.io import current_io
 from agentctl.cli.plain_values import convert_plainly
-from agentctl.errors import InvalidConfiguration, NotFound, UsageError, ValidationFailed
+from agentctl.errors import (
+    InvalidConfiguration,
+    NotFound,
+    UsageError,
+    ValidationFailed,
+    build_empty_value_error,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +32,34 @@ PANEL = "Common options"
 When = Literal["auto", "always", "never"]
 
 COLOR_HELP = "Use colors: auto, always or never  [env: NO_COLOR, FORCE_COLOR]"
+
+
+_FREE_TEXTS = frozenset({"TEXT", "VALUE", "WORDS", "JSON", "CURSOR", "PREFIX", "NAME", "-"})
+"""The metavars of values that may be empty, or whose readers say what they expect."""
+
+_SELECTING_NAMES = frozenset({"--context", "--table", "--tool", "--principal"})
+"""The options for a NAME that select something."""
+
+
+def _refuse_empty_value(value: Any, parameter: Any, ctx: Any) -> None:
+    """Refuse an empty value on the command line, unless it is a free text.
+
+    It is `"$VARIABLE"` of a variable that is not set. Taken for an option that is not given, it
+    would select another server, another user or more records than were meant.
+
+    Raises:
+        UsageError: the value, or one of several, is empty or white space.
+    """
+    if ctx.resilient_parsing:
+        return
+    if parameter.metavar in _FREE_TEXTS and not _SELECTING_NAMES.intersection(parameter.opts):
+        return
+    values = value if isinstance(value, list | tuple) else [value]
+    if not any(isinstance(each, str) and not each.strip() for each in values):
+        return
+    source = ctx.get_parameter_source(parameter.name)
+    if source is not None and source.name == "COMMANDLINE":
+        raise build_empty_value_error(parameter_name(parameter))
 
 
 class Command(TyperCommand):
@@ -40,7 +74,7 @@ class Command(TyperCommand):
         return [*own, *common_options(), *last]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        convert_plainly(self.get_params(ctx))
+        convert_plainly(self.get_params(ctx), _refuse_empty_value)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from agentctl.errors import UsageError
+from agentctl.errors import UsageError, build_empty_value_error
 from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -206,10 +206,19 @@ def read_file_or_stdin(source: str) -> bytes:
 
 
 def resolve_token(token_file: str | None) -> str | None:
-    """Return the token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None."""
-    if token_file is None:
-        return os.environ.get(TOKEN_VARIABLE, "").strip() or None
-    return read_token_file(token_file)
+    """Return the token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None.
+
+    Raises:
+        UsageError: AGENTCTL_TOKEN is empty: without it, the command would have another identity.
+    """
+    if token_file is not None:
+        return read_token_file(token_file)
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token is None:
+        return None
+    if not token.strip():
+        raise build_empty_value_error(TOKEN_VARIABLE)
+    return token.strip()
 
 
 def read_token_file(name: str) -> str:

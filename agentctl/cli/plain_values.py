@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,19 +20,29 @@ _UNUSUAL = object()
 """The result for a value that Typer has to convert."""
 
 
-def convert_plainly(parameters: Iterable[Any]) -> None:
-    """Let parameters of Typer convert values in their usual form without pydantic."""
+def convert_plainly(
+    parameters: Iterable[Any], check: Callable[[Any, Any, Any], None] = lambda *_: None
+) -> None:
+    """Let parameters of Typer convert values in their usual form without pydantic.
+
+    Args:
+        check: is called with a value as it was typed, its parameter and its context.
+    """
     for parameter in parameters:
-        parameter.get_runtime_param = _PlainConversion
+        parameter.get_runtime_param = partial(_PlainConversion, check)
 
 
 class _PlainConversion:
     """The conversion of a parameter, in place of the one that Typer builds with pydantic."""
 
+    def __init__(self, check: Callable[[Any, Any, Any], None]) -> None:
+        self._check = check
+
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the converted value; without a value None, or () if there can be several."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
+        self._check(value, param, ctx)
         descriptor = param.type_descriptor
         if descriptor.is_list:
             (kind,) = get_args(descriptor.annotation)

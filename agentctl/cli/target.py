@@ -383,7 +383,9 @@ def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context
         options.reject(("url", "context"), "--config selects local mode")
         return None, None
     context = contexts.resolve_context(options.context)
-    return options.url or (context.url if context else None), context
+    if options.url is not None:
+        return options.url, context
+    return (context.url if context else None), context
 
 
 def require_server(url: str | None, context: str | None) -> str:

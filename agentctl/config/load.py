@@ -21,7 +21,7 @@ from agentctl.config.databases import check_database_url
 from agentctl.config.places import Place, line_numbers
 from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.types import convert_value
-from agentctl.errors import InvalidConfiguration
+from agentctl.errors import InvalidConfiguration, build_empty_value_error
 from agentctl.records.value_types import field_types
 
 
@@ -108,9 +108,14 @@ def find_config_file(path: Path | None = None, environ: Mapping[str, str] | None
 
     Raises:
         InvalidConfiguration: no file is given, and none of the others exists.
+        UsageError: AGENTCTL_CONFIG is empty.
     """
-    named = path or (os.environ if environ is None else environ).get("AGENTCTL_CONFIG")
-    if named:
+    named: Path | str | None = path
+    if named is None:
+        named = (os.environ if environ is None else environ).get("AGENTCTL_CONFIG")
+        if named is not None and not named.strip():
+            raise build_empty_value_error("AGENTCTL_CONFIG")
+    if named is not None:
         return Path(os.path.normpath(Path(named).absolute()))
     here = Path.cwd() / FILE_NAME
     if _is_file(here):
