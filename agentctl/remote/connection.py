@@ -19,6 +19,7 @@ from agentctl import errors
 from agentctl.interface.operations import ROUTES
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
+from agentctl.records.proxies import build_proxy_options
 from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.records.value_types import find_mismatch
 from agentctl.remote import failures
@@ -451,22 +452,20 @@ def _create_client(address: Address) -> httpx2.AsyncClient:
         "user-agent": f"agentctl/{agentctl.__version__}",
         INTERFACE_HEADER.lower(): "contract",
     }
+    options = build_proxy_options(address.base)
     try:
-        return httpx2.AsyncClient(
-            headers=headers,
-            follow_redirects=False,
-            # Load certificates for https only: it takes about 20 ms.
-            verify=httpx2.create_ssl_context()
+        # Load certificates for https only: it takes about 20 ms.
+        context = (
+            httpx2.create_ssl_context()
             if address.encrypted
-            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            # Never use a proxy for this machine.
-            trust_env=not address.loopback,
+            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
-    except (ValueError, ImportError, OSError, httpx2.InvalidURL):
+    except (ValueError, OSError):
         raise errors.UsageError(
-            "The environment names a proxy or certificates that cannot be used",
-            hint="check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
+            "The environment names certificates that cannot be used",
+            hint="check SSL_CERT_FILE and SSL_CERT_DIR",
         ) from None
+    return httpx2.AsyncClient(headers=headers, follow_redirects=False, verify=context, **options)
 
 
 async def _yield_nothing() -> AsyncIterator[bytes]:

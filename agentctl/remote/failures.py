@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from agentctl import errors
+from agentctl.records.proxies import find_proxy_variable
 from agentctl.records.times import read_retry_after
 from agentctl.remote.address import Address
 
@@ -150,13 +151,13 @@ def _explain_connect_error(address: Address, error: Exception) -> tuple[str, str
     import httpx2
 
     base = address.base
+    proxy = find_proxy_variable(base)
     if isinstance(error, httpx2.ProxyError):
-        return f"the proxy for {base} refused the connection", "check HTTPS_PROXY and NO_PROXY"
-    if isinstance(error, httpx2.ConnectTimeout):
-        return f"{base} did not accept a connection in time", "check the URL and the network"
+        return (
+            f"the proxy for {base} refused the connection",
+            f"check {proxy or 'HTTPS_PROXY'}, or name the host in NO_PROXY",
+        )
     for step in _walk_causes(error):
-        if isinstance(step, socket.gaierror):
-            return f"the host name of {base} cannot be resolved", "check the spelling of the URL"
         if isinstance(step, ssl.SSLCertVerificationError):
             return (
                 f"the certificate of {base} is not trusted",
@@ -164,6 +165,16 @@ def _explain_connect_error(address: Address, error: Exception) -> tuple[str, str
             )
         if isinstance(step, ssl.SSLError):
             return f"{base} does not speak TLS", "check if the URL should start with http://"
+    if proxy is not None:
+        return (
+            f"the proxy for {base}, which {proxy} names, does not accept connections",
+            f"check {proxy}, or name the host in NO_PROXY",
+        )
+    if isinstance(error, httpx2.ConnectTimeout):
+        return f"{base} did not accept a connection in time", "check the URL and the network"
+    for step in _walk_causes(error):
+        if isinstance(step, socket.gaierror):
+            return f"the host name of {base} cannot be resolved", "check the spelling of the URL"
         if isinstance(step, ConnectionRefusedError):
             return f"no server listens at {base}", "start one with: agentctl serve"
     return f"no connection to {base}", "check the URL and that the server runs"

@@ -14,6 +14,7 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_tokens import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.extras import build_extra_command
+from agentctl.config.outgoing import check_proxies
 from agentctl.config.settings import Settings
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import DEFAULT_LOCATOR, SessionLocator
@@ -139,9 +140,10 @@ class Service:
         Raises:
             Unavailable: a database is missing, unreadable or not a database of agentctl.
             SchemaMismatch: a database is older or newer than this code.
-            InvalidConfiguration: a tool, the folder of backups or the store of files cannot be
-                used.
+            InvalidConfiguration: a tool, the folder of backups, the store of files or a proxy of
+                the environment cannot be used.
         """
+        check_proxies(self.settings)
         databases = self.hosting.databases
         monitor = self.hosting.monitor
         await databases.open_all()

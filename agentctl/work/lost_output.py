@@ -1,4 +1,4 @@
-"""Output that nobody can read any more: the terminal has closed, the reader of a pipe has left.
+"""Output without a reader: the terminal has closed, the reader of a pipe has left.
 
 A failed write to stderr must not end a command halfway, or fail a run whose tool prints. And Python
 flushes the standard streams at its exit: with text left that cannot be written, the exit code would

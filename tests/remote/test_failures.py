@@ -365,7 +365,20 @@ def test_invalid_proxy_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HTTPS_PROXY", "nonsense://x")
     failure = _failure("https://host.invalid")
     assert isinstance(failure, errors.UsageError)
-    assert "HTTPS_PROXY" in (failure.hint or "")
+    assert "HTTPS_PROXY" in failure.detail
+
+
+def test_proxy_that_does_not_listen_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+    failure = _failure("https://host.invalid")
+    assert failure.cause == (
+        "the proxy for https://host.invalid, which HTTPS_PROXY names, does not accept connections"
+    )
+    assert failure.hint == "check HTTPS_PROXY, or name the host in NO_PROXY"
 
 
 def test_refusing_proxy_is_reported(

@@ -271,7 +271,7 @@ async def test_closed_terminal_does_not_fail_a_tool_that_prints(leaving: Deploym
         )
         os.close(inner)
         url = await asyncio.to_thread(read_url, terminal)
-        # It is not the controlling terminal of the server: no signal tells about its end.
+        # It is not the controlling terminal of the server: no signal reports its end.
         os.close(terminal)
         async with open_client(leaving, url) as client:
             body = {"message": "{}", "stream": False}

@@ -48,6 +48,7 @@ def list_steps(
         yield _sync_step(
             "settings", lambda: configuration.check_settings(loaded, foreign=foreign(loaded))
         )
+        yield _sync_step("proxies", lambda: configuration.check_outgoing(loaded))
         yield _sync_step("models", lambda: configuration.check_models(loaded))
         yield _sync_step("tools", lambda: configuration.check_tools(loaded))
         yield _sync_step("agents", lambda: configuration.check_objects(loaded))

@@ -22,6 +22,7 @@ from agentctl.config import require_verification_key
 from agentctl.config.extras import build_install_command
 from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
 from agentctl.config.mcp_table import McpServer
+from agentctl.config.outgoing import check_proxies
 from agentctl.config.providers import list_used_models, require_extra, requires_key
 from agentctl.config.settings import Agent, Authorization, Settings, Team
 from agentctl.errors import InvalidConfiguration, InvalidKey
@@ -176,6 +177,14 @@ def check_clock(present: float | None = None) -> Finding:
     return wrong(
         "clock", f"{text}, which is implausible", "set the clock: timedatectl set-ntp true"
     )
+
+
+def check_outgoing(settings: Settings) -> Iterator[Finding]:
+    """Check the proxies that the environment of this command names; a server may have others."""
+    try:
+        check_proxies(settings)
+    except InvalidConfiguration as failure:
+        yield from_failure("proxies", failure)
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
 from agentctl.auth.tokens.jws import KeySet
-from agentctl.errors import InvalidKey
+from agentctl.errors import InvalidConfiguration, InvalidKey
 from agentctl.light_dataclass import dataclass
 from agentctl.records.hosts import is_loopback_host
+from agentctl.records.proxies import build_proxy_options, find_proxy_variable
 from agentctl.records.strict import NotStrict, parse_object
 from agentctl.records.times import format_span
 
@@ -151,13 +152,14 @@ async def post_form(
 async def _open_client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
     import httpx2
 
-    host = urlsplit(url).netloc
-    # Never use a proxy for this machine: its traffic may be plain http with secrets.
-    mounts = {f"all://{host}": None} if is_loopback_host(urlsplit(url).hostname or "") else {}
+    try:
+        options = build_proxy_options(url)
+    except InvalidConfiguration as failure:
+        raise FetchError("unreachable", f"{failure.detail}: {failure.cause}") from None
     try:
         async with (
             asyncio.timeout(FETCH_SECONDS),
-            httpx2.AsyncClient(timeout=FETCH_SECONDS, mounts=mounts) as client,
+            httpx2.AsyncClient(timeout=FETCH_SECONDS, **options) as client,
         ):
             yield client
     except (TimeoutError, httpx2.TimeoutException):
@@ -170,6 +172,9 @@ async def _open_client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
             raise FetchError("tls", "the certificate of the server is not valid") from None
         if isinstance(cause, ssl.SSLError):
             raise FetchError("tls", "the TLS connection failed: use TLS 1.2 or later") from None
+        if (proxy := find_proxy_variable(url)) is not None:
+            problem = f"the server cannot be reached through the proxy of {proxy}"
+            raise FetchError("unreachable", problem) from None
         raise FetchError("unreachable", "the server cannot be reached") from None
 
 

@@ -52,6 +52,7 @@ def check_config(config: Config = None) -> None:
     """
     from agentctl.auth.verifier import Verifier
     from agentctl.config import load_settings, require_verification_key
+    from agentctl.config.outgoing import check_proxies
     from agentctl.config.providers import list_used_models, require_extra, requires_key
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.mcp.servers import require_mcp_package
@@ -63,6 +64,7 @@ def check_config(config: Config = None) -> None:
     for extension in load_extensions():
         extension.require_packages(settings)
     Verifier(settings)
+    check_proxies(settings)
     with contextlib.redirect_stdout(sys.stderr):
         catalog = Catalog.from_settings(settings)
         catalog.load_code()

@@ -226,10 +226,11 @@ class HttpEndpoint(Endpoint):
 
         headers = expand_values(self._server.headers, self._user)
         client_type = FirstHttpClient if library.IS_FIRST else McpHttpClient
-        self._client = client_type(headers, self._message_bytes, on_end)
+        url = self._server.url
+        self._client = client_type(headers, self._message_bytes, on_end, url)
         async with (
             self._client,
-            library.open_http(self._server.url, self._client, self._message_bytes) as opened,
+            library.open_http(url, self._client, self._message_bytes) as opened,
         ):
             # Version 1 of the library adds a third value.
             read, write, *_ = opened

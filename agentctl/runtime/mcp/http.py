@@ -16,6 +16,7 @@ from typing import Any, cast
 import httpx2
 import orjson
 
+from agentctl.records.proxies import find_proxy_variable
 from agentctl.records.strict import has_too_many_values
 from agentctl.runtime.mcp.calls import CONNECT_SECONDS, current_call
 from agentctl.runtime.mcp.library import SESSION_TERMINATED, parse_message, types
@@ -45,6 +46,7 @@ class McpHttpClient(IsolatedClient):
         headers: header fields of each request.
         message_bytes: maximum size of a body or event.
         on_end: called with a reason when the server cannot be reached or forgot the session.
+        url: the URL of the server; None for any.
 
     Attributes:
         problem: the reason of the last failed request; None after a success.
@@ -53,10 +55,15 @@ class McpHttpClient(IsolatedClient):
     propagation = "mcp"
 
     def __init__(
-        self, headers: Mapping[str, str], message_bytes: int, on_end: Callable[[str], None]
+        self,
+        headers: Mapping[str, str],
+        message_bytes: int,
+        on_end: Callable[[str], None],
+        url: str | None = None,
     ) -> None:
         super().__init__(
             message_bytes,
+            url=url,
             headers=dict(headers),
             # Streams may be silent for long; each call has its own time limit.
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
@@ -85,6 +92,11 @@ class McpHttpClient(IsolatedClient):
             return httpx2.Response(502, request=request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             self.problem = "it does not accept connections"
+            self._on_end(self.problem)
+            return httpx2.Response(503, request=request)
+        except httpx2.ProxyError:
+            proxy = find_proxy_variable(str(request.url))
+            self.problem = f"the proxy of {proxy} accepts no connection, or cannot reach it"
             self._on_end(self.problem)
             return httpx2.Response(503, request=request)
         except (httpx2.TransportError, httpx2.DecodingError, TimeoutError):

@@ -43,6 +43,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
 from agentctl.config.providers import PROVIDERS, find_url
+from agentctl.records.proxies import check_proxy
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import read_name, replace_unstorable
 from agentctl.runtime.failures import ExecutionError, is_context_exceeded, is_temporary_status
@@ -332,11 +333,13 @@ def connect_library(model: config.Model, key: str, run_bytes: int) -> LibraryCon
     """Connect a model, from its entry, its API key and the maximum size of a run."""
     connection: LibraryConnection
     if model.provider == "bedrock":
+        check_proxy(model.base_url)  # boto3 reads the environment itself
         connection = _connect_bedrock(model, key)
     else:
         build, native_output = _PROVIDERS[model.provider]
-        http = build_http_client(run_bytes)
-        built = build(model.model, key or _PLACEHOLDER_KEY, find_url(model), http)
+        url = find_url(model)
+        http = build_http_client(run_bytes, url=url)
+        built = build(model.model, key or _PLACEHOLDER_KEY, url, http)
         connection = _HttpConnection(built, http)
         connection.native_output = native_output
     connection.secret = key

@@ -118,10 +118,11 @@ class OpenAIConnection(ModelConnection):
         self._model = model.model
         self._dialect = DIALECTS[model.provider]
         self._takes_schemas = _takes_schemas(model)
-        self._transport = build_stream_transport()
+        url = _build_url(model)
+        self._transport = build_stream_transport(url)
         # This client knows proxies, and sends a body while it is read: no file is whole in memory.
-        self._http = build_http_client(run_bytes)
-        self._url = httpx2.URL(_build_url(model))
+        self._http = build_http_client(run_bytes, url=url)
+        self._url = httpx2.URL(url)
         self._origin = find_origin(self._url)
         self._timeouts = self._http.timeout.as_dict()
         headers = self._http.headers.copy()

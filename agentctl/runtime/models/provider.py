@@ -14,10 +14,14 @@ import ssl
 from collections.abc import AsyncIterator
 from functools import cache
 from typing import Any, cast
-from urllib.request import getproxies
 
 import httpx2
 
+from agentctl.records.proxies import (
+    build_any_proxy_options,
+    build_proxy_options,
+    find_proxy_variable,
+)
 from agentctl.runtime.models.stream_transport import StreamTransport, open_isolated
 from agentctl.runtime.tracing import HEADER, Propagation, find_traceparent
 
@@ -207,11 +211,17 @@ READ_SECONDS = 300.0
 """Maximum time without data from a provider, before and during an answer."""
 
 
-def build_http_client(run_bytes: int, transport: StreamTransport | None = None) -> LimitedClient:
+def build_http_client(
+    run_bytes: int, transport: StreamTransport | None = None, *, url: str | None = None
+) -> LimitedClient:
     """Build the client of a provider, with the bounds of an answer; it follows no redirect.
 
     Args:
         transport: None for that of httpx2.
+        url: as of `LimitedClient`.
+
+    Raises:
+        InvalidConfiguration: the environment names a proxy that cannot be used.
     """
     # The transport for streams isolates its connections itself.
     return (IsolatedClient if transport is None else LimitedClient)(
@@ -219,15 +229,20 @@ def build_http_client(run_bytes: int, transport: StreamTransport | None = None) 
         timeout=httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
         transport=transport,
+        url=url,
     )
 
 
-def build_stream_transport() -> StreamTransport | None:
+def build_stream_transport(url: str | None = None) -> StreamTransport | None:
     """Build the transport that costs less for each read of a stream.
 
     None if the environment names a proxy: the transport of httpx2 knows proxies.
+
+    Args:
+        url: the URL of the provider; None for any.
     """
-    if getproxies().keys() & {"http", "https", "all"}:
+    urls = ("http://elsewhere.invalid", "https://elsewhere.invalid") if url is None else (url,)
+    if any(find_proxy_variable(each) for each in urls):
         return None
     return StreamTransport(_create_ssl_context())
 
@@ -249,7 +264,12 @@ class LimitedClient(httpx2.AsyncClient):
 
     Args:
         run_bytes: maximum size of a run, and therefore of an answer (`ResponseLimits`).
+        url: the URL of all requests, empty for one that only a library knows; None for any. It
+            selects the proxy.
         options: other arguments of `httpx2.AsyncClient`.
+
+    Raises:
+        InvalidConfiguration: the environment names a proxy that cannot be used.
 
     Attributes:
         propagation: the kind of system, for the `traceparent` of its requests.
@@ -257,10 +277,12 @@ class LimitedClient(httpx2.AsyncClient):
 
     propagation: Propagation = "models"
 
-    def __init__(self, run_bytes: int, **options: Any) -> None:
+    def __init__(self, run_bytes: int, *, url: str | None = None, **options: Any) -> None:
         async def limit(response: httpx2.Response) -> None:
             limit_response(response, run_bytes)
 
+        if options.get("transport") is None:
+            options |= build_any_proxy_options() if url is None else build_proxy_options(url)
         hooks = {"response": [limit]}
         super().__init__(verify=_create_ssl_context(), event_hooks=hooks, **options)
         self.headers["Accept-Encoding"] = "identity"
@@ -280,6 +302,12 @@ class IsolatedClient(LimitedClient):
             return await open_isolated(super().send(request, **options))
         except ssl.SSLError as error:
             raise _build_tls_failure() from error
+        except httpx2.ConnectError as error:
+            # The error of the connection does not show that it was one to the proxy.
+            proxy = find_proxy_variable(str(request.url))
+            if proxy is None:
+                raise
+            raise httpx2.ProxyError(f"the proxy of {proxy} accepts no connection") from error
 
 
 @cache
