@@ -15,6 +15,7 @@ from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 
 from tests.conditions import PATIENCE
 from tests.forking import share_trust, stop_templates
+from tests.layers import DESCRIPTIONS, find_name, read_table
 from tests.user_modules import forget_user_modules
 
 pytest_plugins = ("tests.loops", "tests.endpoint", "tests.postgres", "tests.deployment")
@@ -41,8 +42,10 @@ def _find_unwanted() -> list[str]:
     ]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Clean the environment for fixtures of a wider scope, which run before the one below."""
+    for layer, description in DESCRIPTIONS.items():
+        config.addinivalue_line("markers", f"{layer}: {description} (tests/layers.py)")
     for name in _find_unwanted():
         del os.environ[name]
     os.environ.update(_FIXED)
@@ -67,11 +70,22 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a PostgreSQL server or a terminal as slow."""
+    """Mark each test with its layer, before the option `-m` chooses among them.
+
+    A test that is repeated with PostgreSQL belongs to `check` with SQLite alone.
+    """
+    table = read_table()
     for item in items:
-        names = getattr(item, "fixturenames", ())
-        if "postgres" in item.name or "postgres_url" in names or "terminal" in names:
-            item.add_marker("slow")
+        layer = table.find_layer(find_name(item.nodeid))
+        if layer == "check" and _needs_postgres(item):
+            layer = "doors"
+        if layer is not None:
+            item.add_marker(layer)
+
+
+def _needs_postgres(item: pytest.Item) -> bool:
+    is_repeated = "postgres" in item.name.partition("[")[2]
+    return is_repeated or "postgres_url" in getattr(item, "fixturenames", ())
 
 
 def pytest_collection() -> None:

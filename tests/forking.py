@@ -150,6 +150,8 @@ class ForkedProcess(subprocess.Popen[Any]):
         _shell: Any,
         *rest: Any,
     ) -> None:
+        # As `subprocess` does: the suite counts the programs that it starts.
+        sys.audit("subprocess.Popen", self._python, args, cwd, env)
         pipes = rest[:6]
         start_new_session = rest[11]
         stdin, _, _, stdout, _, stderr = pipes

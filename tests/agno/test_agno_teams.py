@@ -13,8 +13,6 @@ from tests.deployment import ADMIN
 from tests.endpoint import ModelEndpoint
 from tests.pauses.waiting import WaitingServer
 
-pytestmark = pytest.mark.slow
-
 
 def list_members(server: WaitingServer, run: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the runs below a run, parents first."""

@@ -12,8 +12,6 @@ from tests.endpoint import ModelEndpoint
 from tests.pauses.graphs import CALL
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
-pytestmark = pytest.mark.slow
-
 
 def test_steps_are_shown(server: WaitingServer) -> None:
     run = server.start("stages", "tea")

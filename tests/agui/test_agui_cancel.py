@@ -21,8 +21,6 @@ from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 from tests.server.worker_server import serve_with_two_workers
 
-pytestmark = pytest.mark.slow
-
 _NUMBERS = itertools.count()
 
 

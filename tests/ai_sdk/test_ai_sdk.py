@@ -362,7 +362,6 @@ def test_explanation_names_the_operation(
     assert f"explain {operation}" in json.dumps(found)
 
 
-@pytest.mark.slow
 @needs_client
 def test_client_of_the_sdk_reads_every_stream(talk: Talk) -> None:
     talk("agents/echo").say("hello")  # if this test runs alone

@@ -6,7 +6,6 @@ import json
 from contextlib import suppress
 from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -21,8 +20,6 @@ from agentctl.records.authorization import is_known_scope, is_well_formed, sugge
 from agentctl.records.strict import NotStrict, decode_base64url, encode_base64url, parse_object
 from tests.auth.forge import NOW, SECRET, hs, token
 from tests.auth.verifiers import load_texts
-
-pytestmark = pytest.mark.slow
 
 KEYS = load_texts([SECRET.decode()], "HS256")
 STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)

@@ -17,8 +17,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from agentctl.auth.principal import Principal
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
@@ -26,8 +24,6 @@ from agentctl.errors import InvalidToken
 from tests.auth.forge import NOW, SECRET, b64, compact, hs, token
 from tests.auth.hostile import CASES
 from tests.auth.verifiers import JWT_CHECK_NAMES
-
-pytestmark = pytest.mark.slow
 
 TOKENS = 1_000_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 20_000
 HEADER = {"alg": "HS256", "typ": "JWT"}

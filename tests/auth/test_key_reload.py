@@ -250,7 +250,6 @@ def test_constantly_changing_file_does_not_hide_another(
     assert is_rejected(one, bearer({}, NEW))
 
 
-@pytest.mark.slow
 def test_valid_tokens_pass_during_a_rotation(clock: Clock, file: Path) -> None:
     """K06: add the new key, then remove the old one, with 10,000 requests on the way."""
     third = rsa_pair(3)
@@ -307,7 +306,6 @@ def test_cache_is_dropped_with_its_keys(clock: Clock, file: Path) -> None:
     assert again is not first
 
 
-@pytest.mark.slow
 def test_files_are_watched_without_requests(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "agentctl.auth")
     steady = CountedReads()
@@ -368,7 +366,6 @@ class ManualTicks:
         return 3_600.0 * next(self.hours)
 
 
-@pytest.mark.slow
 def test_failing_log_does_not_end_the_watch_thread(file: Path) -> None:
     failed = threading.Event()
 

@@ -17,8 +17,6 @@ from tests.conditions import wait_for
 from tests.deployment import Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 
 def serve(folder: Path, given: Authorization) -> Settings:
     database = Database(id="main", url=f"sqlite:///{folder}/main.db")

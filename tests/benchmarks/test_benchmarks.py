@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
-import pytest
 
 from agentctl.auth.principal import local_principal
 from agentctl.service.service import Service
@@ -109,7 +108,6 @@ def test_what_is_seeded_is_there(tmp_path: Path) -> None:
     assert found["total_tokens"] == 120
 
 
-@pytest.mark.slow
 def test_health_is_answered_while_hostile_peers_work(tmp_path: Path) -> None:
     """A short version of the benchmark, with a lenient limit: the figures were 8 to 50 seconds."""
     names = ["none", "endpoint: details-with-text", "agent: many_outputs"]

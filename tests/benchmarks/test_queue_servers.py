@@ -6,8 +6,6 @@ import pytest
 
 from tests.benchmarks.queue_servers import check, measure, serve
 
-pytestmark = pytest.mark.slow
-
 
 def test_queue_of_two_servers_keeps_order_and_starves_no_session() -> None:
     row = measure(10, 3, servers=2, slots=2, seconds=60)

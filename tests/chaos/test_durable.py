@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-import pytest
-
 from tests.chaos.durable import run_experiment
-
-pytestmark = pytest.mark.slow
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 

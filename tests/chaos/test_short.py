@@ -12,8 +12,6 @@ from tests.chaos.faults import BACK_SECONDS
 from tests.chaos.report import format_report
 from tests.poolers.pgbouncer import MISSING, find_pgbouncer
 
-pytestmark = pytest.mark.slow
-
 SECONDS = 10.0
 CLIENTS = 16
 PAUSE = 1.5

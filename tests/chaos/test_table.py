@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-import pytest
-
 from tests.chaos.table import FAULTS, Outcome, make_table
 
 RATE = 20.0
 SECONDS = 3.0
 
 
-@pytest.mark.slow
 def test_faults_lose_no_acknowledged_start_and_execute_no_refused_one() -> None:
     names = [name for name in FAULTS if "crash" in name or "`runs`" in name]
     found = asyncio.run(make_table(names, RATE, SECONDS))

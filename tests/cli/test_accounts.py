@@ -15,8 +15,6 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.conditions import wait_for
 
-pytestmark = pytest.mark.slow
-
 _numbers = itertools.count()
 
 TOKEN = re.compile(r"agentctl_pat_[0-9A-Za-z]{49}")

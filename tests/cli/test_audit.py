@@ -186,7 +186,6 @@ def _tailing(
     return process, process.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("door", ["local", "remote"])
 def test_tail_shows_new_entries_until_ctrl_c(
     demo: Demo,
@@ -220,7 +219,6 @@ def test_tail_shows_new_entries_until_ctrl_c(
     assert {row["resource"] for row in before + after} == {f"session:{session}"}
 
 
-@pytest.mark.slow
 def test_tail_with_no_entries_writes_the_tsv_heading(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
@@ -237,7 +235,6 @@ def test_tail_with_no_entries_writes_the_tsv_heading(
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
-@pytest.mark.slow
 def test_tail_continues_after_a_server_restart(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:

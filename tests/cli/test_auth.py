@@ -14,8 +14,6 @@ from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.cli.projects import make_project
 
-pytestmark = pytest.mark.slow
-
 AGENT = """
 [[databases]]
 id = "main"

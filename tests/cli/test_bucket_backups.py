@@ -26,8 +26,6 @@ from tests.ports import find_free_port
 from tests.process import base_environment
 from tests.store.old_databases import old_file
 
-pytestmark = pytest.mark.slow
-
 AT_ONCE = (
     "from agentctl.admin import file_checks; file_checks.UNNAMED_AGE = 0;"
     "from agentctl.cli.app import main; raise SystemExit(main())"

@@ -68,7 +68,6 @@ def door(request: pytest.FixtureRequest, demo: Demo) -> tuple[str, ...]:
     return ("--url", demo.url)
 
 
-@pytest.mark.slow
 def test_conversation_keeps_its_session_and_stops_runs(
     agentctl: Agentctl,
     demo: Demo,
@@ -125,7 +124,6 @@ object = "held_agent:held"
 """
 
 
-@pytest.mark.slow
 def test_second_interrupt_leaves_although_the_agent_ignores_its_cancel(
     environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -15,8 +15,6 @@ from tests.cli.demo import Demo
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def at_demo(agentctl: Agentctl, demo: Demo) -> dict[str, str]:

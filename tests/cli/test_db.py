@@ -22,8 +22,6 @@ from tests.cli.conftest import Agentctl
 from tests.process import base_environment, serve_config
 from tests.store.old_databases import old_file
 
-pytestmark = pytest.mark.slow
-
 NAMES = [migration.name for migration in load_migrations("sqlite")]
 
 CONFIG = """

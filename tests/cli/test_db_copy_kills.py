@@ -29,8 +29,6 @@ from tests.runs.components import LONG
 from tests.store.rows import a_run, a_session, an_end
 from tests.store.sums import add_up
 
-pytestmark = pytest.mark.slow
-
 KILLS = 100 if LONG else 2
 """Moments of each of the two phases."""
 

@@ -11,8 +11,6 @@ from tests.cli.conftest import Agentctl
 from tests.conditions import wait_for
 from tests.process import base_environment, serve_config
 
-pytestmark = pytest.mark.slow
-
 CONFIG = """
 [authorization]
 enabled = false

@@ -157,7 +157,6 @@ def test_no_secret_is_shown(agentctl: Agentctl, home: Path, tmp_path: Path) -> N
             assert text not in ended.stdout + ended.stderr + short.stdout + short.stderr
 
 
-@pytest.mark.slow
 def test_progress_is_shown_at_a_terminal_and_can_be_interrupted(
     agentctl: Agentctl, terminal: Terminal, project: Path
 ) -> None:

@@ -24,8 +24,6 @@ from tests.cli.local_project import in_database, write_config
 from tests.conditions import wait_for
 from tests.process import base_environment
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def config(tmp_path: Path, agentctl: Agentctl) -> Path:

@@ -275,7 +275,6 @@ def test_an_endless_list_is_reported(
 NASTY = "a\x1b]0;title\x07b\x9b31mc\x85d\x7fe\u202ef\u2028g\r\x00h\u009c"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "json", "jsonl", "tsv", "name"])
 def test_no_form_lets_data_control_the_terminal(
     terminal: Terminal, serve: Serve, form: str
@@ -301,7 +300,6 @@ def test_no_form_lets_data_control_the_terminal(
             assert control not in seen.screen, (words, seen.screen)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["C.UTF-8", "C"])
 def test_json_at_a_terminal_is_the_same_json(
     terminal: Terminal, serve: Serve, encoding: str

@@ -169,7 +169,6 @@ def test_templates_are_formatted(kind: str, tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["openai-agents", "agno"])
 def test_agent_of_a_new_project_answers_offline(agentctl: Agentctl, home: Path, kind: str) -> None:
     made = agentctl("init", "--agent", kind)

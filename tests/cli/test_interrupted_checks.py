@@ -25,8 +25,6 @@ from tests.conditions import PATIENCE
 from tests.postgres import ConnectedTo, drop_schema
 from tests.process import without_coverage
 
-pytestmark = pytest.mark.slow
-
 SEARCH_PATH = "interrupted"
 
 DAMAGE = f"""

@@ -92,7 +92,6 @@ def asking(server: ServerProcess, token: str) -> Iterator[Counter[int]]:
         thread.join()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("project", "options"), [(pem_project, ()), (jwks_project, ("--wait", "3"))]
 )
@@ -188,7 +187,6 @@ def test_a_second_rotation_needs_a_finished_first(agentctl: Agentctl, home: Path
     assert agentctl(*AT_ONCE).code == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_rotation_can_be_completed(
     agentctl: Agentctl, home: Path, environment: dict[str, str], number: int

@@ -135,7 +135,6 @@ def test_a_list_that_cannot_be_watched_is_refused(
     assert reason in refused.stderr
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_the_watch(agentctl: Agentctl, terminal: Terminal, tmp_path: Path) -> None:
     config = ("--config", str(write_config(tmp_path)))
     agentctl("runs", "start", "--agent", "echo", "--message", "hi", "--session", "s1", *config)

@@ -57,7 +57,6 @@ def read_screen(written: str) -> list[str]:
     return [line.rstrip() for line in re.sub(r"\x1b\[[?0-9;]*[a-z]", "", kept).splitlines()]
 
 
-@pytest.mark.slow
 def test_reported_duration_is_that_of_the_run_without_imports(
     agentctl: Agentctl, tmp_path: Path
 ) -> None:
@@ -76,7 +75,6 @@ def test_reported_duration_is_that_of_the_run_without_imports(
     assert float(number) / (1_000 if unit == "ms" else 1) <= took + 1, (reported[1], run)
 
 
-@pytest.mark.slow
 def test_start_and_watch_draw_markdown(
     terminal: Terminal, agentctl: Agentctl, here: tuple[str, ...]
 ) -> None:
@@ -100,7 +98,6 @@ def test_start_and_watch_draw_markdown(
     )
 
 
-@pytest.mark.slow
 def test_an_interrupt_within_a_block_draws_it(terminal: Terminal, here: tuple[str, ...]) -> None:
     start = ("runs", "start", "--agent", "marked", "-m", "wait", *here)
     seen = terminal(*start, env={"TERM": "xterm"}, types="\x03", when="- last one")

@@ -115,7 +115,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.slow
 def test_provider_that_breaks_the_rules_is_named(
     agentctl: Agentctl, demo: Demo, provider: Provider, home: Path
 ) -> None:
@@ -145,7 +144,6 @@ def test_unreachable_provider_is_named(agentctl: Agentctl, demo: Demo) -> None:
     assert "the server cannot be reached" in ended.stderr
 
 
-@pytest.mark.slow
 def test_code_is_shown_without_a_browser(
     agentctl: Agentctl, demo: Demo, provider: Provider
 ) -> None:
@@ -161,7 +159,6 @@ def test_code_is_shown_without_a_browser(
         assert "ABCD-EFGH" in ended.stderr
 
 
-@pytest.mark.slow
 def test_slow_down_adds_five_seconds(agentctl: Agentctl, demo: Demo, provider: Provider) -> None:
     pending = refuse("authorization_pending")
     slow = refuse("slow_down")
@@ -182,7 +179,6 @@ def test_slow_down_adds_five_seconds(agentctl: Agentctl, demo: Demo, provider: P
     assert "not.a.token" not in ended.stderr
 
 
-@pytest.mark.slow
 def test_responses_of_other_pages_are_refused(
     demo: Demo, provider: Provider, environment: dict[str, str], home: Path
 ) -> None:

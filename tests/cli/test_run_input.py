@@ -16,8 +16,6 @@ from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import base_environment, serve_config
 
-pytestmark = pytest.mark.slow
-
 MODULE = Path(__file__).parent.parent / "server" / "input_code.py"
 TABLES = "\n".join(
     f'[[agents]]\nid = "{name}"\nobject = "input_code:{name}"'

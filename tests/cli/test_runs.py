@@ -20,8 +20,6 @@ from tests.cli.demo import Demo
 from tests.conditions import PATIENCE
 from tests.process import start_agentctl
 
-pytestmark = pytest.mark.slow
-
 _numbers = itertools.count()
 
 ECHO = ("runs", "start", "--agent", "echo")

@@ -89,7 +89,6 @@ def test_a_missing_database_is_not_created(agentctl: Agentctl, config: Path) -> 
     assert not (config.parent / "agentctl.db").exists()
 
 
-@pytest.mark.slow
 def test_a_run_of_a_killed_worker_is_ended(
     agentctl: Agentctl, config: Path, environment: dict[str, str]
 ) -> None:
@@ -119,7 +118,6 @@ def test_a_run_of_a_killed_worker_is_ended(
     assert in_database(config, "SELECT count(*) FROM workers") == [(0,)]
 
 
-@pytest.mark.slow
 def test_a_requested_cancel_becomes_the_final_status(
     agentctl: Agentctl, config: Path, environment: dict[str, str]
 ) -> None:

@@ -102,7 +102,6 @@ async def boom(message, context):
 """
 
 
-@pytest.mark.slow
 def test_failures_have_the_exception_and_its_place(agentctl: Agentctl, tmp_path: Path) -> None:
     config = make_project(tmp_path, rest='[[agents]]\nid = "boom"\nobject = "cli_boom:boom"')
     (tmp_path / "cli_boom.py").write_text(BOOM)

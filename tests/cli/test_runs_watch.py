@@ -24,8 +24,6 @@ from tests.cli.projects import make_project
 from tests.cli.proxy import proxied
 from tests.conditions import PATIENCE
 
-pytestmark = pytest.mark.slow
-
 _numbers = itertools.count()
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import Agentctl
-
-pytestmark = pytest.mark.slow
 
 CONFIG = """
 [authorization]

@@ -19,8 +19,6 @@ from tests.cli.local_project import wait_for_line
 from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 
-pytestmark = pytest.mark.slow
-
 
 def test_serve_reports_address_and_authorization(demo: Demo) -> None:
     first, second, *pages = demo.said.splitlines()

@@ -17,8 +17,6 @@ from tests.cli.local_project import wait_for_line
 from tests.conditions import PATIENCE
 from tests.process import ServerProcess, serve_config, start_server
 
-pytestmark = pytest.mark.slow
-
 CONFIG = """
 [server]
 drain_seconds = {drain}

@@ -15,8 +15,6 @@ from tests.remote.conftest import Serve, answer, serve
 
 __all__ = ["serve"]
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def at_demo(demo: Demo) -> tuple[str, ...]:

@@ -16,8 +16,6 @@ from tests.commands import Result, run_command
 from tests.conditions import PATIENCE
 from tests.process import base_environment, serve_config
 
-pytestmark = pytest.mark.slow
-
 CONFIG = """
 [[databases]]
 id = "main"

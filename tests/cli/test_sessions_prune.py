@@ -27,8 +27,6 @@ from tests.commands import run_command
 from tests.conditions import PATIENCE
 from tests.process import base_environment, serve_config, start_agentctl
 
-pytestmark = pytest.mark.slow
-
 SESSIONS = 240
 """More than two units."""
 

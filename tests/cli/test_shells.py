@@ -19,8 +19,6 @@ from tests.commands import run_command
 from tests.conditions import PATIENCE
 from tests.process import base_environment
 
-pytestmark = pytest.mark.slow
-
 COMPLETIONS = {
     "agentctl sess": "agentctl sessions ",
     "agentctl runs start --agent ec": "agentctl runs start --agent echo ",

@@ -14,8 +14,6 @@ from tests.cli.demo import Demo
 from tests.conditions import PATIENCE
 from tests.process import AGENTCTL, without_coverage
 
-pytestmark = pytest.mark.slow
-
 HEAVY = {
     *("fastapi", "pydantic_ai", "httpx2", "httpcore2", "asyncpg", "apsw"),
     *("jwt", "cryptography", "rich"),

@@ -38,8 +38,6 @@ from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 EXTRA = """
 [[agents]]
 id = "clerk"

@@ -17,8 +17,6 @@ from tests.cli.conftest import Agentctl, Result
 from tests.cli.demo import Demo
 from tests.process import AGENTCTL
 
-pytestmark = pytest.mark.slow
-
 
 def check(finished: Result, code: int, *parts: str, hint: str | None = None) -> list[str]:
     """One error of the one shape: what failed, perhaps why and what to do, nothing on stdout."""

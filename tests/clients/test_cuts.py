@@ -21,8 +21,6 @@ from tests.clients.cuts import (
 from tests.clients.cutting_proxy import cutting
 from tests.clients.service import Service
 
-pytestmark = pytest.mark.slow
-
 STREAMS = 5_000 if os.environ.get("AGENTCTL_TEST_LONG") else 100
 
 

@@ -49,7 +49,6 @@ client.approvals.approve("a")
 """
 
 
-@pytest.mark.slow
 def test_examples_run(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
     first, awaited, *others = BLOCKS
     names = {"token": service.token()}
@@ -66,7 +65,6 @@ def test_examples_run(service: Service, capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
-@pytest.mark.slow
 def test_users_see_types(tmp_path: Path) -> None:
     examples = TYPED + "\n".join(text for text in BLOCKS if "asyncio" not in text)
     (tmp_path / "right.py").write_text(examples)

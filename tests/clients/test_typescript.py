@@ -91,7 +91,6 @@ ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
 Run = Callable[[str, Any], Any]
 """Calls an exported function of the cases with an argument."""
 
-pytestmark = pytest.mark.slow
 needs_node = pytest.mark.skipif(NODE is None, reason="needs node: apt install nodejs")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium")
 needs_tools = pytest.mark.skipif(

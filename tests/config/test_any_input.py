@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +13,6 @@ from hypothesis import strategies as st
 from agentctl.config import SAMPLE_CONFIG, effective_settings, load_settings
 from agentctl.config.tables import ENTRY_TABLES, section_keys
 from agentctl.errors import InvalidConfiguration
-
-pytestmark = pytest.mark.slow
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 scalars = st.one_of(st.booleans(), st.integers(), st.floats(), texts, st.dates(), st.none())

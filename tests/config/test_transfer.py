@@ -58,7 +58,6 @@ def tables(cls: Any) -> st.SearchStrategy[Any]:
     return st.builds(cls, **built)
 
 
-@pytest.mark.slow
 @given(tables(Settings))
 def test_any_settings_round_trip(given: Settings) -> None:
     text = settings_to_text(given)

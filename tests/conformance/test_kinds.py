@@ -193,7 +193,6 @@ async def test_cancel_text(server: ConformanceServer, kind: str) -> None:
     assert "".join(list_pieces(events)) == (run["content"] or "")
 
 
-@pytest.mark.slow
 @every_kind
 async def test_cancel_tool(server: ConformanceServer, tmp_path: Path, kind: str) -> None:
     agent = f"{kind}-stubborn"

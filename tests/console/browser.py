@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from tests.accounting import PAGE_EVENT
 from tests.conditions import PATIENCE
 from tests.console.vendor import FOLDERS, read_vendored
 
@@ -41,8 +43,7 @@ __all__ = [
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 needs_browser = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium"),
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium")
 ]
 """The marks of tests in a browser."""
 
@@ -196,6 +197,7 @@ def open_console(
             matters, or the test leaves more than `_clean_page` removes.
         name: the page: `console` or `chat`.
     """
+    sys.audit(PAGE_EVENT, url)
     used = _used_pages.setdefault(browser, [])
     page = _open_page(browser) if fresh or not used else used.pop()
     is_clean = False

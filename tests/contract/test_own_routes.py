@@ -44,7 +44,6 @@ def shared(
         yield Backends(deployment, deployment, server.url, "sqlite", {})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("caller", ["owner", "narrow", "admin"])
 async def test_reads_are_equal_with_own_routes(
     shared: Backends, filled_sessions: dict[str, str], caller: str

@@ -5,12 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from tests.conditions import PATIENCE
 from tests.differential.comparison import LONG, SEED, report
-
-pytestmark = pytest.mark.slow
 
 
 def test_every_class_behaves_like_one_of_the_standard_decorator() -> None:

@@ -30,8 +30,6 @@ from tests.auth.key_server import KeyServer, serve_keys
 from tests.auth.test_remote_keys import Signer
 from tests.differential.comparison import Comparison, Outcome, attempt
 
-pytestmark = pytest.mark.slow
-
 FETCH_RULES = {
     "the response names a member twice": "RFC 7517 4",
     "the response has a number": "RFC 8259 6",

@@ -21,8 +21,6 @@ from tests.docs.pictures import PICTURES, write_picture
 from tests.docs.shell import Shell
 from tests.process import start_server
 
-pytestmark = pytest.mark.slow
-
 URL = "http://127.0.0.1:7777"
 BINARIES = "/home/you/agentctl/.venv/bin"
 FOLDER = "/home/you/agentctl/.agentctl-demo"

@@ -24,8 +24,6 @@ from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, serve_config
 
-pytestmark = pytest.mark.slow
-
 EXAMPLES = ROOT / "docs" / "examples"
 LONGEST = 60
 """Lines of Python of a project."""

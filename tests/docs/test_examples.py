@@ -88,7 +88,6 @@ def test_tool_of_the_quick_start_loads(tmp_path: Path, monkeypatch: pytest.Monke
     assert "in euros" in tool["description"]
 
 
-@pytest.mark.slow
 def test_mounting_example_serves_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from starlette.testclient import TestClient
 

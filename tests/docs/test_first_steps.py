@@ -26,8 +26,6 @@ from tests.docs.shell import Shell
 from tests.docs.test_commands import URL, start_demo
 from tests.ports import find_free_port
 
-pytestmark = pytest.mark.slow
-
 ANSWERS = {
     "function": "me, message 1: hello",
     "pydantic-ai": '{"identify_user":"me"}',

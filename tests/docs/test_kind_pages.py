@@ -24,7 +24,6 @@ from tests.ports import find_free_port
 
 __all__ = ["models"]
 
-pytestmark = pytest.mark.slow
 
 INSTALL = re.compile(r"python3 -m venv|\. env/bin/activate|pip install")
 """Commands that need minutes and an index."""

@@ -17,8 +17,6 @@ from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, run_agentctl, start_server
 
-pytestmark = pytest.mark.slow
-
 PAGE = page("docs/own-routes.md")
 
 CALL = {"name": "list_orders", "arguments": "{}"}

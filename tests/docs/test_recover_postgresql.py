@@ -26,8 +26,6 @@ from tests.docs.pages import page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import check
 
-pytestmark = pytest.mark.slow
-
 GUIDE = page("docs/guides/recover-postgresql.md")
 PROGRAMS = "/usr/lib/postgresql/16/bin"
 

@@ -45,7 +45,6 @@ def copy_reference(folder: Path) -> Path:
     return reference
 
 
-@pytest.mark.slow
 def test_reference_is_current_and_stale_pages_are_rewritten(tmp_path: Path) -> None:
     reference = copy_reference(tmp_path)
     program = tmp_path / "docs" / "generate.py"

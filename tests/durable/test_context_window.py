@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agentctl.interface.requests import RunRequest
 from tests.conditions import wait_until
 from tests.endpoint import ModelEndpoint
@@ -78,7 +76,6 @@ def list_requests(endpoint: ModelEndpoint, message: str) -> list[Any]:
     return [re.sub(r"call_\d+_0", "call", text.replace(message, "message")) for text in texts]
 
 
-@pytest.mark.slow
 async def test_lost_run_goes_on_with_the_same_requests(
     tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:

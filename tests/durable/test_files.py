@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
 
 from agentctl.interface.requests import RunRequest
 from tests.conditions import wait_until
@@ -78,7 +77,6 @@ def find_stored(folder: Path) -> list[str]:
     return [name for name, form in forms.items() if form in stored]
 
 
-@pytest.mark.slow
 async def test_runs_with_pictures_go_on_after_a_death(
     tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:

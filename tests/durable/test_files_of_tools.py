@@ -21,7 +21,7 @@ from tests.process import ServerProcess
 from tests.server.files_of_runs import PDF
 from tests.server.test_mcp_files import pytestmark as needs_newest_mcp
 
-pytestmark = [needs_newest_mcp, pytest.mark.slow]
+pytestmark = [needs_newest_mcp]
 
 CONFIG = """
 [[mcp_servers]]

@@ -59,7 +59,6 @@ def list_problems(trials: Sequence[Trial]) -> list[str]:
     return [f"{trial.name}: {problem}" for trial in trials for problem in trial.problems]
 
 
-@pytest.mark.slow
 def test_next_message_is_answered_after_every_failure(server: FailingServer) -> None:
     trials = list_trials(SERVERS[0])
     asyncio.run(run_trials(Clients(server), trials))
@@ -67,7 +66,6 @@ def test_next_message_is_answered_after_every_failure(server: FailingServer) -> 
     assert len(trials) > 400
 
 
-@pytest.mark.slow
 def test_next_message_is_answered_by_agents_of_google_adk() -> None:
     trials = list_trials(SERVERS[1])
     with (
@@ -79,7 +77,6 @@ def test_next_message_is_answered_by_agents_of_google_adk() -> None:
     assert len(trials) >= len(EACH)
 
 
-@pytest.mark.slow
 def test_next_message_is_answered_after_damage_on_postgresql(postgres_url: str) -> None:
     kinds = SERVERS[0] if LONG else ("configured", "pydantic-ai")
     trials = [
@@ -97,7 +94,6 @@ def test_next_message_is_answered_after_damage_on_postgresql(postgres_url: str) 
     assert list_problems(trials) == []
 
 
-@pytest.mark.slow
 def test_next_message_is_answered_by_another_server() -> None:
     for kinds in SERVERS if LONG else (("configured", "durable"),):
         with open_deployment(kinds=kinds) as (deployment, endpoint):

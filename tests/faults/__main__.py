@@ -37,7 +37,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 
-FAST = ("-m", "not slow")
+FAST = ("-m", "check or doors")
 
 CHECK = ("-n", "5", "--dist", "loadfile", "--no-loadscope-reorder", *FAST)
 """The arguments of pytest in `make check`."""

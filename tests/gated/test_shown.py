@@ -334,7 +334,6 @@ tools = ["ledger_tools:visit", "ledger_tools:note"]
 """
 
 
-@pytest.mark.slow
 async def test_killed_durable_run_goes_on_under_another_version_only_as_it_states(
     tmp_path: Any, model_endpoint: ModelEndpoint
 ) -> None:

@@ -20,8 +20,6 @@ from tests.conditions import PATIENCE
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.graphs.test_members import call
 
-pytestmark = pytest.mark.slow
-
 EMAIL = {"email_input": {"author": "ann", "subject": "hi"}}
 
 

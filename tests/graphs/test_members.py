@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunRequest, RunView
 from agentctl.records.events import parse_event
@@ -16,8 +14,6 @@ from agentctl.records.run_reader import RunReader
 from tests.commands import Result, run_command
 from tests.conditions import wait_until
 from tests.conformance.server import SCOPES, ConformanceServer, run_component, stream_component
-
-pytestmark = pytest.mark.slow
 
 
 def call(name: str, call_id: str, **arguments: Any) -> dict[str, Any]:

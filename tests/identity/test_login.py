@@ -26,7 +26,7 @@ from tests.process import run_agentctl, start_agentctl
 
 __all__ = ["agentctl", "clean_environment", "home", "terminal"]
 
-pytestmark = [pytest.mark.slow, needs_provider]
+pytestmark = [needs_provider]
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ if IS_FIRST:
 from tests.conditions import PATIENCE
 from tests.server.test_mcp_authorization import Storage
 
-pytestmark = [needs_provider, pytest.mark.slow]
+pytestmark = [needs_provider]
 
 BACK = "http://127.0.0.1:9/back"
 

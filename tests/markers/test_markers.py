@@ -29,7 +29,6 @@ OTHER_SESSION = Marker("a", "22222222", "cccccccc")
 BOB = Marker("b", "33333333", "dddddddd")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 def test_texts_of_two_users_stay_apart(engine: Engine) -> None:
     # The libraries of vendors do not know the engine.

@@ -10,8 +10,6 @@ import pytest
 from tests.endpoint import ModelEndpoint
 from tests.mcp.lifecycle import measure
 
-pytestmark = pytest.mark.slow
-
 RUNS = 1_000 if os.environ.get("AGENTCTL_TEST_LONG") else 40
 
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from agentctl.config.mcp_table import McpServer
 from tests.mcp.hosting import host
-
-pytestmark = pytest.mark.slow
 
 
 async def test_tools_of_reference_servers_are_called(tmp_path: Path) -> None:

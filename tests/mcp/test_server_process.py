@@ -13,8 +13,6 @@ from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, serve_config
 from tests.server.observed_server import MCP_SERVER
 
-pytestmark = pytest.mark.slow
-
 PROGRAM = b"mcp/stdio_server.py"
 
 

@@ -26,8 +26,6 @@ from tests.outages.proxy import Proxy, proxied
 from tests.postgres_server import PostgresServer
 from tests.store.rows import START, a_run, a_session
 
-pytestmark = pytest.mark.slow
-
 WAIT = 0.4
 STATEMENT = 0.5
 """Seconds that the driver under test waits for a connection and for a statement."""

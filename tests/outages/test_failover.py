@@ -18,8 +18,6 @@ from tests.outages.test_driver import WAIT, failed, faulty
 from tests.postgres_server import PostgresServer, execute, run_postgres_server, run_standby
 from tests.store.rows import START
 
-pytestmark = pytest.mark.slow
-
 IS_STANDBY = Sql("SELECT pg_is_in_recovery()")
 
 

@@ -20,8 +20,6 @@ from tests.endpoint import ModelEndpoint
 from tests.postgres_server import PostgresServer
 from tests.process import ServerProcess, serve_config
 
-pytestmark = pytest.mark.slow
-
 LIMIT = "[limits]\nconcurrent_runs = 2\n"
 
 LINED = '[[agents]]\nid = "lined"\nmodel = "echo"\non_busy = "enqueue"\n'

@@ -23,8 +23,6 @@ from tests.endpoint import ModelEndpoint
 from tests.postgres_server import PostgresServer
 from tests.server.concurrent_callers import read_events
 
-pytestmark = pytest.mark.slow
-
 EVENTS = 5_000
 MAXIMUM_READS = EVENTS * 400 / 100_000
 FOLLOWERS = 12

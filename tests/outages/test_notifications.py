@@ -21,8 +21,6 @@ from tests.outages.proxy import ProxyApart, proxied_apart
 from tests.postgres_server import PostgresServer
 from tests.process import ServerProcess, base_environment, run_agentctl, serve_config
 
-pytestmark = pytest.mark.slow
-
 CONFIG = """
 [metrics]
 listen = "127.0.0.1:0"

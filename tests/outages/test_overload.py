@@ -19,8 +19,6 @@ from tests.endpoint import ModelEndpoint
 from tests.outages.overload import CASES, SLOW_COMMITS, Place, overload, serving
 from tests.postgres_server import PostgresServer, run_postgres_server
 
-pytestmark = pytest.mark.slow
-
 STARTS = 60
 
 

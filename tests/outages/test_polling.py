@@ -7,7 +7,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
-import pytest
 
 from agentctl.interface.requests import RunRequest
 from agentctl.store.postgres.database import PostgresDatabase
@@ -16,8 +15,6 @@ from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres_server import PostgresServer
 from tests.service.callers import open_service, user, wait_for_running
-
-pytestmark = pytest.mark.slow
 
 REQUEST = """
 UPDATE runs SET cancel_requested_at = 1, cancel_requested_by = 'other' WHERE status = 'RUNNING'

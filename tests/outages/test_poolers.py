@@ -12,8 +12,6 @@ from tests.outages.proxy import ProxyApart, proxied_apart
 from tests.postgres_server import PostgresServer, execute
 from tests.process import serve_config
 
-pytestmark = pytest.mark.slow
-
 SETTINGS = {
     "search_path": "pooled_b",
     "statement_timeout": "5000",

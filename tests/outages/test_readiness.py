@@ -8,7 +8,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
-import pytest
 
 from agentctl import errors
 from agentctl.interface.requests import RunRequest
@@ -18,8 +17,6 @@ from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres_server import PostgresServer
 from tests.service.callers import open_service, user
-
-pytestmark = pytest.mark.slow
 
 POOL = 8
 """Connections of each database: more than the jobs of the server can hold at the same time."""

@@ -21,8 +21,6 @@ from tests.conditions import wait_until
 from tests.connections import serve_connections
 from tests.postgres_server import PostgresServer, execute, run_postgres_server
 
-pytestmark = pytest.mark.slow
-
 PASSWORD = "p@:/?#%[]'\" ü😀"
 
 USERS = "local all locked scram-sha-256\nlocal all unknown reject\nlocal all all trust\n"

@@ -15,15 +15,12 @@ from uuid import uuid4
 
 import asyncpg
 import httpx2
-import pytest
 
 from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres_server import PostgresServer
 from tests.process import ServerProcess, serve_config
-
-pytestmark = pytest.mark.slow
 
 ROUNDS = 40 if os.environ.get("AGENTCTL_TEST_LONG") else 4
 

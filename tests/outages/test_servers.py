@@ -23,8 +23,6 @@ from tests.outages.server_pair import Pair, running_pair
 from tests.postgres_server import PostgresServer
 from tests.server.concurrent_callers import Event, RequestedRun, check_order, read_events
 
-pytestmark = pytest.mark.slow
-
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 CANCELS = 100 if LONG else 10
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import asyncpg
 import httpx2
-import pytest
 
 from tests.chaos.cluster import Server
 from tests.conditions import PATIENCE, wait_until
@@ -26,8 +25,6 @@ from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres_server import PostgresServer
 from tests.server.concurrent_callers import read_events
-
-pytestmark = pytest.mark.slow
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 

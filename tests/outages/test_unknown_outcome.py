@@ -18,8 +18,6 @@ from tests.outages.proxy import Proxy, proxied
 from tests.postgres_server import PostgresServer
 from tests.service.callers import open_service, user
 
-pytestmark = pytest.mark.slow
-
 BOUNDS = "wait_seconds = 2\nstatement_seconds = 2"
 
 

@@ -30,8 +30,6 @@ from tests.ports import find_free_port, wait_for_port
 from tests.postgres_server import run_postgres_server
 from tests.process import base_environment
 
-pytestmark = pytest.mark.slow
-
 FOLDER = PACKAGING / "container"
 CHECK = ROOT / ".dist/bin/check-jsonschema"
 PINNED = re.compile(r"docker\.io/library/[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}")

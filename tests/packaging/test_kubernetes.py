@@ -13,8 +13,6 @@ from agentctl.cli.files import write_key_pair
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.process import base_environment, run_agentctl
 
-pytestmark = pytest.mark.slow
-
 FOLDER = PACKAGING / "kubernetes"
 VALIDATE = PACKAGING.parent / ".dist/bin/kubernetes-validate"
 

@@ -11,8 +11,6 @@ import pytest
 
 from tests.packaging.programs import PACKAGING, require_program
 
-pytestmark = pytest.mark.slow
-
 FOLDER = PACKAGING / "prometheus"
 METRIC = re.compile(r"\bagentctl_\w+")
 QUANTILE = re.compile(r"_(bucket|count|sum)$")

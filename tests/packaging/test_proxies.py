@@ -19,7 +19,7 @@ from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_pr
 from tests.ports import find_free_port, wait_for_port
 from tests.process import base_environment
 
-pytestmark = [pytest.mark.slow, needs_packaging_mode]
+pytestmark = [needs_packaging_mode]
 
 PROXIES = {"nginx": "nginx-light", "caddy": "caddy"}
 NAME = "agents.example.com"

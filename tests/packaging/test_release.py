@@ -27,8 +27,6 @@ from tests.endpoint import ModelEndpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.process import base_environment, start_server
 
-pytestmark = pytest.mark.slow
-
 ROOT = PACKAGING.parent
 BUILD_TOOLS = ROOT / ".dist/bin/python"
 

@@ -21,7 +21,7 @@ from tests.packaging.programs import needs_packaging_mode
 from tests.packaging.service_manager import Manager
 from tests.server.concurrent_callers import Event, check_order, read_events
 
-pytestmark = [pytest.mark.slow, needs_packaging_mode]
+pytestmark = [needs_packaging_mode]
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 MAXIMUM_COUNT = 10_000

@@ -27,8 +27,6 @@ from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_pr
 from tests.packaging.service_manager import Instance, Manager, build_shell_command
 from tests.process import AGENTCTL, base_environment, run_agentctl
 
-pytestmark = pytest.mark.slow
-
 UNITS = PACKAGING / "systemd"
 PREFIX = "/opt/agentctl/bin"
 

@@ -26,8 +26,6 @@ from tests.process import ServerProcess, base_environment, serve_config
 from tests.releases import NEW, Program, build_program, extract_last_release
 from tests.server.concurrent_callers import open_client
 
-pytestmark = pytest.mark.slow
-
 ROOT = PACKAGING.parent
 LATER_VERSION = 9_000
 APPROVED = """

@@ -24,7 +24,7 @@ from tests.packaging.machine import Machine
 from tests.packaging.programs import needs_packaging_mode
 from tests.packaging.test_release import build
 
-pytestmark = [pytest.mark.slow, needs_packaging_mode]
+pytestmark = [needs_packaging_mode]
 
 NAME = "agents.example.com"
 ISSUER = "https://id.example.org"

@@ -38,7 +38,6 @@ def test_object_input_survives_a_pause_and_a_kill(waiting: WaitingDeployment) ->
     assert waiting.ledger(run) == ["begin {'pieces': 2, 'seen': 1} {'pieces': 2}"] * 2
 
 
-@pytest.mark.slow
 def test_server_that_dies_in_a_step_is_asked_about(waiting: WaitingDeployment) -> None:
     hold = waiting.inner.folder / "hold"
     hold.touch()

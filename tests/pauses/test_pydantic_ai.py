@@ -185,7 +185,6 @@ def test_cancel_of_a_waiting_agent_makes_no_call(shared: WaitingServer) -> None:
     assert shared.deployment.ledger(run) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["complete", "retry"])
 def test_server_that_dies_in_a_call_is_asked_about(waiting: WaitingDeployment, verb: str) -> None:
     hold = waiting.inner.folder / "hold"

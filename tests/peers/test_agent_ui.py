@@ -181,7 +181,6 @@ def agent_ui() -> Iterator[str]:
             process.terminate()
 
 
-@pytest.mark.slow
 def test_agent_ui_works_in_a_browser(
     agent_ui: str, tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:

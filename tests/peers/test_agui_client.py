@@ -25,11 +25,10 @@ from tests.server.threaded_server import ThreadedServer
 PACKAGES = ROOT / ".peers" / "agui"
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         not PEERS or CHROMIUM is None or not (PACKAGES / "node_modules").exists(),
         reason="needs chromium and @ag-ui/client: make test-peers",
-    ),
+    )
 ]
 
 WITHOUT_TOOLS = ("agents/teller", "workflows/line")

@@ -64,7 +64,6 @@ def list_ids(reader: Agentctl, file: Path) -> list[str]:
         cursor = ("--cursor", following)
 
 
-@pytest.mark.slow
 def test_file_of_a_working_server_is_read_completely(
     served: Peer, agentctl: Agentctl, reader: Agentctl
 ) -> None:

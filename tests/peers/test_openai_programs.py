@@ -26,7 +26,6 @@ def host(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
         yield served
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS if EVERY else FEW)
 def test_program_has_the_stored_results(host: Host, program: str) -> None:
     if not PROGRAMS[program].is_installed:
@@ -60,7 +59,6 @@ def hand_off(call_id: str) -> list[Any]:
     ]
 
 
-@pytest.mark.slow
 def test_results_for_another_agent_are_its_history(client: openai.OpenAI) -> None:
     tool: Any = {"type": "function", "function": {"name": "transfer_to_echo"}}
     messages = hand_off("call_of_another_provider")
@@ -79,7 +77,6 @@ def test_results_for_another_agent_are_its_history(client: openai.OpenAI) -> Non
         client.chat.completions.create(model="history", messages=messages[2:])
 
 
-@pytest.mark.slow
 def test_answers_are_sent_back_with_members_of_libraries(client: openai.OpenAI) -> None:
     answer: Any = {"role": "assistant", "content": "hi", "provider_specific_fields": {"a": None}}
     question: Any = {"role": "user", "content": "hello"}

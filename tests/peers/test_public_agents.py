@@ -37,7 +37,6 @@ FEW = {
 }
 """The agents of the normal suite, all in one server; `make test-peers` runs each of all."""
 
-pytestmark = pytest.mark.slow
 
 FIRST = "first question"
 SECOND = "second question"

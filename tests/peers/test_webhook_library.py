@@ -18,11 +18,10 @@ __all__ = ["hooked", "people", "receiver"]
 PACKAGES = ROOT / ".peers" / "webhooks"
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         not PEERS or not (PACKAGES / "node_modules").exists(),
         reason="needs standardwebhooks of npm: make test-peers",
-    ),
+    )
 ]
 
 SCRIPT = """

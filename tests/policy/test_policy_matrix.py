@@ -322,7 +322,6 @@ def test_configured_admin_scope_replaces_the_default(
             assert [answer.status_code for answer in answers] == wanted, operation
 
 
-@pytest.mark.slow
 def test_roles_allow_what_their_scopes_allow(deployment: Deployment) -> None:
     """Every operation for a role with each scope, with all but one, and for look-alikes."""
     given = deployment.settings

@@ -17,8 +17,6 @@ from tests.endpoint import ModelEndpoint
 from tests.poolers.test_pgbouncer import as_role, client_of
 from tests.postgres_server import PostgresServer, execute
 
-pytestmark = pytest.mark.slow
-
 ROLE = "counted"
 
 IDLE = 2

@@ -31,8 +31,6 @@ from tests.poolers.pgbouncer import (
 )
 from tests.postgres_server import PostgresServer, execute
 
-pytestmark = pytest.mark.slow
-
 CALLERS = 8
 RUNS = 24
 

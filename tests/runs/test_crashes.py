@@ -21,8 +21,6 @@ from tests.process import ServerProcess, serve_config
 from tests.runs.shared_databases import SharedDatabases
 from tests.service.callers import admin, open_service
 
-pytestmark = pytest.mark.slow
-
 DELTAS = 25
 """Events of the trickling model in half a second, so that several batches are stored."""
 

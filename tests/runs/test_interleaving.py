@@ -19,7 +19,6 @@ from uuid import uuid4
 
 import asyncpg
 import orjson
-import pytest
 
 from agentctl.config.settings import Agent, Approvals
 from agentctl.config.settings import Database as Entry
@@ -54,8 +53,6 @@ from tests.runs.components import LONG, build_settings
 from tests.runs.interleaving import Change, together, undone
 from tests.service.callers import user
 from tests.store.rows import a_run, a_session
-
-pytestmark = pytest.mark.slow
 
 __all__ = ["undone"]
 

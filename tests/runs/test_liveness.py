@@ -27,8 +27,6 @@ from tests.conditions import wait_until
 from tests.process_states import is_alive
 from tests.runs.shared_databases import SharedDatabases, wait_for_heartbeats
 
-pytestmark = pytest.mark.slow
-
 DEATH = 0.6
 """Seconds without a heartbeat after which a worker is dead in these tests."""
 

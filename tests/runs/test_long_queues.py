@@ -27,7 +27,6 @@ from tests.runs.test_queue import Worker, add_agents, postgres_settings, serve, 
 
 __all__ = ["postgres_settings", "worker"]
 
-pytestmark = pytest.mark.slow
 
 ONE_SESSION = 1_000 if LONG else 30
 SESSIONS, RUNS_OF_EACH = (1_000, 10) if LONG else (12, 4)

@@ -35,7 +35,7 @@ from tests.service.callers import user
 
 __all__ = ["collect_garbage"]
 
-pytestmark = [pytest.mark.slow, ignore_never_awaited, pytest.mark.usefixtures("collect_garbage")]
+pytestmark = [ignore_never_awaited, pytest.mark.usefixtures("collect_garbage")]
 
 ROUNDS = 20 if LONG else 1
 MOST_ROUNDS = ROUNDS + 9

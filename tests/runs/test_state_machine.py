@@ -61,8 +61,6 @@ from tests.runs.database_invariants import InvariantChecker
 from tests.runs.recorded_rules import InvariantViolation, rule
 from tests.runs.simulated_processes import Process, create_process_task
 
-pytestmark = pytest.mark.slow
-
 __all__ = ["collect_garbage"]
 
 T = TypeVar("T")

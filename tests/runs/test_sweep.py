@@ -26,8 +26,6 @@ from tests.runs.shared_databases import (
     wait_for_heartbeats,
 )
 
-pytestmark = pytest.mark.slow
-
 QUICK = 0.03
 
 

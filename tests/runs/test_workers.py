@@ -119,7 +119,6 @@ async def test_heartbeat_continues_while_the_event_loop_is_blocked(shared: Share
         await worker.unregister()
 
 
-@pytest.mark.slow
 async def test_heartbeat_waits_for_a_locked_database_with_few_log_lines(
     shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:

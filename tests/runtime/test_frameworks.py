@@ -25,8 +25,6 @@ from tests.conditions import PATIENCE, wait_until
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, settings
 
-pytestmark = pytest.mark.slow
-
 MODULE = "tests.runtime.sample_frameworks"
 
 

@@ -17,8 +17,6 @@ from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, settings
 
-pytestmark = pytest.mark.slow
-
 MODULE = "tests.runtime.sample_graphs"
 
 

@@ -9,8 +9,6 @@ from tests.runtime.test_frameworks import frameworks, models, run_once
 
 __all__ = ["models"]
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("name", ["with_deps", "graph_with_tool", "counting"])
 async def test_report_of_a_call_does_not_list_the_open_ones(

@@ -22,8 +22,6 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, settings
 
-pytestmark = pytest.mark.slow
-
 LIMITS = Limits()
 
 MODULE = "tests.runtime.sample_openai_agents"

@@ -149,7 +149,6 @@ def test_account_with_the_scope_manages_accounts(host: ThreadedServer) -> None:
     assert ask(host, child.json()["token"], "/teams").status_code == 401
 
 
-@pytest.mark.slow
 def test_openapi_describes_the_account_operations(host: ThreadedServer) -> None:
     document = host.client.get("/openapi.json").json()
     operation = document["paths"]["/service-accounts"]["post"]
@@ -165,7 +164,6 @@ def test_openapi_describes_the_account_operations(host: ThreadedServer) -> None:
     assert "token" not in schemas["AccountRecord"]["properties"]
 
 
-@pytest.mark.slow
 def test_many_unknown_tokens_do_not_block_valid_ones(host: ThreadedServer) -> None:
     token = create(host, "steady", "agents:read")["token"]
     assert ask(host, token).status_code == 200
@@ -208,7 +206,6 @@ def test_rejections_are_counted_by_cause(deployment: Deployment) -> None:
     assert counts == {("account.revoked", 2), ("account.form", 2), ("account.known", 2)}
 
 
-@pytest.mark.slow
 def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     (tmp_path / "several").mkdir()
     deployment = create_deployment(

@@ -78,7 +78,6 @@ async def test_entry_has_the_request_id_of_the_response(deployment: Deployment) 
         assert {row[:2] for row in found} == {("me", "http")}
 
 
-@pytest.mark.slow
 async def test_every_403_has_an_entry(deployment: Deployment) -> None:
     """For every operation, also if the request has other faults."""
     expected = []
@@ -239,7 +238,6 @@ async def test_401s_do_not_write_one_entry_each(deployment: Deployment) -> None:
     assert len(rows(deployment)) == 1
 
 
-@pytest.mark.slow
 def test_every_worker_writes_its_counts(deployment: Deployment) -> None:
     with serve_with_two_workers(deployment) as served:
         workers = set(served.workers())

@@ -311,7 +311,6 @@ def test_summary_leaves_runs_after_a_live_one(served: ThreadedServer) -> None:
     assert summary.index("the slow run") < summary.index("the fast run")
 
 
-@pytest.mark.slow
 def test_killed_work_is_done_by_the_next_run(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     """A summary and an extraction are killed with their server: nothing is lost or doubled."""
     agent = """

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import httpx2
-import pytest
 
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import audit
@@ -20,8 +19,6 @@ from tests.conditions import PATIENCE, wait_for
 from tests.process import base_environment, serve_config
 from tests.runs.components import LONG
 from tests.service.test_backups import build_entry
-
-pytestmark = pytest.mark.slow
 
 KILLS = 100 if LONG else 1
 

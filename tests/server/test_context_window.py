@@ -108,7 +108,6 @@ def client(
         yield client
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["configured", *KINDS])
 def test_short_message_is_answered_after_one_that_does_not_fit(
     client: httpx2.Client, name: str
@@ -191,7 +190,6 @@ def test_failed_run_for_another_reason_stays_in_the_history(client: httpx2.Clien
     assert "broken" in answered["content"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", READING)
 def test_agent_of_a_library_reads_results_that_are_left_out(
     client: httpx2.Client, model_endpoint: ModelEndpoint, name: str

@@ -70,7 +70,6 @@ def is_refused(answer: RawResponse) -> bool:
     return True
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "host",
     [
@@ -167,7 +166,6 @@ def test_link_of_another_site_opens_the_documentation(opened: OpenServer) -> Non
     assert opened.send(path="/docs", Sec_Fetch_Dest="document", **fields).status == 200
 
 
-@pytest.mark.slow
 def test_document_of_an_open_server_asks_for_no_credential(opened: OpenServer) -> None:
     document = opened.send(path="/openapi.json").json
     assert "securitySchemes" not in document["components"]

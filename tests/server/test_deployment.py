@@ -18,8 +18,6 @@ from tests.deployment import ADMIN, Deploy, Deployment
 from tests.postgres import postgres_schemas
 from tests.process import ServerProcess, run_agentctl, serve_config
 
-pytestmark = pytest.mark.slow
-
 BACKUPS = '[backup]\nevery = "15m"\nfolder = "backups"\n'
 
 ATTEMPTS = 5

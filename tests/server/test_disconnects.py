@@ -23,8 +23,6 @@ from tests.server.database_checks import open_read_only
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 CLIENTS = 40
 """Clients that disconnect in one way; there are four ways, three with a provider call."""
 

@@ -22,8 +22,6 @@ from tests.conditions import PATIENCE
 from tests.deployment import Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 BROWSER = (

@@ -21,8 +21,6 @@ from tests.server.database_checks import (
     stored_events,
 )
 
-pytestmark = pytest.mark.slow
-
 DRAIN_SECONDS = 10.0
 
 WORK_SECONDS = 2.0

@@ -38,7 +38,6 @@ def call(number: int, name: str) -> dict[str, Any]:
     return {"id": f"call_{number}", "type": "function", "function": function}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "code"), [("checked", "MODEL_UNAVAILABLE"), ("loading", "AGENT_FAILED")]
 )

@@ -10,14 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.conditions import wait_for
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
-
-pytestmark = pytest.mark.slow
 
 RUNS = 40
 

@@ -62,7 +62,6 @@ def site(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
         yield Site(client, folder, model_endpoint)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("agent", [*OWN, *KNOWN])
 def test_agent_of_a_library_looks_at_the_bytes(site: Site, agent: str) -> None:
     shade = 20 + [*OWN, *KNOWN].index(agent)
@@ -87,7 +86,6 @@ def test_agent_of_a_library_looks_at_the_bytes(site: Site, agent: str) -> None:
     assert base64.urlsafe_b64encode(picture) not in stored
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("agent", [*OWN, *KNOWN])
 def test_agent_of_a_library_gets_a_picture_without_text(site: Site, agent: str) -> None:
     picture = build_png(60)
@@ -103,7 +101,6 @@ def test_agent_of_a_library_gets_a_picture_without_text(site: Site, agent: str) 
     site.run(agent, "again", session_id=record["session_id"])
 
 
-@pytest.mark.slow
 def test_message_has_all_files_that_a_run_may_have(site: Site) -> None:
     """The bound of a model call is for the files of earlier messages."""
     ids = [site.put(f"{at}.png", build_png(at) + bytes(21_500_000)) for at in range(5)]

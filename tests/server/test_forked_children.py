@@ -19,8 +19,6 @@ from tests.process import ServerProcess, serve_config
 from tests.process_states import is_alive
 from tests.server.raw_http import open_raw_connection
 
-pytestmark = pytest.mark.slow
-
 TOOLS = """
 import multiprocessing
 import os

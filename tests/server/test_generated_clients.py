@@ -22,11 +22,10 @@ PROGRAMS = Path(__file__).with_name("generated_clients")
 """A program for each generator, which uses its client and is checked with it."""
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         not (FOLDER / ".installed").exists(),
         reason="needs generators: install Node 20 and npm, then make .peers/generators/.installed",
-    ),
+    )
 ]
 
 PYTHON = FOLDER / "python" / "bin" / "python"

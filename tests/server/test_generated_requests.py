@@ -18,8 +18,6 @@ from tests.server.seeds import as_caller
 from tests.server.test_scenarios import OPERATIONS
 from tests.server.threaded_server import ThreadedServer
 
-pytestmark = pytest.mark.slow
-
 EXAMPLES = 8 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 4
 """Requests of each mode to an operation."""
 

@@ -81,7 +81,6 @@ def build_round_trip(name: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["desks", "swarm"])
 def test_handoffs_there_and_back_have_their_results(
     client: httpx2.Client, model_endpoint: ModelEndpoint, name: str

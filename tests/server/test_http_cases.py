@@ -55,7 +55,6 @@ def test_raw_request(server: ThreadedServer, token: bytes, name: str) -> None:
     check(server.port, token, CASES[name])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_raw_request_to_several_workers(workers: tuple[Deployment, int], name: str) -> None:
     deployment, port = workers

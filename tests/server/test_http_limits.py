@@ -114,7 +114,6 @@ LORIS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("parts", LORIS.values(), ids=LORIS)
 def test_slow_client_is_disconnected(
     host: ThreadedServer, parts: Callable[[], Iterator[bytes]]
@@ -150,7 +149,6 @@ def test_application_learns_of_a_missing_body(host: ThreadedServer, slow: Slow) 
     assert slow.left.wait(LATE)
 
 
-@pytest.mark.slow
 def test_announced_bytes_give_a_body_more_time(host: ThreadedServer) -> None:
     parts = 4
     part = b"x" * (SLOWEST_BODY // 4)
@@ -163,7 +161,6 @@ def test_announced_bytes_give_a_body_more_time(host: ThreadedServer) -> None:
         assert connection.answer().status == 200
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", [b"/stream", b"/late"])
 @pytest.mark.parametrize("behind", [b"", b"\r\n", b"GET"])
 def test_responses_have_no_deadline(host: ThreadedServer, path: bytes, behind: bytes) -> None:
@@ -176,7 +173,6 @@ def test_responses_have_no_deadline(host: ThreadedServer, path: bytes, behind: b
             assert connection.ended()
 
 
-@pytest.mark.slow
 def test_idle_connection_is_kept_between_requests(host: ThreadedServer) -> None:
     with open_raw_connection(host.port) as connection:
         for _ in range(2):
@@ -187,7 +183,6 @@ def test_idle_connection_is_kept_between_requests(host: ThreadedServer) -> None:
         assert connection.answer().status == 200
 
 
-@pytest.mark.slow
 def test_client_that_reads_nothing_is_disconnected(host: ThreadedServer) -> None:
     with open_raw_connection(host.port) as connection:
         connection.send(GET.replace(b"/health", b"/large"))
@@ -196,7 +191,6 @@ def test_client_that_reads_nothing_is_disconnected(host: ThreadedServer) -> None
         wait_for(lambda: not established(host.port) & inode)
 
 
-@pytest.mark.slow
 def test_slow_reader_gets_the_whole_response(host: ThreadedServer) -> None:
     """Also after the keep-alive time."""
     with open_raw_connection(host.port) as connection:
@@ -297,7 +291,6 @@ def test_a_server_process_has_the_limits(deployment: Deployment) -> None:
                 check_error(connection.answer(), 431)
 
 
-@pytest.mark.slow
 def test_a_server_process_ends_requests_without_a_whole_head(deployment: Deployment) -> None:
     with serve_config(deployment.path) as served, contextlib.ExitStack() as opened:
         started = time.monotonic()

@@ -103,7 +103,6 @@ def test_pipelined_requests_get_responses_in_order(host: ThreadedServer) -> None
     assert [answer["body"] for answer in answers if answer["body"]] == ["body", "body"]
 
 
-@pytest.mark.slow
 def test_requests_beyond_the_bound_wait_unparsed(
     tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:

@@ -11,8 +11,6 @@ from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 from tests.server.concurrent_callers import open_client
 
-pytestmark = pytest.mark.slow
-
 TOOL = '''
 async def add() -> str:
     """Raise what Ctrl-C raises."""

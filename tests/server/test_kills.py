@@ -17,7 +17,6 @@ from typing import Any
 
 import apsw
 import httpx2
-import pytest
 
 from tests.conditions import PATIENCE, wait_until
 from tests.deployment import Deployment
@@ -30,8 +29,6 @@ from tests.server.database_checks import (
     statuses,
     stored_events,
 )
-
-pytestmark = pytest.mark.slow
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 

@@ -20,8 +20,6 @@ from tests.deployment import ADMIN, Deploy
 from tests.process import serve_config
 from tests.server.test_files import PNG, Host, upload
 
-pytestmark = pytest.mark.slow
-
 CONFIG = """
 [files]
 run_bytes = 200_000_000

@@ -16,8 +16,6 @@ from tests.server.concurrent_callers import open_client
 from tests.server.raw_http import RawConnection
 from tests.server.threaded_server import serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 RUNS = 12
 """Runs of a session of 6 MB: each has a message of 256 KB, and an answer."""
 

@@ -18,8 +18,6 @@ from tests.server.raw_http import open_raw_connection
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
 
-pytestmark = pytest.mark.slow
-
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 INVALID = b"nonsense\r\n\r\n"
 

@@ -10,13 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
-import pytest
 
 from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, run_agentctl, serve_config
-
-pytestmark = pytest.mark.slow
 
 
 def delete(path: Path) -> None:

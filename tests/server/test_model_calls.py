@@ -11,8 +11,6 @@ import pytest
 from tests.endpoint import ModelEndpoint
 from tests.server.agents_in_code import serve_agents
 
-pytestmark = pytest.mark.slow
-
 CONFIG = """
 [[models]]
 id = "again"

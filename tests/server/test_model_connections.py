@@ -61,7 +61,6 @@ async def test_refused_response_reaches_no_other_user(
             assert (await run(bob, f"bob {number}"))["content"] == f"bob {number}"
 
 
-@pytest.mark.slow
 async def test_cancelled_run_reaches_no_other_user(
     served: tuple[Deployment, ServerProcess],
 ) -> None:

@@ -70,7 +70,6 @@ async def test_application_alone(settled: Deployment) -> None:
         await check_refusals_in_order(http, settled)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framework", [FastAPI, Starlette])
 async def test_mounted_application(settled: Deployment, framework: type[Starlette]) -> None:
     app = create_app(settled.settings)
@@ -87,7 +86,6 @@ async def test_mounted_application(settled: Deployment, framework: type[Starlett
         assert document["servers"] == [{"url": "/api/v1"}]
 
 
-@pytest.mark.slow
 async def test_application_under_a_root_path(settled: Deployment) -> None:
     app = create_app(settled.settings)
     app.root_path = "/base"

@@ -9,7 +9,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import httpx2
-import pytest
 
 from agentctl.config.settings import Database
 from tests.commands import Result, run_command
@@ -18,8 +17,6 @@ from tests.postgres import drop_schema
 from tests.process import base_environment, serve_config
 from tests.runs.components import LONG
 from tests.store.sums import add_up
-
-pytestmark = pytest.mark.slow
 
 CLIENTS, REQUESTS = (8, 2_000) if LONG else (2, 8)
 """Clients, and acknowledged writes in each phase of the move."""

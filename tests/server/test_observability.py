@@ -180,7 +180,6 @@ def test_blocked_event_loop_is_logged(seen: ObservedServer) -> None:
 READABLE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ (\[\d+\] )?agentctl\.\w+: .*")
 
 
-@pytest.mark.slow
 def test_readable_format_of_two_workers(pair: ObservedServer) -> None:
     """Lines of two processes are complete. A traceback is indented below its line."""
     _, run_id = run(pair, "explode", "s1", "{}")
@@ -345,7 +344,6 @@ def test_metrics_address_serves_nothing_else(seen: ObservedServer) -> None:
         assert seen.value("agentctl_info") == 1
 
 
-@pytest.mark.slow
 def test_metrics_show_a_blocked_worker(pair: ObservedServer) -> None:
     before = pair.value("agentctl_requests_total", operation="get_models")
     for _ in range(30):

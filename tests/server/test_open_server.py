@@ -43,7 +43,6 @@ def test_open_server_rejects_an_external_address(
     assert not (deployment.folder / "main.db").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_open_server_listens_externally_with_the_option(
     deployment: Deployment, workers: str

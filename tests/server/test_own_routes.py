@@ -23,8 +23,6 @@ from tests.process import start_server
 from tests.process_states import wait_for_ends
 from tests.server.worker_server import WorkerServer, read_stream
 
-pytestmark = pytest.mark.slow
-
 SHOP = Path(__file__).with_name("own_shop.py")
 
 METRICS = '[openai]\nenabled = true\n[metrics]\nlisten = "127.0.0.1:0"\n'

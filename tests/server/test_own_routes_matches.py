@@ -69,7 +69,6 @@ def connect(app: Any) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://test")
 
 
-@pytest.mark.slow
 async def test_access_is_that_of_the_route_that_fastapi_chooses(settled: Deployment) -> None:
     served = create_app(settled.settings)
     admin = settled.bearer("me", ADMIN)

@@ -24,8 +24,6 @@ from tests.process import base_environment, serve_config, start_agentctl
 from tests.server.concurrent_callers import open_client
 from tests.server.database_checks import open_read_only
 
-pytestmark = pytest.mark.slow
-
 TOOLS = '''
 import asyncio
 import pathlib

@@ -13,16 +13,12 @@ from tempfile import TemporaryDirectory
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
-import pytest
 
 from tests.conditions import PATIENCE, wait_for
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_schemas
 from tests.process import serve_config
-
-pytestmark = pytest.mark.slow
-
 
 AT_ONCE = 40
 MOST = 8

@@ -316,7 +316,6 @@ def test_an_export_names_the_origin(place: Place) -> None:
     assert f"retry of {run['run_id']}" in text
 
 
-@pytest.mark.slow
 def test_a_run_of_a_killed_server_is_retried(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     deployment = create_place_deployment(tmp_path, model_endpoint)
     with serve_place(deployment, model_endpoint) as (place, server):

@@ -24,8 +24,6 @@ from tests.conditions import PATIENCE, wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.process import AGENTCTL, ServerProcess, run_agentctl, serve_config
 
-pytestmark = pytest.mark.slow
-
 MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && ulimit -n 256 && exec "$@"'
 FEW_FILES = 'ulimit -n 256 && exec "$@"'
 

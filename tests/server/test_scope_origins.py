@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 
 import httpx2
-import pytest
 
 from tests.commands import run_command
 from tests.deployment import Deploy
 from tests.process import serve_config
 
 
-@pytest.mark.slow
 def test_caller_sees_the_claim_or_role_of_each_scope(deploy: Deploy, tmp_path: Path) -> None:
     deployment = deploy()
     table = 'roles_claim = "sub"\nroles.writer = ["agents:run"]'

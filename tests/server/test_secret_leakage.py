@@ -413,7 +413,6 @@ def found(secrets: dict[str, str], places: dict[str, bytes]) -> list[str]:
     ]
 
 
-@pytest.mark.slow
 def test_no_secret_is_found_anywhere(scene: Scene) -> None:
     """The response that creates an account has its token: only this response is not searched."""
     assert found(scene.secrets, scene.places) == []
@@ -510,7 +509,6 @@ ASKING = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_commands_do_not_repeat_invalid_token_files(tmp_path: Path) -> None:
     path = tmp_path / "agentctl.toml"
     path.write_text(config("http://127.0.0.1:9/v1"))

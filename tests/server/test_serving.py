@@ -43,7 +43,6 @@ def test_signal_stops_the_server(deployment: Deployment, number: signal.Signals)
     assert (deployment.folder / "main.db").exists()
 
 
-@pytest.mark.slow
 def test_idle_server_wakes_up_rarely(deployment: Deployment) -> None:
     with serve_config(deployment.path) as served:
         httpx2.get(f"{served.url}/health").raise_for_status()
@@ -94,7 +93,6 @@ def runs(deployment: Deployment, url: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.slow
 def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
     drain_seconds(deployment, 0.2)
     with serve_config(deployment.path) as served:
@@ -149,7 +147,6 @@ def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:
         assert idle.recv(1) == b""
 
 
-@pytest.mark.slow
 def test_idle_connection_outlives_that_of_its_client(deployment: Deployment) -> None:
     """httpx drops a connection after 5 idle seconds: the server must not be the first."""
     with (
@@ -165,7 +162,6 @@ def client_address(answer: httpx2.Response) -> Any:
     return answer.extensions["network_stream"].get_extra_info("client_addr")
 
 
-@pytest.mark.slow
 def test_port_in_use_is_reported(deployment: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -239,7 +235,6 @@ def test_every_caller_is_admin_without_authorization(settled: Deployment) -> Non
         assert host.client.get("/nothing").status_code == 404
 
 
-@pytest.mark.slow
 def test_slow_import_at_the_start_is_no_blocked_loop(deployment: Deployment) -> None:
     module = "import time\n\ntime.sleep(2)\n\n\nasync def agent(message):\n    return message\n"
     (deployment.folder / "slow_import_agent.py").write_text(module)

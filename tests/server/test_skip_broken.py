@@ -9,8 +9,6 @@ import pytest
 
 from tests.process import serve_config, start_server
 
-pytestmark = pytest.mark.slow
-
 GOOD = """import threading, time
 
 print("a line of the module")

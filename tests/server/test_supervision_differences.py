@@ -16,8 +16,6 @@ from tests.benchmarks.reasons.supervision import (
     wait_for,
 )
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("name", ["agentctl", "uvicorn"])
 def test_killed_worker_is_replaced_and_requests_are_answered(name: str, tmp_path: Path) -> None:

@@ -22,8 +22,6 @@ from tests.server.concurrent_callers import open_client
 from tests.server.database_checks import open_read_only
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 WIDTH = 6
 """Members that each leader calls at once."""
 

@@ -11,8 +11,6 @@ from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 
-pytestmark = pytest.mark.slow
-
 MODELS = """
 [[models]]
 id = "bedrock"

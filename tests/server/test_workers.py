@@ -29,8 +29,6 @@ from tests.process_states import is_alive, wait_for_ends
 from tests.server.mcp_wire import McpWire
 from tests.server.worker_server import WorkerServer, read_stream, serve_with_two_workers
 
-pytestmark = pytest.mark.slow
-
 
 def drain_seconds(deployment: Deployment, seconds: float) -> None:
     text = deployment.path.read_text()

@@ -217,7 +217,6 @@ async def test_first_call_is_estimated_from_the_last_count(
 STEPS = 24
 
 
-@pytest.mark.slow
 async def test_first_steps_of_a_long_run_are_summarized(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
@@ -304,7 +303,6 @@ async def test_budget_counts_the_summary_of_first_steps_and_stops_the_run(
     assert "You summarize conversations" in str(model_endpoint.requests()[-1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("message", [None, "hi"])
 async def test_fork_goes_on_with_the_summary_of_its_origin(
     deployment: Deployment, model_endpoint: ModelEndpoint, message: str | None
@@ -326,7 +324,6 @@ async def test_fork_goes_on_with_the_summary_of_its_origin(
     assert not any("step 2 t" in (each["content"] or "") for each in first)
 
 
-@pytest.mark.slow
 async def test_every_message_that_fits_is_answered(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:

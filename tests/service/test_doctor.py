@@ -514,7 +514,6 @@ def test_network_filesystem_low_space_and_large_log(
     assert "free some space" in texts_of(scarce, "wrong")
 
 
-@pytest.mark.slow
 def test_held_write_lock_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = create_database(tmp_path)
     holder = apsw.Connection(str(path))

@@ -19,8 +19,6 @@ from tests.conditions import wait_until
 from tests.deployment import Deployment
 from tests.service.callers import collect_run_events, open_service, streamed_run, user
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def _few_objects() -> None:

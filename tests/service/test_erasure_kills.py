@@ -23,8 +23,6 @@ from tests.process import base_environment, start_agentctl
 from tests.service.callers import open_service
 from tests.service.personal_rows import MARKER, SEARCH, Raw, Rows, fill, find_tables
 
-pytestmark = pytest.mark.slow
-
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
 COPIES = 300

@@ -62,7 +62,7 @@ on_change = "fail"
 """
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "postgres"])
 def world(
     request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> Iterator[Deployment]:

@@ -21,8 +21,6 @@ from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_schemas
 from tests.service.callers import collect_run_events, open_service, user
 
-pytestmark = pytest.mark.slow
-
 REPEATS = 5
 
 

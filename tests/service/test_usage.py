@@ -67,7 +67,7 @@ STARTED = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "postgres"])
 def world(
     request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> Iterator[Deployment]:

@@ -393,7 +393,6 @@ async def test_members_and_steps_are_in_the_database_of_their_root(world: World)
             assert (await user(service).get_run(member, db_id="main")).value["session_id"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["continue", "ask", "fail"])
 async def test_durable_run_of_a_stopped_server_keeps_its_version_or_says_so(
     world: World, rule: str
@@ -491,7 +490,6 @@ MOVING_KINDS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [("configured", "function"), ("function", "configured"), ("function", "generator")],

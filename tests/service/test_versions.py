@@ -43,7 +43,7 @@ STARTED: tuple[tuple[ComponentKind, str], ...] = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "postgres"])
 def world(
     request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> Iterator[Deployment]:

@@ -37,8 +37,6 @@ from tests.benchmarks.population import START, YEAR, Population
 from tests.benchmarks.seed import fill_database
 from tests.postgres import ConnectedTo, drop_schema
 
-pytestmark = pytest.mark.slow
-
 SESSIONS = 20_000
 RUNS = 5
 """Runs per session."""

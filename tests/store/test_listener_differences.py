@@ -15,16 +15,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import pytest
-
 from agentctl.store.postgres.listener import CHANNEL, Listener
 from agentctl.store.postgres.thread import ThreadConnection
 from agentctl.store.threads import call_in_thread
 from tests.conditions import PATIENCE
 from tests.differential.comparison import Comparison, Outcome
 from tests.postgres import ConnectedTo, postgres_database
-
-pytestmark = pytest.mark.slow
 
 MAXIMUM_BYTES = 7_999
 """PostgreSQL takes payloads below 8,000 bytes."""

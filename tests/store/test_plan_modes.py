@@ -12,8 +12,6 @@ from agentctl.store.database import ReadSize, Sql, Statement, Steps, single_unit
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.postgres import PostgresUnderTest
 
-pytestmark = pytest.mark.slow
-
 CUSTOM = "force_custom_plan"
 AUTO = "auto"
 

@@ -30,8 +30,6 @@ from tests.postgres import PostgresUnderTest
 from tests.store.lists import ListCase, list_cases, list_runs, statements_of
 from tests.store.statements import module_statements
 
-pytestmark = pytest.mark.slow
-
 
 def plan(sqlite: SqliteDatabase, sql: Sql, values: Mapping[str, Value] | None = None) -> list[str]:
     if values is None:

@@ -15,14 +15,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import asyncpg
-import pytest
 
 from agentctl.config.settings import Database
 from agentctl.store.postgres.pool import Pool
 from tests.conditions import PATIENCE
 from tests.differential.comparison import LONG, SEED, report
-
-pytestmark = pytest.mark.slow
 
 USERS = 5_000 if LONG else 200
 SIZE = 3

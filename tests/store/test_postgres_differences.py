@@ -15,7 +15,6 @@ from random import Random
 from typing import Any
 
 import asyncpg
-import pytest
 
 from agentctl import errors
 from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
@@ -24,8 +23,6 @@ from tests.conditions import PATIENCE, wait_until
 from tests.differential.comparison import Comparison, Outcome
 from tests.postgres import ConnectedTo, postgres_database
 from tests.store.test_pool_differences import STATE
-
-pytestmark = pytest.mark.slow
 
 OWNERS = 4
 VALUES: dict[str, tuple[Any, ...]] = {

@@ -23,11 +23,10 @@ from tests.telemetry.test_traces import CALLER, MARKER
 
 FOLDER = ROOT / ".peers" / "traces"
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         os.environ.get("AGENTCTL_TEST_LONG") != "1" or not (FOLDER / ".installed").exists(),
         reason="needs the package arize-phoenix: make test-traces",
-    ),
+    )
 ]
 
 CONFIG = """

@@ -21,8 +21,6 @@ from tests.ports import find_free_port, wait_for_port
 from tests.process import base_environment, serve_config
 from tests.webhooks.receiver import Receiver, start_receiver
 
-pytestmark = pytest.mark.slow
-
 PROGRAM = Path(__file__).parents[2] / "docs" / "examples" / "alerts" / "alerts.py"
 
 CONFIG = """

@@ -10,8 +10,6 @@ import pytest
 from tests.postgres import running_postgres
 from tests.webhooks.soak import list_databases, soak
 
-pytestmark = pytest.mark.slow
-
 
 def test_facts_arrive_from_killed_servers(tmp_path: Path) -> None:
     result = soak(tmp_path, runs=40, servers=2, kills=2)

@@ -234,7 +234,6 @@ PROGRAM = (sys.executable, str(Path(__file__).parents[1] / "kills" / "killed_ser
 STATEMENTS = range(1, 9) if LONG else (2, 4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", STATEMENTS)
 def test_killed_end_has_neither_status_nor_delivery(tmp_path: Path, number: int) -> None:
     (tmp_path / "quick_agent.py").write_text(AGENT)

@@ -1,0 +1,122 @@
+"""Which layer of the suite each test belongs to: the table `layers.tsv`.
+
+    check     functions, formats and the service, in process: for each change
+    doors     HTTP, command line, faces, libraries of agents, PostgreSQL; on servers that files share
+    process   signals, workers, kills and terminals: each test starts processes of its own
+    browser   pages in Chromium
+    long      searches, matrices, sizes, pages that are executed, packaging
+
+A line of the table names a file of tests and its layer, or one function of a file that belongs to
+another layer than its file. `make check` runs the first layer, `make test` all but the last, and
+`make test-long` the last one (CONTRIBUTING.md). `tests/conftest.py` marks each test with its layer.
+
+A new file needs a line. `tests/architecture/test_test_layers.py` names the files that have none.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["DESCRIPTIONS", "LAYERS", "TABLE", "Table", "find_name", "find_problems", "read_table"]
+
+DESCRIPTIONS = {
+    "check": "in process, fast",
+    "doors": "through HTTP, commands, libraries or PostgreSQL",
+    "process": "with processes of its own",
+    "browser": "in Chromium",
+    "long": "searches, matrices, sizes, packaging",
+}
+
+LAYERS = tuple(DESCRIPTIONS)
+
+TABLE = Path(__file__).with_name("layers.tsv")
+
+
+@dataclass(frozen=True)
+class Table:
+    layers: dict[str, str]
+    """The layer of each file, `tests/FOLDER/test_NAME.py`, and of each function that differs from
+    its file, `FILE::FUNCTION`."""
+
+    seconds: dict[str, float]
+    """The recorded seconds of the files and functions that are divided into shards."""
+
+    def find_layer(self, name: str) -> str | None:
+        """Return the layer of the function `FILE::FUNCTION`; None if its file is not listed."""
+        file, _, _ = name.partition("::")
+        return self.layers.get(name) or self.layers.get(file)
+
+    def find_files(self, layers: Collection[str]) -> list[str]:
+        """Return the files with a function in these layers, in the order of the table."""
+        files = (name.partition("::")[0] for name, layer in self.layers.items() if layer in layers)
+        return list(dict.fromkeys(files))
+
+    def divide_files(self, layer: str, count: int) -> list[list[str]]:
+        """Divide the files of a layer into shards of about the same recorded time.
+
+        The same table gives the same shards. A file is never divided, because its tests share
+        fixtures.
+        """
+        seconds = dict.fromkeys(self.find_files([layer]), 0.0)
+        for name, recorded in self.seconds.items():
+            file, _, _ = name.partition("::")
+            if file in seconds:
+                seconds[file] += recorded
+
+        shards: list[list[str]] = [[] for _ in range(count)]
+        loads = [0.0] * count
+        for file in sorted(seconds, key=lambda file: (-seconds[file], file)):
+            lightest = loads.index(min(loads))
+            shards[lightest].append(file)
+            loads[lightest] += seconds[file]
+        return [sorted(shard) for shard in shards]
+
+
+def read_table(path: Path = TABLE) -> Table:
+    """Read a table: a heading, then NAME, LAYER and SECONDS (or nothing), with a tab between them.
+
+    Raises:
+        ValueError: a line has another form, an unknown layer, or the name of an earlier line.
+    """
+    layers: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    with path.open(newline="") as lines:
+        for row in csv.DictReader(lines, delimiter="\t"):
+            name = row["test"]
+            layer = row["layer"]
+            if layer not in LAYERS:
+                raise ValueError(
+                    f"{path.name}: {name}: no layer {layer!r}; use {', '.join(LAYERS)}"
+                )
+            if name in layers:
+                raise ValueError(f"{path.name}: {name} is listed twice")
+            layers[name] = layer
+            if row["seconds"]:
+                seconds[name] = float(row["seconds"])
+    return Table(layers, seconds)
+
+
+def find_name(nodeid: str) -> str:
+    """Return `FILE::FUNCTION` of a test, without its parameters.
+
+    >>> find_name("tests/auth/test_keys.py::test_key[a::b]")
+    'tests/auth/test_keys.py::test_key'
+    """
+    name, _, _ = nodeid.partition("[")
+    return name
+
+
+def find_problems(table: Table, files: Iterable[str], functions: Iterable[str]) -> list[str]:
+    """Return what is wrong with a table, given all files of tests and all their functions."""
+    known = {*files, *functions}
+    missing = [f"{file} has no layer" for file in sorted(set(files) - table.layers.keys())]
+    unknown = [f"{name} does not exist" for name in sorted(table.layers.keys() - known)]
+    needless = [
+        f"{name} has the layer of its file"
+        for name, layer in table.layers.items()
+        if "::" in name and layer == table.layers.get(name.partition("::")[0])
+    ]
+    return [*missing, *unknown, *needless]

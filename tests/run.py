@@ -1,0 +1,352 @@
+"""Run the layers of the suite, stage by stage, and say what was run.
+
+    python -m tests.run check                      the layer `check`: for each change
+    python -m tests.run test                       all layers but `long`: before a change is merged
+    python -m tests.run long [--shard N]           the layer `long`, or one of its eight shards
+    python -m tests.run near [PATH ...]            the tests in `check` near changed files
+    python -m tests.run check -- -x -k sessions    arguments for pytest
+
+`tests/layers.py` describes the layers. The stage of processes and browsers has one worker and runs
+alone: its tests wait for other processes, which a busy machine delays. At most two of them that
+fail are run again, each alone, and the run passes if they pass then. `.pytest_cache/reruns.tsv`
+lists them; one that is listed again within some 20 runs needs a mend. In all other stages a test
+that fails by chance has found a race, and is not repeated.
+
+The tests get an environment that is built here, so that a shell does not decide whether they pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from tests.accounting import Account, read_accounts
+from tests.layers import LAYERS, Table, read_table
+
+__all__ = ["Run", "Stage", "build_environment", "choose_stages"]
+
+ROOT = Path(__file__).parents[1]
+
+SHARDS = 8
+
+MOST_RETRIES = 2
+
+RERUNS = Path(".pytest_cache", "reruns.tsv")
+
+_RERUN_COLUMNS = ("commit", "test", "seconds", "load", "outcome", "message")
+
+_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+_INHERITED_BEGINNINGS = ("AGENTCTL_TEST_", "COVERAGE_")
+
+# Each file stays in one worker, because its tests share servers. The order of the table keeps
+# files that take long from being the last ones.
+_BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
+_THREE_WORKERS = ("-n", "3", *_BY_FILE)
+_FOUR_WORKERS = ("-n", "4", *_BY_FILE)
+_TWO_WORKERS = ("-n", "2", *_BY_FILE)
+_ONE_WORKER = ("-n", "0")
+
+_PASSED, _FAILED, _NONE_COLLECTED = 0, 1, 5
+"""Exit codes of pytest."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One call of pytest."""
+
+    name: str
+
+    layers: tuple[str, ...]
+
+    files: tuple[str, ...]
+    """Others are not even imported."""
+
+    arguments: tuple[str, ...] = ()
+
+    is_retried: bool = False
+    """Whether tests that fail are run once more."""
+
+
+def choose_stages(command: str, table: Table, shard: int | None = None) -> list[Stage]:
+    """Return the stages of `check`, `test` or `long`.
+
+    Args:
+        shard: of `long`, from 1; None for all shards, one after another.
+    """
+    if command == "check":
+        layers = ("check",)
+        return [Stage("check", layers, tuple(table.find_files(layers)), _THREE_WORKERS)]
+
+    if command == "test":
+        inside = ("check", "doors")
+        alone = ("process", "browser")
+        return [
+            Stage("in process", inside, tuple(table.find_files(inside)), _FOUR_WORKERS),
+            Stage("alone", alone, tuple(table.find_files(alone)), _ONE_WORKER, is_retried=True),
+        ]
+
+    shards = table.divide_files("long", SHARDS)
+    return [
+        Stage(f"long {number} of {SHARDS}", ("long",), tuple(files), _TWO_WORKERS)
+        for number, files in enumerate(shards, 1)
+        if shard in {None, number}
+    ]
+
+
+def choose_near_stage(paths: Sequence[str], table: Table) -> Stage:
+    """Return a stage with the tests in `check` of the files that import changed modules.
+
+    Args:
+        paths: of changed files; a file of tests stands for itself, in whatever layer.
+    """
+    # The tool for faults is imported for this command alone.
+    from tests.faults.__main__ import find_near_tests
+
+    changed = [Path(path).resolve().relative_to(ROOT) for path in paths]
+    near: dict[str, None] = {}
+    for path in changed:
+        if path.name.startswith("test_"):
+            near[str(path)] = None
+        elif path.suffix == ".py":
+            near |= dict.fromkeys(find_near_tests(path))
+    fast = set(table.find_files(["check"]))
+    files = tuple(file for file in near if file in fast)
+    return Stage("near", ("check",), files, _ONE_WORKER)
+
+
+def build_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the tests: of a shell's, only where programs and files are.
+
+    Not among them, on purpose: PYTHONUNBUFFERED and PYTHONDONTWRITEBYTECODE, which change what a
+    server does when its terminal closes, and how long each process takes to start.
+    """
+    environment = {
+        name: value
+        for name, value in inherited.items()
+        if name in _INHERITED or name.startswith(_INHERITED_BEGINNINGS)
+    }
+    return {"LANG": "C.UTF-8", **environment}
+
+
+@dataclass
+class Run:
+    """A run of stages."""
+
+    root: Path = ROOT
+    """The folder whose tests are run."""
+
+    python: str = sys.executable
+
+    accounts: dict[str, Account] = field(default_factory=dict)
+    """By test; of one that was run again, the second result."""
+
+    retried: list[Account] = field(default_factory=list)
+    """The first results of tests that were run again."""
+
+    failures: list[str] = field(default_factory=list)
+    """Why the run fails, a line each."""
+
+    def execute(self, stages: Sequence[Stage], arguments: Sequence[str] = ()) -> int:
+        """Run all stages, also after one that fails, and print a report; return the exit code.
+
+        Args:
+            arguments: for pytest, in each stage.
+        """
+        begin = time.monotonic()
+        cpu = _read_cpu()
+        walls: dict[str, float] = {}
+        for stage in stages:
+            stage_begin = time.monotonic()
+            self._execute_stage(stage, arguments)
+            walls[stage.name] = time.monotonic() - stage_begin
+
+        seconds = time.monotonic() - begin
+        for line in self._describe(walls, _read_cpu() - cpu, seconds):
+            print(line, flush=True)
+        return 1 if self.failures else 0
+
+    def _execute_stage(self, stage: Stage, arguments: Sequence[str]) -> None:
+        print(f"\nStage: {stage.name}, {len(stage.files)} files", flush=True)
+        chosen = ("-m", " or ".join(stage.layers))
+        code, accounts = self._call_pytest([*stage.arguments, *chosen, *arguments, *stage.files])
+        self.accounts |= {account.test: account for account in accounts}
+
+        failed = [account for account in accounts if account.outcome == "failed"]
+        if code == _FAILED and stage.is_retried and 0 < len(failed) <= MOST_RETRIES:
+            self._retry(failed, arguments)
+        elif code == _FAILED:
+            self.failures.append(f"{stage.name}: {len(failed)} tests failed")
+        elif code == _NONE_COLLECTED and arguments:
+            print("No test of this stage is chosen.")
+        elif code != _PASSED:
+            self.failures.append(f"{stage.name}: pytest ended with {code}")
+
+    def _retry(self, failed: Sequence[Account], arguments: Sequence[str]) -> None:
+        """Run tests again, each in a process of its own, and list them."""
+        for first in failed:
+            print(f"\nAgain, alone: {first.test}", flush=True)
+            load = os.getloadavg()[0]
+            code, accounts = self._call_pytest([*_ONE_WORKER, *arguments, first.test])
+            self.accounts |= {account.test: account for account in accounts}
+            self.retried.append(first)
+            if code != _PASSED:
+                self.failures.append(f"{first.test} failed twice")
+            self._list_rerun(first, load, "passed" if code == _PASSED else "failed")
+
+    def _list_rerun(self, first: Account, load: float, outcome: str) -> None:
+        path = self.root / RERUNS
+        path.parent.mkdir(exist_ok=True)
+        is_new = not path.exists()
+        commit = _read_git(self.root, "rev-parse", "--short", "HEAD")
+        message = first.message.replace("\t", " ")
+        row = (commit, first.test, f"{first.seconds:.1f}", f"{load:.1f}", outcome, message)
+        with path.open("a") as file:
+            if is_new:
+                print(*_RERUN_COLUMNS, sep="\t", file=file)
+            print(*row, sep="\t", file=file)
+
+    def _call_pytest(self, arguments: Sequence[str]) -> tuple[int, list[Account]]:
+        """Return the exit code of pytest, and what it reports of each test."""
+        with tempfile.TemporaryDirectory(prefix="agentctl-accounts-") as folder:
+            path = Path(folder, "accounts.jsonl")
+            accounting = ("-p", "tests.accounting", "--account", str(path))
+            command = [self.python, "-m", "pytest", *accounting, *arguments]
+            process = subprocess.Popen(command, cwd=self.root, env=build_environment(os.environ))
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:
+                # Ctrl-C reaches pytest and its workers, too, which stop their servers now.
+                process.wait()
+                raise
+            return code, read_accounts(path)
+
+    def _describe(self, walls: Mapping[str, float], cpu: float, seconds: float) -> list[str]:
+        """Return the lines of the report; the last one is like that of pytest."""
+        heading = f"{'Layer':10}{'tests':>7}{'seconds':>10}{'CPU s':>8}"
+        lines = ["", f"{heading}{'programs':>10}{'servers':>9}{'pages':>7}"]
+        accounts = self.accounts.values()
+        for layer in (*LAYERS, ""):
+            rows = [account for account in accounts if account.layer == layer]
+            if rows:
+                lines.append(_describe_layer(layer or "no layer", rows))
+        other = max(0.0, cpu - sum(account.cpu for account in accounts))
+        lines.append(f"{'other':27}{other:8.0f}  (collection, servers that files share)")
+        lines.append(f"{'all':10}{len(accounts):7}{seconds:10.0f}{cpu:8.0f}")
+
+        lines += [f"Stage {name}: {wall:.0f} s" for name, wall in walls.items()]
+        lines.append(
+            f"Retries: {len(self.retried)}, listed in {RERUNS}" if self.retried else "Retries: 0"
+        )
+        lines += [f"  {each.test} ({each.seconds:.1f} s): {each.message}" for each in self.retried]
+        lines += [f"FAILED {failure}" for failure in self.failures]
+
+        outcomes = Counter(account.outcome for account in accounts)
+        counts = ", ".join(
+            f"{outcomes[name]} {name}"
+            for name in ("failed", "passed", "skipped", "xfailed")
+            if outcomes[name]
+        )
+        minutes, rest = divmod(int(seconds), 60)
+        lines += [
+            "",
+            f"==== {counts or 'no tests ran'} in {seconds:.2f}s ({minutes}:{rest:02} min) ====",
+        ]
+        return lines
+
+
+def _describe_layer(name: str, accounts: Sequence[Account]) -> str:
+    seconds = sum(account.seconds for account in accounts)
+    cpu = sum(account.cpu for account in accounts)
+    programs = sum(account.programs for account in accounts)
+    servers = sum(account.servers for account in accounts)
+    pages = sum(account.pages for account in accounts)
+    costs = f"{seconds:10.0f}{cpu:8.0f}{programs:10}{servers:9}{pages:7}"
+    return f"{name:10}{len(accounts):7}{costs}"
+
+
+def _read_cpu() -> float:
+    """Return the CPU seconds of all programs that have been waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _read_git(folder: Path, *words: str) -> str:
+    """Return what git prints; nothing outside a repository or without git."""
+    try:
+        result = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
+    return result.stdout.strip()
+
+
+def _find_changed() -> list[str]:
+    """Return the files that differ from the last commit, and new ones."""
+    tracked = _read_git(ROOT, "diff", "--name-only", "--diff-filter=d", "HEAD")
+    new = _read_git(ROOT, "ls-files", "--others", "--exclude-standard")
+    return [str(ROOT / line) for line in [*tracked.splitlines(), *new.splitlines()]]
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main(words: Sequence[str]) -> int:
+    given, arguments = _parse(words)
+    table = read_table()
+    if given.command == "near":
+        stages = [choose_near_stage(given.paths or _find_changed(), table)]
+        if not stages[0].files:
+            print("No test of `check` imports what has changed.")
+            return 0
+    else:
+        stages = choose_stages(given.command, table, given.shard)
+
+    # A shell that starts the suite in the background makes every process of it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        return Run().execute(stages, arguments)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options, and the words after `--`, which are for pytest."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=("check", "test", "long", "near"))
+    parser.add_argument(
+        "paths", nargs="*", help="of near: changed files, by default those that git names"
+    )
+    parser.add_argument("--shard", type=int, choices=range(1, SHARDS + 1), help="of long")
+    own = list(words)
+    arguments: list[str] = []
+    if "--" in own:
+        place = own.index("--")
+        arguments = own[place + 1 :]
+        own = own[:place]
+    given = parser.parse_args(own)
+    if given.paths and given.command != "near":
+        parser.error(
+            f"{given.command} takes no files; `near` does, and arguments after -- are for pytest"
+        )
+    if given.shard and given.command != "long":
+        parser.error("only `long` has shards")
+    return given, arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
