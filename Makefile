@@ -21,13 +21,12 @@ OPENAI_PROGRAMS := adk ag2 agent-framework agno aider aisuite any-llm autogen cr
 	griptape haystack instructor langchain litellm llama-index llm magentic mirascope openai \
 	openai-agents pydantic-ai semantic-kernel shell-gpt smolagents strands
 OPENAI_NODE := node node-agents node-libraries node-programs node-voltagent
-# Five processes for two cores, because many tests wait for other processes. The order of the
-# folders is kept: those that take long are not the last.
 # Without cached bytecode, every process of a test would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST = $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
+# The layers of the suite, in stages; ARGS has arguments for pytest.
+RUN = $(BIN)/python -m tests.run
 
-.PHONY: demo check test test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers test-traces lock clean
+.PHONY: demo near check test test-long test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers test-traces lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -35,14 +34,24 @@ demo: $(VENV)/.installed
 serve: $(VENV)/.installed
 	@$(BIN)/agentctl serve $(PORT:%=--port %)
 
-# The fast tests, about four minutes on two cores: for daily work.
-check: $(VENV)/.compiled
-	$(PYTEST) -q -m 'not slow'
+# The fast tests of the files that import what has changed: after each step of work. FILES names the
+# changed files; without it, git does.
+near: $(VENV)/.installed-test
+	$(RUN) near $(FILES) $(if $(ARGS),-- $(ARGS))
 
-# All tests: required before a change is merged.
-test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer .peers/oidc/.installed \
-		.peers/ai-sdk/.installed .peers/generators/.installed .peers/adk/.installed
-	$(PYTEST) --durations=30
+# What can be tested in process and fast, three minutes on two cores: for each change.
+check: $(VENV)/.compiled
+	$(RUN) check $(if $(ARGS),-- $(ARGS))
+
+# All tests but the long ones, a quarter of an hour on two cores: before a change is merged.
+test: $(VENV)/.compiled .peers/oidc/.installed .peers/ai-sdk/.installed .peers/adk/.installed
+	$(RUN) test -- --durations=30 $(ARGS)
+
+# Searches, matrices, sizes, kills, and pages that are executed. SHARD=1 to SHARD=8 is an eighth of
+# it, five minutes; without it, all of them run one after another.
+test-long: $(VENV)/.compiled .peers/pgbouncer/pgbouncer .peers/oidc/.installed \
+		.peers/generators/.installed .peers/adk/.installed
+	$(RUN) long $(if $(SHARD),--shard $(SHARD)) $(if $(ARGS),-- $(ARGS))
 
 # PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
 # tests with PgBouncer are skipped.
@@ -62,20 +71,15 @@ test-machines: $(VENV)/.installed-test
 	$(BIN)/python -m tests.packaging.machines $(if $(CHECK),--check)
 
 # The fast tests with the oldest supported release of each dependency. The newer releases that some
-# tools for tests require are replaced: schemathesis and textual are not tested here, nor the layout of
-# tables in a terminal, which rich 14 has changed, nor doctor, which reports the oldest cryptography,
-# nor the time of a large model of an agent: pydantic 2.12 takes 1.6 times that of 2.14.
+# tools for tests require are replaced: the layout of tables in a terminal, which rich 14 has changed,
+# is not tested here, nor doctor, which reports the oldest cryptography.
 test-lowest: .lowest/.oldest
-	.lowest/bin/python -m pytest -n 2 --dist loadfile -q -m 'not slow' \
-		--ignore tests/architecture --ignore tests/docs --ignore tests/cli/test_top.py \
-		--ignore tests/cli/test_doctor.py \
-		--ignore tests/cli/test_pages.py --ignore tests/server/test_generated_requests.py \
+	.lowest/bin/python -m tests.run check -- \
+		--deselect tests/architecture --deselect tests/docs --deselect tests/cli/test_doctor.py \
+		--deselect tests/cli/test_pages.py \
 		--deselect tests/cli/test_live_answer.py::test_notes_are_above_a_block_that_is_not_complete \
 		--deselect tests/cli/test_live_answer.py::test_wide_tables_and_pictures_lose_nothing \
-		--deselect tests/server/test_openapi.py::test_document_is_valid \
-		--deselect "$(WORST)[model of an agent]"
-
-WORST := tests/server/test_worst_inputs.py::test_worst_input_leaves_turns_to_other_requests
+		--deselect tests/server/test_openapi.py::test_document_is_valid
 
 # With the dependencies of the oldest releases: each pydantic needs its own pydantic-core. The libraries
 # of agents need a newer typing-extensions. Without --upgrade, uv keeps the releases of an earlier file.
@@ -103,8 +107,11 @@ dist: .dist/.installed
 	@.dist/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r $<
 	@touch $@
 
+# The coverage of `make test`, whose stages add to one file.
 coverage: $(VENV)/.compiled
-	$(PYTEST) --cov --cov-report=term
+	$(BIN)/coverage erase
+	$(RUN) test -- --cov --cov-append --cov-report= --cov-fail-under=0 $(ARGS)
+	$(BIN)/coverage report
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -119,7 +126,7 @@ docs: $(VENV)/.installed-test
 
 # Write every page that shows the output of a command: the reference and the golden pages.
 golden: docs
-	AGENTCTL_TEST_WRITE=1 $(PYTEST) tests/cli/test_pages.py
+	AGENTCTL_TEST_WRITE=1 $(BIN)/python -m pytest tests/cli/test_pages.py
 
 # Fetch the libraries of the console by version and hash; needs npm.
 vendor: $(VENV)/.installed-test

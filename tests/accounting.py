@@ -31,7 +31,7 @@ _PROGRAM_EVENT = "subprocess.Popen"
 
 @dataclass
 class Account:
-    """What one test did, with its fixtures."""
+    """The costs of one test and of its fixtures."""
 
     test: str
     """Its node id."""

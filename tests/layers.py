@@ -1,10 +1,10 @@
-"""Which layer of the suite each test belongs to: the table `layers.tsv`.
+"""The layer of each test: the table `layers.tsv`.
 
-    check     functions, formats and the service, in process: for each change
-    doors     HTTP, command line, faces, libraries of agents, PostgreSQL; on servers that files share
-    process   signals, workers, kills and terminals: each test starts processes of its own
-    browser   pages in Chromium
-    long      searches, matrices, sizes, pages that are executed, packaging
+- `check`: functions, formats and the service, in process: for each change;
+- `doors`: HTTP, command line, faces, libraries of agents, PostgreSQL; on shared servers;
+- `process`: signals, workers, kills and terminals: each test starts its own processes;
+- `browser`: pages in Chromium;
+- `long`: searches, matrices, sizes, pages that are executed, packaging.
 
 A line of the table names a file of tests and its layer, or one function of a file that belongs to
 another layer than its file. `make check` runs the first layer, `make test` all but the last, and
@@ -25,7 +25,7 @@ __all__ = ["DESCRIPTIONS", "LAYERS", "TABLE", "Table", "find_name", "find_proble
 DESCRIPTIONS = {
     "check": "in process, fast",
     "doors": "through HTTP, commands, libraries or PostgreSQL",
-    "process": "with processes of its own",
+    "process": "with its own processes",
     "browser": "in Chromium",
     "long": "searches, matrices, sizes, packaging",
 }
@@ -110,7 +110,7 @@ def find_name(nodeid: str) -> str:
 
 
 def find_problems(table: Table, files: Iterable[str], functions: Iterable[str]) -> list[str]:
-    """Return what is wrong with a table, given all files of tests and all their functions."""
+    """Return the faults of a table, given all files of tests and all their functions."""
     known = {*files, *functions}
     missing = [f"{file} has no layer" for file in sorted(set(files) - table.layers.keys())]
     unknown = [f"{name} does not exist" for name in sorted(table.layers.keys() - known)]

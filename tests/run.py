@@ -1,4 +1,4 @@
-"""Run the layers of the suite, stage by stage, and say what was run.
+"""Run the layers of the suite, stage by stage, and report their results and costs.
 
     python -m tests.run check                      the layer `check`: for each change
     python -m tests.run test                       all layers but `long`: before a change is merged
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -34,15 +34,13 @@ from typing import NoReturn
 from tests.accounting import Account, read_accounts
 from tests.layers import LAYERS, Table, read_table
 
-__all__ = ["Run", "Stage", "build_environment", "choose_stages"]
+__all__ = ["Run", "Stage", "build_environment", "call_pytest", "choose_near_stage", "choose_stages"]
 
 ROOT = Path(__file__).parents[1]
 
 SHARDS = 8
 
 MOST_RETRIES = 2
-
-RERUNS = Path(".pytest_cache", "reruns.tsv")
 
 _RERUN_COLUMNS = ("commit", "test", "seconds", "load", "outcome", "message")
 
@@ -75,7 +73,7 @@ class Stage:
     arguments: tuple[str, ...] = ()
 
     is_retried: bool = False
-    """Whether tests that fail are run once more."""
+    """True if tests that fail are run once more."""
 
 
 def choose_stages(command: str, table: Table, shard: int | None = None) -> list[Stage]:
@@ -108,7 +106,7 @@ def choose_near_stage(paths: Sequence[str], table: Table) -> Stage:
     """Return a stage with the tests in `check` of the files that import changed modules.
 
     Args:
-        paths: of changed files; a file of tests stands for itself, in whatever layer.
+        paths: of changed files; a file of tests is near itself.
     """
     # The tool for faults is imported for this command alone.
     from tests.faults.__main__ import find_near_tests
@@ -139,14 +137,35 @@ def build_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     return {"LANG": "C.UTF-8", **environment}
 
 
+def call_pytest(arguments: Sequence[str]) -> tuple[int, list[Account]]:
+    """Run pytest in this folder; return its exit code, and what it reports of each test."""
+    with tempfile.TemporaryDirectory(prefix="agentctl-accounts-") as folder:
+        path = Path(folder, "accounts.jsonl")
+        accounting = ("-p", "tests.accounting", "--account", str(path))
+        command = [sys.executable, "-m", "pytest", *accounting, *arguments]
+        process = subprocess.Popen(command, env=build_environment(os.environ))
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            # Ctrl-C reaches pytest and its workers, too, which stop their servers now.
+            process.wait()
+            raise
+        except SystemExit:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+        return code, read_accounts(path)
+
+
 @dataclass
 class Run:
     """A run of stages."""
 
-    root: Path = ROOT
-    """The folder whose tests are run."""
+    call: Callable[[Sequence[str]], tuple[int, list[Account]]] = call_pytest
+    """Runs pytest with arguments, see `call_pytest`."""
 
-    python: str = sys.executable
+    reruns: Path = ROOT / ".pytest_cache" / "reruns.tsv"
+    """The list of tests that were run again."""
 
     accounts: dict[str, Account] = field(default_factory=dict)
     """By test; of one that was run again, the second result."""
@@ -155,7 +174,7 @@ class Run:
     """The first results of tests that were run again."""
 
     failures: list[str] = field(default_factory=list)
-    """Why the run fails, a line each."""
+    """The reasons why the run fails, a line each."""
 
     def execute(self, stages: Sequence[Stage], arguments: Sequence[str] = ()) -> int:
         """Run all stages, also after one that fails, and print a report; return the exit code.
@@ -178,8 +197,10 @@ class Run:
 
     def _execute_stage(self, stage: Stage, arguments: Sequence[str]) -> None:
         print(f"\nStage: {stage.name}, {len(stage.files)} files", flush=True)
+        if not stage.files:
+            return  # Without a file, pytest would collect all of them.
         chosen = ("-m", " or ".join(stage.layers))
-        code, accounts = self._call_pytest([*stage.arguments, *chosen, *arguments, *stage.files])
+        code, accounts = self.call([*stage.arguments, *chosen, *arguments, *stage.files])
         self.accounts |= {account.test: account for account in accounts}
 
         failed = [account for account in accounts if account.outcome == "failed"]
@@ -193,11 +214,11 @@ class Run:
             self.failures.append(f"{stage.name}: pytest ended with {code}")
 
     def _retry(self, failed: Sequence[Account], arguments: Sequence[str]) -> None:
-        """Run tests again, each in a process of its own, and list them."""
+        """Run tests again, each in a new process, and list them."""
         for first in failed:
             print(f"\nAgain, alone: {first.test}", flush=True)
             load = os.getloadavg()[0]
-            code, accounts = self._call_pytest([*_ONE_WORKER, *arguments, first.test])
+            code, accounts = self.call([*_ONE_WORKER, *arguments, first.test])
             self.accounts |= {account.test: account for account in accounts}
             self.retried.append(first)
             if code != _PASSED:
@@ -205,31 +226,15 @@ class Run:
             self._list_rerun(first, load, "passed" if code == _PASSED else "failed")
 
     def _list_rerun(self, first: Account, load: float, outcome: str) -> None:
-        path = self.root / RERUNS
-        path.parent.mkdir(exist_ok=True)
-        is_new = not path.exists()
-        commit = _read_git(self.root, "rev-parse", "--short", "HEAD")
+        self.reruns.parent.mkdir(exist_ok=True)
+        is_new = not self.reruns.exists()
+        commit = _read_git("rev-parse", "--short", "HEAD")
         message = first.message.replace("\t", " ")
         row = (commit, first.test, f"{first.seconds:.1f}", f"{load:.1f}", outcome, message)
-        with path.open("a") as file:
+        with self.reruns.open("a") as file:
             if is_new:
                 print(*_RERUN_COLUMNS, sep="\t", file=file)
             print(*row, sep="\t", file=file)
-
-    def _call_pytest(self, arguments: Sequence[str]) -> tuple[int, list[Account]]:
-        """Return the exit code of pytest, and what it reports of each test."""
-        with tempfile.TemporaryDirectory(prefix="agentctl-accounts-") as folder:
-            path = Path(folder, "accounts.jsonl")
-            accounting = ("-p", "tests.accounting", "--account", str(path))
-            command = [self.python, "-m", "pytest", *accounting, *arguments]
-            process = subprocess.Popen(command, cwd=self.root, env=build_environment(os.environ))
-            try:
-                code = process.wait()
-            except KeyboardInterrupt:
-                # Ctrl-C reaches pytest and its workers, too, which stop their servers now.
-                process.wait()
-                raise
-            return code, read_accounts(path)
 
     def _describe(self, walls: Mapping[str, float], cpu: float, seconds: float) -> list[str]:
         """Return the lines of the report; the last one is like that of pytest."""
@@ -245,9 +250,7 @@ class Run:
         lines.append(f"{'all':10}{len(accounts):7}{seconds:10.0f}{cpu:8.0f}")
 
         lines += [f"Stage {name}: {wall:.0f} s" for name, wall in walls.items()]
-        lines.append(
-            f"Retries: {len(self.retried)}, listed in {RERUNS}" if self.retried else "Retries: 0"
-        )
+        lines.append(f"Retries: {len(self.retried)} (all of them are in {self.reruns.name})")
         lines += [f"  {each.test} ({each.seconds:.1f} s): {each.message}" for each in self.retried]
         lines += [f"FAILED {failure}" for failure in self.failures]
 
@@ -281,10 +284,10 @@ def _read_cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _read_git(folder: Path, *words: str) -> str:
+def _read_git(*words: str) -> str:
     """Return what git prints; nothing outside a repository or without git."""
     try:
-        result = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True)
+        result = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True)
     except FileNotFoundError:
         return ""
     return result.stdout.strip()
@@ -292,13 +295,17 @@ def _read_git(folder: Path, *words: str) -> str:
 
 def _find_changed() -> list[str]:
     """Return the files that differ from the last commit, and new ones."""
-    tracked = _read_git(ROOT, "diff", "--name-only", "--diff-filter=d", "HEAD")
-    new = _read_git(ROOT, "ls-files", "--others", "--exclude-standard")
+    tracked = _read_git("diff", "--name-only", "--diff-filter=d", "HEAD")
+    new = _read_git("ls-files", "--others", "--exclude-standard")
     return [str(ROOT / line) for line in [*tracked.splitlines(), *new.splitlines()]]
 
 
 def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _end(*_: object) -> NoReturn:
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def main(words: Sequence[str]) -> int:
@@ -314,6 +321,8 @@ def main(words: Sequence[str]) -> int:
 
     # A shell that starts the suite in the background makes every process of it ignore Ctrl-C.
     signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _end)
+    os.chdir(ROOT)
     try:
         return Run().execute(stages, arguments)
     except KeyboardInterrupt:

@@ -66,6 +66,13 @@ def test_next_message_is_answered_after_every_failure(server: FailingServer) -> 
     assert len(trials) > 400
 
 
+def test_next_message_is_answered_after_a_sample_of_failures(server: FailingServer) -> None:
+    trials = [trial for trial in list_trials(("configured",)) if trial.failure.name in EACH]
+    asyncio.run(run_trials(Clients(server), trials))
+    assert list_problems(trials) == []
+    assert len(trials) == len(EACH)
+
+
 def test_next_message_is_answered_by_agents_of_google_adk() -> None:
     trials = list_trials(SERVERS[1])
     with (

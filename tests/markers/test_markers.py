@@ -19,6 +19,7 @@ LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 SEED = 36
 
 RUNS = 10**9 if LONG else 110
+SAMPLE = 24
 SECONDS = 1_800.0 if LONG else 300.0
 
 PLACES = frozenset({"model over HTTP", "model over TLS", "mcp over HTTP", "mcp over stdio"})
@@ -43,6 +44,13 @@ def test_texts_of_two_users_stay_apart(engine: Engine) -> None:
     assert outcome.entries.keys() >= PLACES
     names = {note.component.partition("/")[2] for note in outcome.notes}
     assert ({"anthropic", "google", "bedrock"} <= names) is vendors
+
+
+def test_texts_of_two_users_stay_apart_in_a_sample() -> None:
+    plan = Plan("sqlite", SAMPLE, SECONDS, SEED, kill_every=10**9, vendors=False)
+    outcome = search(plan)
+    assert outcome.violations == []
+    assert sum(note.status == "COMPLETED" for note in outcome.notes) > SAMPLE / 4
 
 
 def test_marker_names_user_session_and_run() -> None:

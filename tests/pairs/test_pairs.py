@@ -46,6 +46,9 @@ KEPT = [
 
 THREES = 200 if LONG else 4
 
+SAMPLE = 6
+"""Pairs that `make test` tries, those that have found defects among them."""
+
 
 async def begin(arena: Arena, kind: str, scene: str) -> Place:
     """Execute a run until it is in a scene."""
@@ -147,6 +150,17 @@ async def test_pairs_leave_no_run_without_a_way_on_with_postgres(
     model_endpoint: ModelEndpoint, postgres_url: str
 ) -> None:
     await search("postgres", postgres_url, model_endpoint)
+
+
+async def test_sample_of_pairs_leaves_no_run_without_a_way_on(
+    model_endpoint: ModelEndpoint,
+) -> None:
+    random = Random(SEED)
+    table = Table()
+    async with opened("sqlite", "", model_endpoint, SHORT_KINDS) as arena:
+        for kind, pair in choose(random, SHORT_KINDS)[:SAMPLE]:
+            await search_pair(arena, table, kind, pair, random=random, samples=1)
+    assert not table.violations, f"seed {SEED}\n{table.format()}"
 
 
 async def search(engine: str, url: str, endpoint: ModelEndpoint) -> None:

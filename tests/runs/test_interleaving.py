@@ -446,6 +446,17 @@ async def test_interleaved_changes_equal_some_serial_order(
     assert not wrong, "\n".join(wrong)
 
 
+async def test_sample_of_interleaved_changes_equals_some_serial_order(
+    postgres_url: str, tmp_path: Path, undone: list[str]
+) -> None:
+    wrong = list[str]()
+    async with opened(postgres_url, tmp_path) as (service, watch):
+        trials = Trials(service, watch)
+        for one, other in both_ways(PAIRS[:2]):
+            wrong += [each async for each in trials.wrong(one, other)]
+    assert not wrong + undone, "\n".join(wrong + undone)
+
+
 def both_ways(pairs: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
     return [order for pair in pairs for order in (pair, pair[::-1])]
 

@@ -34,6 +34,7 @@ from tests.differential.comparison import report
 
 SEED = int(os.environ.get("AGENTCTL_TEST_SEED") or 36)
 CASES = 6_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 200
+SAMPLE = 25
 AT_ONCE = 8
 TURN = 0.002
 """Pause of the server between two writes. The client is in the same loop, so it has read the data
@@ -414,9 +415,21 @@ async def test_random_exchanges_are_those_of_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_transport, "BUFFER_BYTES", 20_000)
+    await check_random_exchanges(CASES, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*(unclosed|__del__)")
+async def test_sample_of_exchanges_is_that_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_transport, "BUFFER_BYTES", 20_000)
+    await check_random_exchanges(SAMPLE, tmp_path)
+
+
+async def check_random_exchanges(number: int, folder: Path) -> None:
     writer = Writer(random.Random(SEED))
-    cases = [writer.write_case(number) for number in range(CASES)]
-    found = await compare(cases, tmp_path)
+    cases = [writer.write_case(case) for case in range(number)]
+    found = await compare(cases, folder)
     count = sum(map(len, cases))
     report("transport for streams", count, len(found), seed=SEED)
     gc.collect()

@@ -1,0 +1,1 @@
+"""The suite itself: its layers, and the driver that runs them."""

@@ -1,0 +1,216 @@
+"""The driver of the suite: stages, retries, environment and report."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.accounting import Account, read_accounts
+from tests.layers import Table
+from tests.run import Run, Stage, build_environment, choose_near_stage, choose_stages
+
+ROOT = Path(__file__).parents[2]
+
+INSIDE = Stage("in process", ("check", "doors"), ("a.py",), ("-n", "4"))
+ALONE = Stage("alone", ("process",), ("b.py",), ("-n", "0"), is_retried=True)
+
+TABLE = Table(
+    {"a.py": "check", "b.py": "doors", "c.py": "process", "d.py": "browser", "e.py": "long"},
+    {"e.py": 9.0},
+)
+
+
+class Script:
+    """Reports of pytest, call by call, and the arguments that it got.
+
+    Args:
+        calls: of each call, the exit code and the outcome of each test.
+    """
+
+    def __init__(self, *calls: tuple[int, dict[str, str]]) -> None:
+        self._calls = list(calls)
+        self.arguments: list[Sequence[str]] = []
+
+    def __call__(self, arguments: Sequence[str]) -> tuple[int, list[Account]]:
+        self.arguments.append(arguments)
+        code, outcomes = self._calls.pop(0)
+        accounts = [
+            Account(test, "process", outcome, "AssertionError: 1\t2", seconds=1.5)
+            for test, outcome in outcomes.items()
+        ]
+        return code, accounts
+
+
+def start(folder: Path, script: Script) -> Run:
+    return Run(script, folder / "cache" / "reruns.tsv")
+
+
+def test_test_that_passes_when_it_is_alone_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script(
+        (1, {"b.py::test_a": "failed", "b.py::test_b": "passed"}), (0, {"b.py::test_a": "passed"})
+    )
+    run = start(tmp_path, script)
+    assert run.execute([ALONE]) == 0
+    assert script.arguments[1] == ["-n", "0", "b.py::test_a"]
+
+    heading, row = run.reruns.read_text().splitlines()
+    assert heading.split("\t") == ["commit", "test", "seconds", "load", "outcome", "message"]
+    _, test, seconds, _, outcome, message = row.split("\t")
+    assert (test, seconds, outcome) == ("b.py::test_a", "1.5", "passed")
+    assert message == "AssertionError: 1 2"
+
+    printed = capsys.readouterr().out
+    assert "Retries: 1" in printed
+    assert "  b.py::test_a (1.5 s): AssertionError: 1" in printed
+    assert printed.splitlines()[-1].startswith("==== 2 passed in ")
+
+
+def test_test_that_fails_twice_fails_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = (1, {"b.py::test_a": "failed"})
+    assert start(tmp_path, Script(failed, failed)).execute([ALONE]) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED b.py::test_a failed twice" in printed
+    assert printed.splitlines()[-1].startswith("==== 1 failed in ")
+
+
+def test_more_than_two_failures_are_not_retried(tmp_path: Path) -> None:
+    script = Script((1, {f"b.py::test_{number}": "failed" for number in range(3)}))
+    run = start(tmp_path, script)
+    assert run.execute([ALONE]) == 1
+    assert run.failures == ["alone: 3 tests failed"]
+    assert not run.reruns.exists()
+
+
+def test_failure_in_process_is_not_retried_and_the_next_stage_runs(tmp_path: Path) -> None:
+    script = Script((1, {"a.py::test_a": "failed"}), (0, {"b.py::test_b": "passed"}))
+    run = start(tmp_path, script)
+    assert run.execute([INSIDE, ALONE], ["-q"]) == 1
+    assert script.arguments == [
+        ["-n", "4", "-m", "check or doors", "-q", "a.py"],
+        ["-n", "0", "-m", "process", "-q", "b.py"],
+    ]
+    assert run.failures == ["in process: 1 tests failed"]
+
+
+@pytest.mark.parametrize("code", [2, 3, 4, 5, -9])
+def test_stage_without_a_result_fails(tmp_path: Path, code: int) -> None:
+    run = start(tmp_path, Script((code, {})))
+    assert run.execute([ALONE]) == 1
+    assert run.failures == [f"alone: pytest ended with {code}"]
+
+
+def test_stage_without_files_runs_nothing(tmp_path: Path) -> None:
+    run = start(tmp_path, Script())
+    assert run.execute([Stage("long 8 of 8", ("long",), ())]) == 0
+
+
+def test_stages_have_the_files_of_their_layers() -> None:
+    (check,) = choose_stages("check", TABLE)
+    assert (check.files, check.is_retried) == (("a.py",), False)
+
+    inside, alone = choose_stages("test", TABLE)
+    assert (inside.files, inside.is_retried) == (("a.py", "b.py"), False)
+    assert (alone.files, alone.is_retried) == (("c.py", "d.py"), True)
+    assert alone.arguments == ("-n", "0")
+
+    assert [stage.files for stage in choose_stages("long", TABLE)][:2] == [("e.py",), ()]
+    (shard,) = choose_stages("long", TABLE, 1)
+    assert shard.files == ("e.py",)
+
+
+def test_tests_near_a_module_import_it() -> None:
+    file = "tests/suite/test_run.py"
+    table = Table({file: "check", "tests/suite/test_layers.py": "doors"}, {})
+    assert choose_near_stage(["tests/accounting.py"], table).files == (file,)
+    assert choose_near_stage(["tests/suite/test_run.py", "README.md"], table).files == (file,)
+    assert choose_near_stage(["tests/suite/test_layers.py"], table).files == ()
+
+
+def test_environment_is_not_that_of_the_shell() -> None:
+    shell = {
+        "PATH": "/bin", "HOME": "/root", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        "AGENTCTL_TEST_LONG": "1", "AGENTCTL_URL": "x", "COVERAGE_FILE": "c", "http_proxy": "x",
+    }  # fmt: skip
+    assert build_environment(shell) == {
+        "PATH": "/bin", "HOME": "/root", "LANG": "C.UTF-8",
+        "AGENTCTL_TEST_LONG": "1", "COVERAGE_FILE": "c",
+    }  # fmt: skip
+    assert build_environment({"LANG": "de_DE.UTF-8"}) == {"LANG": "de_DE.UTF-8"}
+
+
+PROJECT = """
+import subprocess, sys
+import pytest
+
+@pytest.fixture
+def broken():
+    raise KeyError("no fixture")
+
+@pytest.mark.check
+def test_passes():
+    sum(range(3_000_000))
+
+@pytest.mark.check
+def test_fails():
+    assert 1 == 2
+
+@pytest.mark.doors
+def test_breaks(broken):
+    pass
+
+@pytest.mark.doors
+def test_skips():
+    pytest.skip("not here")
+
+@pytest.mark.process
+def test_starts_a_program():
+    subprocess.run([sys.executable, "-c", "sum(range(3_000_000))", "serve"], check=True)
+    sys.audit("tests.page")
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_costs_of_each_test_are_written(tmp_path: Path, workers: str) -> None:
+    package = tmp_path / "tests"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name in ("accounting.py", "layers.py"):
+        shutil.copy(ROOT / "tests" / name, package)
+    (tmp_path / "test_project.py").write_text(PROJECT)
+    path = tmp_path / "accounts.jsonl"
+    words = ["-p", "tests.accounting", "--account", str(path), "-n", workers]
+    plugins = ["-p", "no:langsmith_plugin", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *words, *plugins],
+        cwd=tmp_path,
+        env=build_environment(os.environ),
+        check=False,
+        capture_output=True,
+    )
+
+    accounts = {each.test.partition("::")[2]: each for each in read_accounts(path)}
+    shown = {name: (each.layer, each.outcome) for name, each in accounts.items()}
+    assert shown == {
+        "test_passes": ("check", "passed"),
+        "test_fails": ("check", "failed"),
+        "test_breaks": ("doors", "failed"),
+        "test_skips": ("doors", "skipped"),
+        "test_starts_a_program": ("process", "passed"),
+    }
+    assert accounts["test_fails"].message == "assert 1 == 2"
+    assert accounts["test_breaks"].message == "KeyError: 'no fixture'"
+    assert accounts["test_passes"].cpu > 0.01
+
+    program = accounts["test_starts_a_program"]
+    assert (program.programs, program.servers, program.pages) == (1, 1, 1)
+    assert program.cpu > 0.01
