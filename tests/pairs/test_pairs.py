@@ -46,7 +46,7 @@ KEPT = [
 
 THREES = 200 if LONG else 4
 
-SAMPLE = 6
+SAMPLE = 12
 """Pairs that `make test` tries, those that have found defects among them."""
 
 

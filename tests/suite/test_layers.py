@@ -69,7 +69,7 @@ def test_shards_have_all_files_once_and_similar_times(tmp_path: Path) -> None:
     shards = table.divide_files("long", 4)
     assert sorted(file for shard in shards for file in shard) == table.find_files(["long"])
     times = [sum(table.seconds[file] for file in shard) for shard in shards]
-    assert max(times) - min(times) <= 2, times
+    assert max(times) - min(times) < 5, times
 
 
 def test_name_has_no_parameters() -> None:

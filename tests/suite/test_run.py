@@ -186,6 +186,7 @@ def test_costs_of_each_test_are_written(tmp_path: Path, workers: str) -> None:
     (package / "__init__.py").touch()
     for name in ("accounting.py", "layers.py"):
         shutil.copy(ROOT / "tests" / name, package)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  check\n  doors\n  process\n")
     (tmp_path / "test_project.py").write_text(PROJECT)
     path = tmp_path / "accounts.jsonl"
     words = ["-p", "tests.accounting", "--account", str(path), "-n", workers]
