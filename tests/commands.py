@@ -91,9 +91,15 @@ def shift_clock(seconds: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stay_in_hour() -> Iterator[None]:
-    """Let no hour or day begin: set the clock of this process ahead if the hour ends soon."""
-    ends_soon = time.time() % 3_600 > 3_300
-    with shift_clock(600) if ends_soon else contextlib.nullcontext():
+    """Let no hour or day of a record begin for half an hour: set their clock to the next hour.
+
+    Only records of this process get such times. Tokens keep the clock of the machine, so that
+    servers accept them.
+    """
+    time_ns = time.time_ns
+    left = 3_600 - time.time() % 3_600
+    ahead = round(left) + 1 if left < 1_800 else 0
+    with patch.object(time, "time_ns", lambda: time_ns() + ahead * 1_000_000_000):
         yield
 
 

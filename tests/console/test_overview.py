@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -11,7 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Route
 
-from tests import periods
+from agentctl.records.times import now
+from tests.commands import stay_in_hour
 from tests.console.browser import (
     ConsolePage,
     check_accessibility,
@@ -54,12 +56,16 @@ new PerformanceObserver((list) => {
 
 
 @pytest.fixture(scope="module")
-def seer(server: ThreadedServer) -> str:
-    """Make runs that ended in three different hours; return the token of their user.
+def seer(server: ThreadedServer) -> Iterator[str]:
+    """Create runs that ended in four different hours; return the token of their user.
 
-    The hours are counted from the current one, so it does not end soon.
+    The hours are counted from the current one of the server, so it lasts as long as the tests.
     """
-    periods.wait_for_rest(periods.HOUR)
+    with stay_in_hour():
+        yield _create_runs(server)
+
+
+def _create_runs(server: ThreadedServer) -> str:
     headers = server.bearer("seer", *SEER)
     for place, message in (
         *[("agents/priced", f"question {number}") for number in range(3)],
@@ -266,6 +272,8 @@ def test_period_and_place_are_part_of_the_link(
         expect(_tile(shown, "Runs")).to_contain_text("2")
         slider = shown.page.get_by_role("slider", name="Runs: days")
         expect(slider).to_have_attribute("aria-valuemax", "89")
+        # The page counts the days from its own clock.
+        shown.page.clock.set_system_time(now() / 1_000_000)
         shown.page.click("button:text-is('7 d')")
         slider = shown.page.get_by_role("slider", name="Runs: hours")
         expect(slider).to_have_attribute("aria-valuemax", "167")

@@ -25,11 +25,10 @@ from agentctl.runs.life import budgets
 from agentctl.runs.life.budgets import find_period
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import quotas
-from tests.commands import run_command
+from tests.commands import run_command, stay_in_hour
 from tests.conditions import wait_for, wait_until
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.periods import DAY, wait_for_rest
 from tests.postgres import postgres_schemas
 from tests.process import serve_config
 from tests.service.callers import ALL, admin, open_service
@@ -77,9 +76,10 @@ async def spend_once(message, context):
 
 
 @pytest.fixture(autouse=True)
-def one_day() -> None:
-    """Begin no test in the last minutes before midnight UTC, when the period of a budget ends."""
-    wait_for_rest(DAY)
+def one_day() -> Iterator[None]:
+    """Let no day begin in a test: the period of a budget ends at midnight UTC."""
+    with stay_in_hour():
+        yield
 
 
 def deploy(folder: Path, endpoint: ModelEndpoint, extra: str, **options: Any) -> Deployment:
@@ -407,7 +407,9 @@ def test_runs_that_wait_count_and_go_on_when_the_budget_is_used_up(
 ) -> None:
     model_endpoint.forget()
     waiting = WAITING.replace("URL", model_endpoint.base_url)
-    deployment = deploy(tmp_path, model_endpoint, waiting + budget(per="user", tokens=1))
+    deployment = deploy(
+        tmp_path, model_endpoint, waiting + budget(per="user", tokens=1, period="month")
+    )
     scopes = (*ALL, "usage:read")
     adding = {"message": CALL, "stream": False}
 
