@@ -7,7 +7,15 @@ import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
-_PERMANENT = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
+import pytest
+
+_PERMANENT = (
+    sys.prefix,
+    sys.base_prefix,
+    str(Path(__file__).parents[1]),
+    # The environment that has the packages: a copy of the repository uses those of its original.
+    str(Path(pytest.__file__).parents[1]),
+)
 """Folders that may be temporary ones themselves."""
 
 

@@ -1,217 +1,233 @@
-"""Put faults into a module, one at a time, and show which of them the tests notice.
+"""Put faults into modules, one at a time, and show which tests notice them.
 
-    python -m tests.faults agentctl/store/listing.py [--tests PATH ...] [--check]
+    python -m tests.faults try agentctl/store/listing.py [--tests PATH ...]
+    python -m tests.faults record [--module MODULE ...]
+    python -m tests.faults compare [--module MODULE ...]
+    python -m tests.faults history [NAME ...]
 
 Each fault is a small change of the source (`tests/faults/mutations.py`), applied in a temporary
-copy of the repository that has its uncommitted changes too. The tests near the module run first and
-stop at the first failure; with `--check`, the tests of `make check` try the faults that survive.
-Without `--tests`, the near tests are the fast ones of all files that import the module, or import a
-helper that does.
+copy of the repository that has its uncommitted changes, too. The tests near the module run once to
+find the tests that execute each line; each fault then runs with all tests that execute its line.
 
-The same seed chooses the same faults as long as the module is the same. The exit status is 1 if
-fewer than 9 of 10 faults are noticed. `equivalent.toml` has the faults that no test can notice,
-each with its reason; they are not chosen.
+`try` shows all failing tests of each fault. `record` writes the reference (`reference/`), and
+`compare` shows the faults of the reference that no test notices any more. `history` reverts mends
+of real faults (`history.toml`), and shows which of their tests fail.
+
+The same seed chooses the same faults as long as the module is the same. `equivalent.toml` has the
+faults that no test can notice, each with its reason; they are not chosen.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import re
-import shutil
-import signal
-import subprocess
 import sys
-import sysconfig
 import tempfile
-import time
-import tomllib
-import venv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.faults.copies import REPOSITORY, Copy
+from tests.faults.forks import Forks
+from tests.faults.history import replay
 from tests.faults.mutations import Fault, choose_faults, find_faults
+from tests.faults.reference import KnownFault, Reference, describe_failures
+from tests.faults.trials import Result, Trial, find_near_tests, list_modules, read_equivalents
 
-REPOSITORY = Path(__file__).parents[2]
+RECORDED = 80
+"""The faults of each module of the reference."""
 
-EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+EXCUSED_SHARE = 0.02
+"""The largest share of the noticed faults of the reference that may be excused."""
 
-FAST = ("-m", "check or doors")
-
-CHECK = ("-n", "5", "--dist", "loadfile", "--no-loadscope-reorder", *FAST)
-"""The arguments of pytest in `make check`."""
-
-MINIMUM_SECONDS = 60.0
-"""Time after which tests count as stuck, or five times their usual time if that is longer."""
-
-STUCK = "STUCK"
+FIRST_TESTS = 20
+"""The tests that noticed a fault before and try it first in a comparison."""
 
 
-class Copy:
-    """A copy of the repository with an environment that imports the package from it."""
-
-    def __init__(self, folder: Path, module: Path) -> None:
-        self.root = folder / "tree"
-        self._temporary = folder / "t"
-        self._module = self.root / module
-        _run_git("clone", "--quiet", "--shared", str(REPOSITORY), str(self.root))
-        for name in _run_git("ls-files", "-co", "--exclude-standard", "-z").split("\0"):
-            source = REPOSITORY / name
-            if name and source.exists():
-                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, self.root / name)
-        self._create_environment()
-        self._time = int(self._module.stat().st_mtime)
-
-    def _create_environment(self) -> None:
-        """Create an environment with the packages of this one, after the tree of the copy."""
-        folder = self.root / ".venv"
-        venv.create(folder, symlinks=True)
-        packages = {"base": str(folder), "platbase": str(folder)}
-        pth = Path(sysconfig.get_path("purelib", vars=packages)) / "copy.pth"
-        pth.write_text(
-            f"{self.root}\nimport site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-        )
-        for script in Path(sys.prefix, "bin").iterdir():
-            with contextlib.suppress(UnicodeDecodeError):
-                text = script.read_text()
-                if text.startswith(f"#!{sys.prefix}/bin/"):
-                    target = folder / "bin" / script.name
-                    target.write_text(text.replace(f"#!{sys.prefix}/", f"#!{folder}/", 1))
-                    target.chmod(0o755)
-        if (REPOSITORY / ".peers").exists():
-            (self.root / ".peers").symlink_to(REPOSITORY / ".peers")
-
-    def write(self, source: str) -> None:
-        """Write the module, with a later time, so that cached bytecode is not used."""
-        self._module.write_text(source)
-        self._time += 2
-        os.utime(self._module, (self._time, self._time))
-
-    def test(self, arguments: Sequence[str], seconds: float | None = None) -> str | None:
-        """Run tests until one fails, and return its name; None if all pass."""
-        command = [str(self.root / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "-rfE"]
-        command += ["-p", "no:cacheprovider", f"--basetemp={self._temporary}", *arguments]
-        process = subprocess.Popen(
-            command,
-            cwd=self.root,
-            text=True,
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+@contextlib.contextmanager
+def open_forks() -> Iterator[tuple[Copy, Forks]]:
+    """Open a copy of the repository, and the process that runs its tests."""
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        copy = Copy(Path(folder))
+        forks = Forks(copy.root, Path(folder) / "t")
         try:
-            output, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            output = ""
+            yield copy, forks
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if process.returncode == 0:
-            return None
-        if process.returncode < 0:
-            return f"{STUCK} for {seconds:.0f} s"
-        # A captured log may have lines that begin with ERROR as well.
-        found = re.search(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output, re.MULTILINE)
-        return found[1] if found else output.strip().splitlines()[-1]
+            forks.close()
 
 
-def find_near_tests(module: Path) -> list[str]:
-    """Return the test files that import a module, or helpers that do; its own folder is first."""
-    files = {path: path.read_text() for path in sorted((REPOSITORY / "tests").rglob("*.py"))}
-    names = [_dotted(module)]
-    near: dict[str, None] = {}
-    for name in names:
-        pattern = re.compile(rf"\b{re.escape(name)}\b|from {_import_of(name)}\b")
-        for path, text in files.items():
-            relative = path.relative_to(REPOSITORY)
-            if not pattern.search(text) or "faults" in relative.parts:
-                continue
-            if path.name.startswith("test_"):
-                near[str(relative)] = None
-            elif path.name != "conftest.py" and (helper := _dotted(relative)) not in names:
-                names.append(helper)
-    folder = f"tests/{module.parts[1]}/"
-    return sorted(near, key=lambda path: not path.startswith(folder))
+def choose(module: Path, number: int, seed: int) -> list[Fault]:
+    """Choose faults of a module, without those that no test can notice."""
+    faults = find_faults((REPOSITORY / module).read_text())
+    return choose_faults(faults, number, seed, read_equivalents(str(module)))
 
 
-def _dotted(path: Path) -> str:
-    return ".".join(path.with_suffix("").parts)
+def print_left_out(trial: Trial) -> None:
+    for name, reason in trial.left_out.items():
+        print(f"left out: {name}: {reason}", flush=True)
 
 
-def _import_of(name: str) -> str:
-    package, _, last = name.rpartition(".")
-    return rf"{re.escape(package)} import [^\n]*\b{last}"
+def print_result(fault: Fault | KnownFault, result: Result) -> None:
+    """Print a fault and the tests that noticed it, the functions with the number of cases."""
+    print(f"\n{fault.line:5}  - {fault.old}\n       + {fault.new}")
+    for file, functions in describe_failures(result.failed).items():
+        for function, cases in functions.items():
+            print(f"       {file}::{function}" + (f" ({cases} cases)" if cases > 1 else ""))
+    if result.stuck is not None:
+        print(f"       STUCK in {result.stuck}")
+    if not result.is_noticed:
+        print(f"       SURVIVED {result.tried} tests that execute it")
+    sys.stdout.flush()
 
 
-def _run_git(*arguments: str) -> str:
-    command = ["git", "-C", str(REPOSITORY), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def try_module(given: argparse.Namespace) -> int:
+    """Show the tests that notice the faults of a module.
 
-
-def read_equivalents(module: str) -> set[tuple[str, str]]:
-    """Return the faults of a module that change nothing, as the old and the new line."""
-    listed = tomllib.loads(EQUIVALENT.read_text()).get("fault", [])
-    return {(each["old"], each["new"]) for each in listed if each["module"] == module}
-
-
-def try_faults(
-    copy: Copy, faults: Sequence[Fault], tests: Sequence[str], check: bool
-) -> Iterator[tuple[Fault, str | None]]:
-    """Yield each fault with the test that notices it, None if there is none.
-
-    Raises:
-        SystemExit: the tests fail without a fault.
+    The exit status is 1 if fewer than 9 of 10 are noticed.
     """
-    suites: list[tuple[Sequence[str], float]] = []
-    for suite in ((*FAST, *tests), *([CHECK] if check else [])):
-        begin = time.monotonic()
-        if failed := copy.test(suite):
-            sys.exit(f"the tests fail without a fault: {failed}")
-        suites.append((suite, max(MINIMUM_SECONDS, 5 * (time.monotonic() - begin))))
-    for fault in faults:
-        copy.write(fault.source)
-        found = (copy.test(suite, seconds) for suite, seconds in suites)
-        yield fault, next(filter(None, found), None)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("module", type=Path, help="such as agentctl/store/listing.py")
-    parser.add_argument("--tests", nargs="+", default=[], metavar="PATH", help="the near tests")
-    parser.add_argument("--faults", type=int, default=20, metavar="N", help="default 20")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="default 1")
-    parser.add_argument(
-        "--lines", type=int, nargs="+", metavar="N", help="of these, the faults of some lines only"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="try survivors with the tests of make check"
-    )
-    given = parser.parse_args()
-    module = given.module.resolve().relative_to(REPOSITORY)
-    source = (REPOSITORY / module).read_text()
-    equivalents = read_equivalents(str(module))
-    faults = find_faults(source)
-    chosen = choose_faults(faults, given.faults, given.seed, equivalents)
+    module = given.path.resolve().relative_to(REPOSITORY)
+    chosen = choose(module, given.faults, given.seed)
     if given.lines:
         chosen = [fault for fault in chosen if fault.line in given.lines]
     tests = given.tests or find_near_tests(module)
     if not tests:
-        parser.error(f"no test imports {module}; name some with --tests")
-    print(f"{module}: {len(chosen)} of {len(faults)} faults, seed {given.seed}")
-    survived = stuck = 0
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        results = try_faults(Copy(Path(folder), module), chosen, tests, given.check)
-        for fault, caught in results:
-            survived += caught is None
-            stuck += caught is not None and caught.startswith(STUCK)
-            print(f"\n{fault.line:5}  - {fault.old}\n       + {fault.new}")
-            print(f"       {caught or 'SURVIVED'}", flush=True)
-    print(f"\n{len(chosen) - survived} of {len(chosen)} caught, {stuck} by tests that were stuck")
-    return int(survived * 10 > len(chosen))
+        sys.exit(f"no test imports {module}; name some with --tests")
+    print(f"{module}: {len(chosen)} faults, seed {given.seed}", flush=True)
+    noticed = 0
+    with open_forks() as (copy, forks):
+        trial = Trial(copy, forks, module, tests)
+        print_left_out(trial)
+        for fault in chosen:
+            result = trial.try_fault(fault)
+            noticed += result.is_noticed
+            print_result(fault, result)
+    print(f"\n{noticed} of {len(chosen)} noticed")
+    return int(noticed < 0.9 * len(chosen))
+
+
+def record(given: argparse.Namespace) -> int:
+    """Write the reference of modules; faults that it has already are kept."""
+    for module in given.modules or list_modules():
+        reference = Reference(module)
+        if reference.seed != given.seed or reference.tests != find_near_tests(module):
+            reference.faults = []
+        chosen = choose(module, RECORDED, given.seed)
+        reference.keep(chosen)
+        missing = [fault for fault in chosen if reference.find(fault) is None]
+        print(f"{module}: {len(missing)} of {len(chosen)} faults are missing", flush=True)
+        if not missing:
+            continue
+        reference.seed = given.seed
+        reference.tests = find_near_tests(module)
+        with open_forks() as (copy, forks):
+            trial = Trial(copy, forks, module, reference.tests)
+            print_left_out(trial)
+            reference.left_out = trial.left_out
+            reference.write()
+            for fault in missing:
+                result = trial.try_fault(fault)
+                reference.add(fault, result)
+                print_result(fault, result)
+                print(f"       {result.tried} tests, {result.cpu_seconds:.1f} CPU seconds")
+    return 0
+
+
+def compare(given: argparse.Namespace) -> int:
+    """Show the noticed faults of the reference that no test notices any more.
+
+    The exit status is 1 if there are some, or if more than 2% are excused.
+    """
+    lost = 0
+    for module in given.modules or list_modules():
+        lost += compare_module(module)
+    return int(lost > 0)
+
+
+def compare_module(module: Path) -> int:
+    """Compare the tests with the reference of a module; return the number of problems."""
+    reference = Reference(module)
+    faults = find_faults((REPOSITORY / module).read_text())
+    noticed = [known for known in reference.faults if known.is_noticed]
+    excused = [known for known in noticed if known.excused is not None]
+    present = [(known, known.find(faults)) for known in noticed if known.excused is None]
+    gone = [known for known, fault in present if fault is None]
+    lost = 0
+    with open_forks() as (copy, forks):
+        trial = Trial(copy, forks, module, find_near_tests(module))
+        for known, fault in present:
+            if fault is not None:
+                result = try_again(trial, known, fault)
+                if not result.is_noticed:
+                    lost += 1
+                    print_result(known, result)
+                    for file, functions in known.tests.items():
+                        print(f"       before: {file}: {', '.join(functions)}", flush=True)
+    print(
+        f"\n{module}: of {len(noticed)} faults that tests noticed, {lost} are not noticed any more,"
+        f" {len(excused)} are excused, and the lines of {len(gone)} are gone",
+        flush=True,
+    )
+    if len(excused) > EXCUSED_SHARE * len(noticed):
+        print(f"more than {EXCUSED_SHARE:.0%} are excused")
+        return lost + 1
+    return lost
+
+
+def try_again(trial: Trial, known: KnownFault, fault: Fault) -> Result:
+    """Try a fault with some tests that noticed it before, and with all if they do not."""
+    before = [name for name in trial.find_tests(fault) if known.is_test(name)]
+    result = trial.try_fault(fault, before[:FIRST_TESTS])
+    return result if result.is_noticed else trial.try_fault(fault)
+
+
+def replay_history(given: argparse.Namespace) -> int:
+    """Revert mends of real faults, and show which of their tests fail.
+
+    The exit status is 1 unless each is noticed.
+    """
+    with open_forks() as (copy, forks):
+        return int(replay(copy, forks, given.names) > 0)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    tried = commands.add_parser("try", help="show the tests that notice the faults of a module")
+    tried.set_defaults(command=try_module)
+    tried.add_argument(
+        "path", type=Path, metavar="module", help="such as agentctl/store/listing.py"
+    )
+    tried.add_argument("--tests", nargs="+", default=[], metavar="PATH", help="the near tests")
+    tried.add_argument("--faults", type=int, default=20, metavar="N", help="default 20")
+    tried.add_argument(
+        "--lines", type=int, nargs="+", metavar="N", help="of these, the faults of some lines only"
+    )
+
+    recorded = commands.add_parser("record", help="write the reference")
+    recorded.set_defaults(command=record)
+    for each in (tried, recorded):
+        each.add_argument("--seed", type=int, default=1, metavar="N", help="default 1")
+
+    compared = commands.add_parser("compare", help="show what tests notice no more")
+    compared.set_defaults(command=compare)
+    for each in (recorded, compared):
+        each.add_argument(
+            "--module",
+            dest="modules",
+            action="append",
+            type=Path,
+            metavar="MODULE",
+            help="one module of modules.toml, such as agentctl/store/listing.py; repeatable",
+        )
+
+    replayed = commands.add_parser("history", help="revert mends of real faults")
+    replayed.set_defaults(command=replay_history)
+    replayed.add_argument("names", nargs="*", metavar="NAME", help="default: all of history.toml")
+
+    given = parser.parse_args(words)
+    status: int = given.command(given)
+    return status
 
 
 if __name__ == "__main__":

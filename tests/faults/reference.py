@@ -1,0 +1,135 @@
+"""The reference: which tests noticed which faults, before tests were changed or deleted.
+
+`reference/` has one file for each module. A line of it has one fault, and the tests that noticed
+it: the functions by file, each with the number of its cases that failed. The file is written after
+each fault, so that a record that was interrupted continues where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.mutations import Fault
+from tests.faults.trials import Result
+
+__all__ = ["FOLDER", "KnownFault", "Reference", "describe_failures"]
+
+FOLDER = Path(__file__).with_name("reference")
+
+Failures = dict[str, dict[str, int]]
+"""The failed test functions by file, with the number of failed cases."""
+
+NOT_IMPORTED = "(not imported)"
+"""Stands for the functions of a file that could not be imported."""
+
+
+@dataclass(frozen=True)
+class KnownFault:
+    """A fault of the reference."""
+
+    line: int
+    """The number of the line when the fault was recorded."""
+    old: str
+    new: str
+    tests: Failures = field(default_factory=dict)
+    """The tests that noticed the fault; empty if none did."""
+    stuck: str | None = None
+    """The test that did not end with the fault, which counts as noticed."""
+    excused: str | None = None
+    """Why no test has to notice the fault any more."""
+
+    @property
+    def is_noticed(self) -> bool:
+        return bool(self.tests or self.stuck)
+
+    def find(self, faults: Iterable[Fault]) -> Fault | None:
+        """Return this fault among those of the present source; None if the line is gone.
+
+        Of several equal lines, it is the nearest one.
+        """
+        equal = [each for each in faults if (each.old, each.new) == (self.old, self.new)]
+        return min(equal, key=lambda fault: abs(fault.line - self.line), default=None)
+
+    def is_test(self, name: str) -> bool:
+        """Return True if a test is one of those that noticed the fault."""
+        file, _, function = name.partition("::")
+        return function.partition("[")[0] in self.tests.get(file, {}) or name == self.stuck
+
+
+class Reference:
+    """The reference of one module."""
+
+    def __init__(self, module: Path) -> None:
+        self.module = module
+        self.path = FOLDER / (".".join(module.with_suffix("").parts[1:]) + ".json")
+        self.seed = 0
+        self.left_out: dict[str, str] = {}
+        self.tests: list[str] = []
+        self.faults: list[KnownFault] = []
+        if self.path.exists():
+            known = json.loads(self.path.read_text())
+            self.seed = known["seed"]
+            self.tests = known["tests"]
+            self.left_out = known["left_out"]
+            self.faults = [KnownFault(**fault) for fault in known["faults"]]
+
+    def find(self, fault: Fault) -> KnownFault | None:
+        """Return what the reference knows about a fault."""
+        wanted = (fault.line, fault.old, fault.new)
+        known = (each for each in self.faults if (each.line, each.old, each.new) == wanted)
+        return next(known, None)
+
+    def add(self, fault: Fault, result: Result) -> KnownFault:
+        """Add a fault and write the file."""
+        known = KnownFault(
+            fault.line, fault.old, fault.new, describe_failures(result.failed), result.stuck
+        )
+        self.faults.append(known)
+        self.faults.sort(key=lambda each: (each.line, each.old, each.new))
+        self.write()
+        return known
+
+    def keep(self, faults: Sequence[Fault]) -> None:
+        """Forget all but some faults: the module was changed since they were recorded."""
+        wanted = {(fault.line, fault.old, fault.new) for fault in faults}
+        self.faults = [each for each in self.faults if (each.line, each.old, each.new) in wanted]
+
+    def write(self) -> None:
+        """Write the file: each fault is one line, so that versions can be compared."""
+        FOLDER.mkdir(exist_ok=True)
+        head = {
+            "module": str(self.module),
+            "seed": self.seed,
+            "tests": self.tests,
+            "left_out": self.left_out,
+        }
+        parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+        lines = ",\n".join(f"  {json.dumps(_leave_out_empty(each))}" for each in self.faults)
+        text = "{\n" + ",\n".join(parts) + ',\n"faults": [\n' + lines + "\n]\n}\n"
+        temporary = self.path.with_suffix(".new")
+        temporary.write_text(text)
+        temporary.replace(self.path)
+
+
+def describe_failures(failed: Iterable[str]) -> Failures:
+    """Group the ids of failed tests by file and function."""
+    grouped: Failures = {}
+    for name in failed:
+        file, _, rest = name.partition("::")
+        function = rest.partition("[")[0] or NOT_IMPORTED
+        functions = grouped.setdefault(file, {})
+        functions[function] = functions.get(function, 0) + 1
+    return grouped
+
+
+def _leave_out_empty(fault: KnownFault) -> Mapping[str, Any]:
+    values = {"line": fault.line, "old": fault.old, "new": fault.new, "tests": fault.tests}
+    if fault.stuck is not None:
+        values["stuck"] = fault.stuck
+    if fault.excused is not None:
+        values["excused"] = fault.excused
+    return values
