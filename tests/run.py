@@ -109,7 +109,7 @@ def choose_near_stage(paths: Sequence[str], table: Table) -> Stage:
         paths: of changed files; a file of tests is near itself.
     """
     # The tool for faults is imported for this command alone.
-    from tests.faults.__main__ import find_near_tests
+    from tests.faults.trials import find_near_tests
 
     changed = [Path(path).resolve().relative_to(ROOT) for path in paths]
     near: dict[str, None] = {}

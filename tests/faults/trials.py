@@ -33,8 +33,8 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 MODULES = Path(__file__).with_name("modules.toml")
 """The near tests of modules, where those that import the module are not the right ones."""
 
-FAST = "not slow"
-"""The tests that try faults, as an expression of marks."""
+FAST = "check or doors"
+"""The layers whose tests try faults (tests/layers.py), as an expression of marks."""
 
 BASELINE_SECONDS = 1_800.0
 """Time after which the tests without a fault are ended."""
