@@ -7,9 +7,13 @@ signals, threads and an exit code. The workers that such a server starts are for
 the start of the program, or of the modules that it loads, starts `tests.process.AGENTCTL` instead.
 
 Imports take 80% of the CPU time of a short command, and 60% of that of a short server. The template
-also builds the operations of a server, and reads the trusted authorities. For a folder with agents
-of libraries, also in modules or of providers that its configuration names, the template is a fork
-of the one with most of them, and imports the others.
+also builds the operations of a server, and reads the trusted authorities.
+
+For a folder with agents of libraries, also in modules or of providers that its configuration names,
+the template has those libraries, and all that earlier servers of the same test process needed: it
+is a fork of the template before it, and imports what is missing. So a test process imports each
+library once, which takes one to two CPU seconds. A server without agents of a library is a fork of
+the first template, which has none.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +229,7 @@ _starting = threading.Lock()
 def _start_template(
     environment: Mapping[str, str], libraries: tuple[str, ...] = (), python: str = sys.executable
 ) -> str:
-    """Start the template for an environment, unless it runs; return the path of its socket."""
+    """Start a template with these libraries or more, unless one runs; return its socket's path."""
     given = tuple(
         sorted(
             (name, value)
@@ -234,23 +238,34 @@ def _start_template(
         )
     )
     with _starting:
-        for key in ((python, given, ()), (python, given, libraries)):
-            if key not in _paths:
-                alike = [each for each in _paths if each[:2] == key[:2]]
-                parents = [each for each in alike if {*each[2]} <= {*libraries}]
-                path = f"{tempfile.mkdtemp(prefix='agentctl-forks-')}/socket"
-                with socket.socket(socket.AF_UNIX) as listener:
-                    listener.bind(path)
-                    listener.listen(100)
-                    if parents:
-                        parent = max(parents, key=lambda each: len(each[2]))
-                        request = {"libraries": libraries}
-                        stream = listener.fileno()
-                        os.close(_send_request(_paths[parent], request, [stream] * 3)[1])
-                    else:
-                        _processes.append(_execute_template(python, dict(given), listener))
-                _paths[key] = path
-        return _paths[python, given, libraries]
+        if (python, given, ()) not in _paths:
+            with _listen() as (path, listener):
+                _processes.append(_execute_template(python, dict(given), listener))
+            _paths[python, given, ()] = path
+        if not libraries:
+            return _paths[python, given, ()]
+
+        alike = [each for each in _paths if each[:2] == (python, given)]
+        largest = max(alike, key=lambda each: len(each[2]))
+        if not {*libraries} <= {*largest[2]}:
+            more = tuple(sorted({*libraries} - {*largest[2]}))
+            with _listen() as (path, listener):
+                request = {"libraries": more}
+                streams = [listener.fileno()] * 3
+                os.close(_send_request(_paths[largest], request, streams)[1])
+            largest = (python, given, (*largest[2], *more))
+            _paths[largest] = path
+        return _paths[largest]
+
+
+@contextlib.contextmanager
+def _listen() -> Iterator[tuple[str, socket.socket]]:
+    """Open the socket of a new template; yield its path too."""
+    path = f"{tempfile.mkdtemp(prefix='agentctl-forks-')}/socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(100)
+        yield path, listener
 
 
 def _execute_template(
