@@ -14,7 +14,7 @@ import pytest
 from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 
 from tests.conditions import PATIENCE
-from tests.forking import share_trust, stop_templates
+from tests.forking import share_templates, share_trust, stop_templates
 from tests.layers import DESCRIPTIONS, find_name, read_table
 from tests.user_modules import forget_user_modules
 
@@ -53,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     share_trust()
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        share_templates()
     for name in vars(DEFAULT_TIMEOUT_CONFIG):
         setattr(DEFAULT_TIMEOUT_CONFIG, name, PATIENCE)
     # The same examples in every run, without regard to the time that they take. The database would

@@ -10,10 +10,10 @@ Imports take 80% of the CPU time of a short command, and 60% of that of a short 
 also builds the operations of a server, and reads the trusted authorities.
 
 For a folder with agents of libraries, also in modules or of providers that its configuration names,
-the template has those libraries, and all that earlier servers of the same test process needed: it
-is a fork of the template before it, and imports what is missing. So a test process imports each
-library once, which takes one to two CPU seconds. A server without agents of a library is a fork of
-the first template, which has none.
+the template has those libraries, and all that earlier servers needed: it is a fork of the template
+before it, and imports what is missing. So a run of the suite imports each library once, which takes
+one to two CPU seconds. A server without agents of a library is a fork of the first template, which
+has none.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import contextvars
+import fcntl
 import functools
 import gc
 import importlib
@@ -32,6 +33,7 @@ import pkgutil
 import re
 import runpy
 import select
+import shutil
 import signal
 import socket
 import ssl
@@ -51,7 +53,14 @@ import httpx2
 
 from agentctl import cli
 
-__all__ = ["ForkedProcess", "define_function", "is_forkable", "share_trust", "stop_templates"]
+__all__ = [
+    "ForkedProcess",
+    "define_function",
+    "is_forkable",
+    "share_templates",
+    "share_trust",
+    "stop_templates",
+]
 
 _FUNCTION = """agentctl() {{
   local as=; if [ "$1" = serve ] && [ "$BASHPID" != "$$" ]; then as=exec; fi
@@ -219,49 +228,85 @@ def _send_request(path: str, request: Mapping[str, Any], streams: Sequence[int])
         return int(connection.recv(8, socket.MSG_WAITALL)), os.dup(connection.fileno())
 
 
-_Key = tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]
+_FOLDER = "AGENTCTL_TEST_TEMPLATES"
+"""The variable with the folder of the templates: processes that this one starts use them too."""
 
+_Template = tuple[str, list[list[str]], list[str], str]
+"""Its interpreter, the variables that it has read, its libraries, and the path of its socket."""
+
+_keepers: list[int] = []
 _processes: list[subprocess.Popen[bytes]] = []
-_paths: dict[_Key, str] = {}
-_starting = threading.Lock()
+
+
+def share_templates() -> None:
+    """Make the folder of the templates, which live until this process ends or stops them.
+
+    The workers of a parallel run inherit the folder, so all of them use the same templates.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="agentctl-forks-"))
+    (folder / "templates.json").write_text("[]")
+    os.mkfifo(folder / "stdin")
+    # The templates end when no process has their stdin open for writing any more: this is the only
+    # one. Linux opens a FIFO at once for reading and writing, for writing alone it would block.
+    _keepers.append(os.open(folder / "stdin", os.O_RDWR))
+    os.environ[_FOLDER] = str(folder)
+
+
+def stop_templates() -> None:
+    """Stop the templates, if this process has made their folder."""
+    if not _keepers:
+        for process in _processes:
+            process.returncode = 0  # It ends after this process, and is no leak.
+        return
+    os.close(_keepers.pop())
+    for process in _processes:
+        process.wait()
+    shutil.rmtree(os.environ.pop(_FOLDER))
 
 
 def _start_template(
-    environment: Mapping[str, str], libraries: tuple[str, ...] = (), python: str = sys.executable
+    environment: Mapping[str, str], libraries: Sequence[str] = (), python: str = sys.executable
 ) -> str:
     """Start a template with these libraries or more, unless one runs; return its socket's path."""
-    given = tuple(
-        sorted(
-            (name, value)
-            for name, value in environment.items()
-            if name.startswith(_READ_AT_START) and name != _READ_BY_WORKERS
-        )
+    given = sorted(
+        [name, value]
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_START) and name != _READ_BY_WORKERS
     )
-    with _starting:
-        if (python, given, ()) not in _paths:
-            with _listen() as (path, listener):
+    if _FOLDER not in os.environ:
+        share_templates()
+    folder = Path(os.environ[_FOLDER])
+    file = folder / "templates.json"
+    # Another thread or worker that needs a template waits until this one is known.
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        templates: list[_Template] = json.loads(file.read_text())
+        alike = [each for each in templates if (each[0], each[1]) == (python, given)]
+        if not alike:
+            with _listen(folder, len(templates)) as (path, listener):
                 _processes.append(_execute_template(python, dict(given), listener))
-            _paths[python, given, ()] = path
+            alike.append((python, given, [], path))
+            file.write_text(json.dumps([*templates, *alike]))
+            templates += alike
         if not libraries:
-            return _paths[python, given, ()]
+            return alike[0][3]
 
-        alike = [each for each in _paths if each[:2] == (python, given)]
-        largest = max(alike, key=lambda each: len(each[2]))
-        if not {*libraries} <= {*largest[2]}:
-            more = tuple(sorted({*libraries} - {*largest[2]}))
-            with _listen() as (path, listener):
-                request = {"libraries": more}
-                streams = [listener.fileno()] * 3
-                os.close(_send_request(_paths[largest], request, streams)[1])
-            largest = (python, given, (*largest[2], *more))
-            _paths[largest] = path
-        return _paths[largest]
+        largest = alike[-1]
+        more = sorted({*libraries} - {*largest[2]})
+        if not more:
+            return largest[3]
+        with _listen(folder, len(templates)) as (path, listener):
+            streams = [listener.fileno()] * 3
+            os.close(_send_request(largest[3], {"libraries": more}, streams)[1])
+        added = (python, given, [*largest[2], *more], path)
+        file.write_text(json.dumps([*templates, added]))
+        return path
 
 
 @contextlib.contextmanager
-def _listen() -> Iterator[tuple[str, socket.socket]]:
+def _listen(folder: Path, number: int) -> Iterator[tuple[str, socket.socket]]:
     """Open the socket of a new template; yield its path too."""
-    path = f"{tempfile.mkdtemp(prefix='agentctl-forks-')}/socket"
+    path = str(folder / f"{number}.socket")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(100)
@@ -271,14 +316,15 @@ def _listen() -> Iterator[tuple[str, socket.socket]]:
 def _execute_template(
     python: str, environment: dict[str, str], listener: socket.socket
 ) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [python, "-m", __name__, str(listener.fileno())],
-        cwd=_ROOT,
-        env={"PATH": os.environ["PATH"], **environment},
-        stdin=subprocess.PIPE,
-        pass_fds=[listener.fileno()],
-        start_new_session=True,
-    )
+    with Path(os.environ[_FOLDER], "stdin").open("rb") as stdin:
+        return subprocess.Popen(
+            [python, "-m", __name__, str(listener.fileno())],
+            cwd=_ROOT,
+            env={"PATH": os.environ["PATH"], **environment},
+            stdin=stdin,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
 
 
 def define_function() -> str:
@@ -286,17 +332,6 @@ def define_function() -> str:
     path = _start_template({"LANG": "C.UTF-8"})
     client = Path(__file__).with_name("forking_client.py")
     return _FUNCTION.format(python=sys.executable, client=client, path=path)
-
-
-def stop_templates() -> None:
-    """Stop the templates of this process; also its end stops them."""
-    for process in _processes:
-        process.communicate()
-    for path in _paths.values():
-        Path(path).unlink()
-        Path(path).parent.rmdir()
-    _processes.clear()
-    _paths.clear()
 
 
 def run_template(listener: socket.socket) -> None:
