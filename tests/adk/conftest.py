@@ -12,7 +12,7 @@ from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.environments import find_adk
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-from tests.peers.agents.model_server import ScriptedModels, models
+from tests.scripted_models import ScriptedModels, models
 
 __all__ = ["models"]
 

@@ -14,8 +14,8 @@ from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 from tests.environments import find_adk
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-from tests.peers.agents.model_server import ScriptedModels
 from tests.process import AGENTCTL, base_environment, serve_config
+from tests.scripted_models import ScriptedModels
 
 PAYMENT = [("pay", {"amount": 10, "to": "bob"})]
 

@@ -31,8 +31,8 @@ import httpx2
 
 from agentctl.config.settings import Database
 from agentctl.store.databases import open_sqlite
-from tests.benchmarks.population import Population
-from tests.benchmarks.seed import fill_database
+from tests.generated.fill import fill_database
+from tests.generated.population import Population
 from tests.postgres import drop_schema, running_postgres
 from tests.process import AGENTCTL, base_environment, serve_config
 from tests.store.sums import add_up

@@ -27,7 +27,8 @@ from agentctl.store.databases import open_database
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
-from tests.benchmarks.population import (
+from tests.generated.fill import fill_database
+from tests.generated.population import (
     COMPONENTS,
     DENSE_USER,
     FREQUENT_NAME,
@@ -37,7 +38,6 @@ from tests.benchmarks.population import (
     YEAR,
     Population,
 )
-from tests.benchmarks.seed import fill_database
 from tests.store.lists import list_runs, list_sessions
 from tests.store.rows import a_run
 

@@ -11,8 +11,8 @@ import pytest
 
 from agentctl.store.databases import open_sqlite
 from tests.benchmarks import scale
-from tests.benchmarks.population import Population
-from tests.benchmarks.seed import fill_database
+from tests.generated.fill import fill_database
+from tests.generated.population import Population
 
 
 def _rows(path: Path) -> dict[str, list[tuple[object, ...]]]:

@@ -18,10 +18,10 @@ import apsw
 import pytest
 
 from agentctl.config import settings
-from tests.benchmarks.population import Population
-from tests.benchmarks.seed import fill_database
 from tests.cli.test_runs_doctor import CALLS
 from tests.conditions import PATIENCE
+from tests.generated.fill import fill_database
+from tests.generated.population import Population
 from tests.postgres import ConnectedTo, drop_schema
 from tests.process import without_coverage
 

@@ -23,8 +23,16 @@ from agentctl.errors import InvalidToken
 from tests.auth import forge
 from tests.auth.forge import NOW, SECRET, Pair, Signer, compact, hs, token
 from tests.auth.test_fuzz_tokens import changed_bytes, changed_members, changed_text
-from tests.benchmarks.reasons.tokens import _Clock
 from tests.differential.comparison import Comparison, Outcome, attempt
+
+
+class _Clock(jwt.api_jwt.datetime):  # type: ignore[name-defined, misc]
+    """A clock of PyJWT that stands at the time of the tests."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        return cls.fromtimestamp(NOW, tz)
+
 
 JWS = PyJWS(options={"enforce_minimum_key_length": True})
 

@@ -11,8 +11,8 @@ from tests.deployment import create_deployment
 from tests.docs.pages import page
 from tests.environments import find_adk
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-from tests.peers.agents.model_server import Answer, Script, ScriptedModels, models
 from tests.process import serve_config
+from tests.scripted_models import Answer, Script, ScriptedModels, models
 
 __all__ = ["models"]
 

@@ -19,8 +19,8 @@ from tests.docs.pages import ROOT, page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import KIND_PAGES, URL, find_mistake
 from tests.environments import find_adk
-from tests.peers.agents.model_server import Answer, ScriptedModels, models
 from tests.ports import find_free_port
+from tests.scripted_models import Answer, ScriptedModels, models
 
 __all__ = ["models"]
 

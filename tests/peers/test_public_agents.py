@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.peers.agents.model_server import ScriptedModels, models
 from tests.peers.agents.page import PAGE, replace_lists
 from tests.peers.agents.serving import (
     AgentServer,
@@ -22,6 +21,7 @@ from tests.peers.agents.serving import (
     wait_until,
 )
 from tests.peers.agents.table import AGENTS, PENDING, PublicAgent
+from tests.scripted_models import ScriptedModels, models
 
 __all__ = ["models"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.reasons.supervision import (
+from tests.server.supervision import (
     WATCHED,
     break_file,
     kill_parent,

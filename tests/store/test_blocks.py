@@ -31,11 +31,11 @@ from agentctl.store.repositories import (
     workers,
 )
 from agentctl.store.visibility import EVERYONE
-from tests.benchmarks import blocks
-from tests.benchmarks.other_pages import build_reads
-from tests.benchmarks.population import START, YEAR, Population
-from tests.benchmarks.seed import fill_database
+from tests.generated.fill import fill_database
+from tests.generated.population import START, YEAR, Population
 from tests.postgres import ConnectedTo, drop_schema
+from tests.store import blocks
+from tests.store.other_pages import build_reads
 
 SESSIONS = 20_000
 RUNS = 5

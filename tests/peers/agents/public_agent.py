@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.peers.agents.model_server import Script
+from tests.scripted_models import Script
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, create_deployment
 from tests.environments import find_adk
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-from tests.peers.agents.model_server import ModelCall, ScriptedModels
 from tests.peers.agents.table import AGENTS, PublicAgent
 from tests.process import serve_config
+from tests.scripted_models import ModelCall, ScriptedModels
 from tests.server.files_of_runs import PDF, build_png
 
 FOLDER = Path(__file__).parent

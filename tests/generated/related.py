@@ -21,7 +21,7 @@ from agentctl.store.repositories.audit import APPENDED_COLUMNS
 from agentctl.store.repositories.memories import MemoryRow
 from agentctl.store.repositories.usage import STORED
 from agentctl.store.search import build_owner_key
-from tests.benchmarks.population import RUN_COLUMNS, SESSION_COLUMNS, START, YEAR, Batch
+from tests.generated.population import RUN_COLUMNS, SESSION_COLUMNS, START, YEAR, Batch
 
 __all__ = ["RELATED", "WEBHOOKS", "Related"]
 

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from tests.endpoint_server import Body, _count_usage, _Disconnected, _Handler, _Server
-from tests.peers.agents.responses import build_response, count_words, encode_event, list_events
+from tests.scripted_responses import build_response, count_words, encode_event, list_events
 from tests.vendor_server import _Answer, _Anthropic, _Gemini, _Vendor
 
 Answer = int | str | Sequence[tuple[str, Mapping[str, Any]]]

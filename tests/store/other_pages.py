@@ -1,7 +1,7 @@
 """The reads of a generated database besides the lists of runs and sessions.
 
-`tests.benchmarks.blocks` counts their blocks. Lists are read with each filter and with each two
-filters, of everyone and of the dense user.
+`tests.store.blocks` counts their blocks. Lists are read with each filter and with each two filters,
+of everyone and of the dense user.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from agentctl.store.repositories.search_pages import WordSearch
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.search import parse_search
 from agentctl.store.visibility import EVERYONE, Visibility
-from tests.benchmarks.population import COMPONENTS, DENSE_USER, START, YEAR
+from tests.generated.population import COMPONENTS, DENSE_USER, START, YEAR
 
 DENSE = Visibility(False, DENSE_USER)
 SMALL = Visibility(False, "user-50")

@@ -1,0 +1,1 @@
+"""Large databases with generated rows, for tests and benchmarks."""
