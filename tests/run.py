@@ -55,7 +55,9 @@ _FOUR_WORKERS = ("-n", "4", *_BY_FILE)
 _TWO_WORKERS = ("-n", "2", *_BY_FILE)
 _ONE_WORKER = ("-n", "0")
 
-_PASSED, _FAILED, _NONE_COLLECTED = 0, 1, 5
+_PASSED = 0
+_FAILED = 1
+_NONE_COLLECTED = 5
 """Exit codes of pytest."""
 
 

@@ -42,8 +42,10 @@ def test_deletion_with_an_empty_url_deletes_nothing(
     ("words", "name"),
     [
         (("runs", "start", "--agent", "echo", "-m", "x", "--session", ""), "--session"),
-        (("runs", "start", "--agent", "echo", "-m", "x", "--idempotency-key", ""),
-         "--idempotency-key"),
+        (
+            ("runs", "start", "--agent", "echo", "-m", "x", "--idempotency-key", ""),
+            "--idempotency-key",
+        ),
         (("sessions", "delete", "", "--yes"), "SESSION_ID..."),
         (("users", "erase", "", "--yes"), "USER"),
         (("sessions", "export", "s", "--to-file", ""), "--to-file"),
@@ -52,7 +54,7 @@ def test_deletion_with_an_empty_url_deletes_nothing(
         (("db", "check", "--config", ""), "--config"),
         (("token", "mint", "--sub", ""), "--sub"),
     ],
-)  # fmt: skip
+)
 def test_every_kind_of_selection_is_refused(
     agentctl: Agentctl, words: tuple[str, ...], name: str
 ) -> None:

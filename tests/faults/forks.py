@@ -33,7 +33,7 @@ _OWN = ("agentctl", "tests", "conftest", "__main__", "__mp_main__")
 
 @dataclass
 class Outcome:
-    """What a run of pytest showed."""
+    """The outcome of a run of pytest."""
 
     failed: dict[str, str] = field(default_factory=dict)
     """Ids of the tests that failed, and paths of the files that could not be imported, with the

@@ -50,7 +50,7 @@ CONFIRMED = 5
 
 
 class Result(NamedTuple):
-    """What noticed a fault."""
+    """The tests that noticed a fault."""
 
     failed: list[str]
     """Ids of the failed tests; the path of a file that could not be imported."""

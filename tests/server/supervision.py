@@ -83,9 +83,13 @@ def supervise(name: str, folder: Path, *options: str) -> Iterator[Supervised]:
     count = 1 if options else WORKERS
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            command, cwd=folder, env=os.environ | {"PYTHONPATH": str(Path.cwd())},
-            stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+            command,
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     server = Supervised(process.pid, port, marker)
     started: set[int] = set()
     try:

@@ -276,7 +276,7 @@ async def test_closed_terminal_does_not_fail_a_tool_that_prints(leaving: Deploym
             run = (await client.post("/agents/call-speak/runs", json=body)).json()
             assert (run["status"], run["content"]) == ("COMPLETED", "said")
         process.terminate()
-        assert await asyncio.to_thread(process.wait, END_SECONDS) == 0
+        assert await asyncio.to_thread(process.wait, PATIENCE) == 0
     finally:
         process.kill()
         process.wait()
