@@ -34,7 +34,9 @@ When = Literal["auto", "always", "never"]
 COLOR_HELP = "Use colors: auto, always or never  [env: NO_COLOR, FORCE_COLOR]"
 
 
-_FREE_TEXTS = frozenset({"TEXT", "VALUE", "WORDS", "JSON", "CURSOR", "PREFIX", "NAME", "-"})
+_FREE_TEXTS = frozenset(
+    {"TEXT", "VALUE", "WORDS", "JSON", "CURSOR", "PREFIX", "NAME", "TAG", "MODEL", "-"}
+)
 """The metavars of values that may be empty, or whose readers say what they expect."""
 
 _SELECTING_NAMES = frozenset({"--context", "--table", "--tool", "--principal"})
