@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -163,14 +162,13 @@ def _dangling(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_missing, _folder, _fifo, _large, _loop, _dangling])
-def test_fifos_and_folders_are_rejected_at_once(tmp_path: Path, make: object) -> None:
+def test_fifos_and_folders_are_rejected(tmp_path: Path, make: object) -> None:
+    """The open of a FIFO would wait for a writer for ever."""
     path = tmp_path / "key"
     make(path)  # type: ignore[operator]
-    started = time.monotonic()
     for private in (True, False):
         with pytest.raises(InvalidKey):
             read_key_file(path, private=private)
-    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/dev/zero"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -125,14 +124,12 @@ def test_provider_that_breaks_the_rules_is_named(
         answers |= {"device_authorization": DEVICE, "token": (200, {})}
         answers |= {key: value for key, value in changes.items() if key not in members}
         provider.answers = {key: [value] for key, value in answers.items()}
-        began = time.monotonic()
         given = ("--issuer", provider.url, "--client-id", "cli", "--device")
         ended = agentctl("login", "--url", demo.url, *given)
         assert ended.code in (1, 7), (name, ended.stderr)
         assert text in ended.stderr, (name, ended.stderr)
         assert "a text that no command shows" not in ended.stderr
         assert "\x1b" not in ended.stderr
-        assert time.monotonic() - began < 30, name
     assert not list((home / ".config/agentctl/sign-ins").glob("*.json"))
 
 

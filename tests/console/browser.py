@@ -223,7 +223,7 @@ _used_pages: dict[Browser, list[Page]] = {}
 
 
 def open_context(browser: Browser, **options: Any) -> BrowserContext:
-    """Open a context, whose pages wait for everything until `PATIENCE` is over."""
+    """Open a context, whose pages wait for everything for `PATIENCE`."""
     context = browser.new_context(**options)
     context.set_default_timeout(_PATIENCE)
     return context

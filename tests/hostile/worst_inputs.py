@@ -1,8 +1,7 @@
 """The worst input that each bound of docs/limits.md allows, for a server with all interfaces.
 
 A case is sent to a running server while `/health` is watched from another process
-(`tests.hostile.health`). The suite asserts the processor time of the longest wait; `make
-bench-hostile` prints the times of the page.
+(`tests.hostile.health`). The suite asserts the answers; `make bench-hostile` prints the waits.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -78,13 +77,11 @@ async def test_a_server_without_notifications_says_so_and_polls(
             doctor = await execute(deployment, "doctor")
             assert b"notifications between servers do not arrive" in doctor.stdout
             # The request of another server is a change of the row.
-            began = time.monotonic()
             path = f"/agents/hang/runs/{run['run_id']}"
             cancelled = await execute(
                 deployment, "runs", "cancel", run["run_id"], "--yes", "--wait", "30"
             )
             assert cancelled.returncode == 0, cancelled.stderr
-            assert time.monotonic() - began < 30
             stored = await client.get(f"{path}?session_id=s1")
             assert stored.json()["status"] == "CANCELLED"
             way.deafen(False)

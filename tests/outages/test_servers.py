@@ -26,9 +26,6 @@ from tests.server.concurrent_callers import Event, RequestedRun, check_order, re
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 CANCELS = 100 if LONG else 10
 
-BUSY = 10.0
-"""Factor for time limits, because other tests run at the same time."""
-
 
 @pytest.fixture(scope="module")
 def pair(model_endpoint: ModelEndpoint, server: PostgresServer) -> Iterator[Pair]:
@@ -64,12 +61,10 @@ async def cancels(pair: Pair, count: int) -> list[float]:
 
 async def test_a_cancel_reaches_the_other_server(pair: Pair) -> None:
     took = await cancels(pair, CANCELS)
-    p50 = took[len(took) // 2]
-    p99 = took[int(0.99 * len(took))]
     if LONG:
+        p50 = took[len(took) // 2]
+        p99 = took[int(0.99 * len(took))]
         print(f"cancel through the other: p50 {p50:.3f} s, p99 {p99:.3f} s")
-    # Other tests may delay a few cancels for any time.
-    assert (p99 if LONG else p50) <= 0.3 * BUSY
 
 
 async def test_a_cancel_reaches_the_other_server_without_notifications(pair: Pair) -> None:
@@ -79,7 +74,6 @@ async def test_a_cancel_reaches_the_other_server_without_notifications(pair: Pai
             took = await cancels(pair, CANCELS)
             if LONG:
                 print(f"not announced: p50 {took[len(took) // 2]:.3f} s, longest {took[-1]:.3f} s")
-            assert took[int((0.99 if LONG else 0.5) * len(took))] <= 1.0 * BUSY
 
 
 async def heard(client: httpx2.AsyncClient, asked: RequestedRun, after: int) -> list[Event]:
@@ -149,7 +143,6 @@ async def test_runs_of_a_dead_sweeper_end_once(pair: Pair) -> None:
     took = time.monotonic() - began
     if LONG:
         print(f"a run of a dead server that swept was ended after {took:.1f} s")
-        assert took <= 20
     rows = await pair.rows("SELECT error_code, attempt FROM runs WHERE run_id = $1", run_id)
     assert tuple(rows[0]) == ("WORKER_LOST", 2)
 
@@ -227,12 +220,10 @@ async def test_a_server_without_a_network_recovers(pair: Pair) -> None:
         run_id = await background(a, "half", "held")
         owner = await pair.rows("SELECT owner FROM runs WHERE run_id = $1", run_id)
         await asyncio.to_thread(pair.way.hold)
-        began = time.monotonic()
         requests = [a.get("/sessions/held") for _ in range(12)]
         answers = await asyncio.gather(*requests, a.get("/ready"))
         assert {answer.status_code for answer in answers} == {503}
         assert all("retry-after" in answer.headers for answer in answers)
-        assert time.monotonic() - began <= (1 + 1 + 1) * BUSY
         assert (await b.get("/sessions/held")).status_code == 200
         await asyncio.to_thread(pair.way.release)
         await wait_until(lambda: ready(a))
@@ -263,10 +254,8 @@ async def test_live_runs_survive_a_crash_of_the_database(pair: Pair) -> None:
         assert set(answers) == {503}
         await asyncio.sleep(4.2)
         await asyncio.to_thread(pair.postgres.start)
-        returned = time.monotonic()
         for client in (a, b):
             await wait_until(lambda client=client: answered(client))  # type: ignore[misc]
-        assert time.monotonic() - returned <= 5.0 * BUSY
         known = len(asked.received)
         await wait_until(lambda: len(asked.received) > known + 5)
         stopped = await b.post(f"{asked.url}/cancel?session_id=crash&wait=30")

@@ -13,10 +13,14 @@ STEP_LIMIT = 1.0
 seconds."""
 
 
-class LongestStep:
-    """The longest step so far, in seconds of CPU time of this thread."""
+class Steps:
+    """The steps of an event loop so far."""
+
+    count = 0
+    """Turns that another task has had."""
 
     seconds = 0.0
+    """The longest step, in seconds of CPU time of this thread."""
 
 
 @contextmanager
@@ -30,21 +34,22 @@ def without_collections() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def measure_steps() -> AsyncIterator[LongestStep]:
+async def measure_steps() -> AsyncIterator[Steps]:
     """Measure the steps of the running event loop while the block lasts."""
-    longest = LongestStep()
+    steps = Steps()
 
     async def watch() -> None:
         while True:
             begun = time.thread_time()
             await asyncio.sleep(0)
-            longest.seconds = max(longest.seconds, time.thread_time() - begun)
+            steps.seconds = max(steps.seconds, time.thread_time() - begun)
+            steps.count += 1
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)  # A block without an `await` is measured as well.
     try:
         with without_collections():
-            yield longest
+            yield steps
             await asyncio.sleep(0)
     finally:
         watching.cancel()

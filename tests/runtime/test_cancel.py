@@ -16,7 +16,6 @@ from tests.endpoint import ModelEndpoint
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, served, settings, with_catalog
 
-SOON = 60.0
 """Seconds within which a cancelled run has ended on a busy machine. No work here ends without a
 cancel in less than 10 minutes, except `stubborn`, which is checked to be abandoned."""
 
@@ -30,13 +29,13 @@ def run_and_cancel(
     *,
     kind: ComponentKind = "agent",
     component: str = "writer",
-) -> tuple[FakeContext, float]:
-    """Run a component, cancel its task once `reached` is true.
+) -> FakeContext:
+    """Run a component, cancel its task once `reached` is true, and return the context.
 
-    Return the context, and the seconds from the cancel to the end.
+    The work of the component continues until later, so an end is the end by the cancel.
     """
 
-    async def work(catalog: Catalog) -> tuple[FakeContext, float]:
+    async def work(catalog: Catalog) -> FakeContext:
         context = FakeContext(catalog)
         task = asyncio.create_task(context.execute(kind, component, message, []))
         deadline = time.monotonic() + PATIENCE
@@ -44,11 +43,10 @@ def run_and_cancel(
             assert time.monotonic() < deadline
             assert not task.done()
             await asyncio.sleep(0.005)
-        started = time.monotonic()
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return context, time.monotonic() - started
+        await asyncio.wait({task}, timeout=PATIENCE)
+        assert task.cancelled()
+        return context
 
     return with_catalog(configured, work)
 
@@ -56,22 +54,20 @@ def run_and_cancel(
 def test_hanging_model_is_abandoned_and_its_socket_closed(model_endpoint: ModelEndpoint) -> None:
     model_endpoint.wait_for_open(0)
 
-    left, took = run_and_cancel(
+    left = run_and_cancel(
         settings(model_endpoint, model="hang"), lambda _: model_endpoint.open_calls() == 1
     )
 
-    assert took < SOON
     model_endpoint.wait_for_open(0)
     assert [message["role"] for message in left.transcript.messages] == ["user"]
     assert left.transcript.content == ""
 
 
 def test_partial_text_and_usage_are_kept(model_endpoint: ModelEndpoint) -> None:
-    left, took = run_and_cancel(
+    left = run_and_cancel(
         settings(model_endpoint, model="half"), lambda run: run.joined_deltas == "one two three"
     )
 
-    assert took < SOON
     assert left.transcript.content == "one two three"
     assert left.transcript.metrics["input_tokens"] == 7
     assert left.transcript.metrics["total_tokens"] == 8
@@ -82,11 +78,10 @@ def test_partial_text_and_usage_are_kept(model_endpoint: ModelEndpoint) -> None:
 
 
 def test_demo_model_stops_between_words() -> None:
-    left, took = run_and_cancel(
+    left = run_and_cancel(
         settings(model="slow"), lambda run: run.joined_deltas.count(" ") >= 2, "so it goes"
     )
 
-    assert took < SOON
     assert left.transcript.content.startswith("so it ")
     assert left.transcript.metrics["input_tokens"] == 3
     spent = left.transcript.metrics["output_tokens"]
@@ -115,11 +110,10 @@ def test_open_tool_call_is_closed(model_endpoint: ModelEndpoint, name: str) -> N
     )
 
     try:
-        left, took = run_and_cancel(configured, lambda run: bool(run.transcript.tools))
+        left = run_and_cancel(configured, lambda run: bool(run.transcript.tools))
     finally:
         sample_tools.release.set()
 
-    assert took < SOON
     (call,) = left.transcript.tools
     assert (call["tool_call_error"], call["result"]) == (True, "cancelled")
     called, closed = left.transcript.messages[-2:]
@@ -133,7 +127,7 @@ def test_all_calls_are_closed_if_one_hangs(model_endpoint: ModelEndpoint) -> Non
         model_endpoint, model="tools:sleepy", tools=(f"{sample_tools.TOOLS}:sleepy",)
     )
 
-    left, _ = run_and_cancel(configured, lambda run: len(run.transcript.tools) == 2)
+    left = run_and_cancel(configured, lambda run: len(run.transcript.tools) == 2)
 
     assert [call["result"] for call in left.transcript.tools] == ["cancelled"] * 2
     roles = [message["role"] for message in left.transcript.messages]
@@ -175,14 +169,13 @@ def test_cancel_of_a_team_cancels_its_members(model_endpoint: ModelEndpoint, mod
     )
     waiting = 2 if mode == "broadcast" else 1
 
-    left, took = run_and_cancel(
+    left = run_and_cancel(
         configured,
         lambda run: len(run.children) == waiting and model_endpoint.open_calls() == waiting,
         kind="team",
         component="news",
     )
 
-    assert took < SOON
     assert len(left.children) == waiting
     model_endpoint.wait_for_open(0)
 
@@ -197,7 +190,7 @@ def test_cancel_of_a_workflow_cancels_its_step(model_endpoint: ModelEndpoint) ->
         workflows=(Workflow("flow", (Step("a", agent="first"), Step("b", agent="writer"))),),
     )
 
-    left, took = run_and_cancel(
+    left = run_and_cancel(
         configured,
         lambda run: len(run.children) == 2 and model_endpoint.open_calls() == 1,
         "hello",
@@ -205,7 +198,6 @@ def test_cancel_of_a_workflow_cancels_its_step(model_endpoint: ModelEndpoint) ->
         component="flow",
     )
 
-    assert took < SOON
     assert left.transcript.content == "hello"
     assert left.transcript.messages == []
     model_endpoint.wait_for_open(0)

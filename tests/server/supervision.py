@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.conditions import PATIENCE
 from tests.deployment import create_deployment
 from tests.ports import find_free_port
 from tests.process_states import is_alive
 
 WORKERS = 2
-PATIENCE = 60.0
 WATCHED_SECONDS = 15.0
 """Time to wait for an effect that may not come; uvicorn's check of a worker waits 5 seconds."""
 

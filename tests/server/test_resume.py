@@ -97,10 +97,8 @@ def test_resumed_idle_run_responds_with_comments(
 ) -> None:
     monkeypatch.setattr(answers, "COMMENT_SECONDS", 0.05)
     run_id = start_and_disconnect(server, {"message": "hello", "background": True})
-    started = time.monotonic()
     with resumed(server, "hang", run_id, 0) as answer:
         assert answer.status_code == 200
-        assert time.monotonic() - started < 60
         lines = answer.iter_lines()
         assert sum(next(lines).startswith(":") for _ in range(12)) >= 3
         stop(server, "hang", run_id)

