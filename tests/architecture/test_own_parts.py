@@ -20,7 +20,6 @@ class Part(NamedTuple):
     modules: tuple[str, ...]
     library: str
     decision: str
-    figure: str
     test: str
 
 

@@ -15,9 +15,11 @@ from collections import Counter
 
 import asyncpg
 
+from tests.benchmarks.plain_writer import PlainWriter
 from tests.benchmarks.postgres_meter import Meter
-from tests.benchmarks.reasons.hot_updates import Variant
 from tests.postgres_server import run_postgres_server
+
+SCHEMA = "plain"
 
 LOGGED_RUNS = 2_000
 """Further runs, whose records of the WAL are counted by table and index."""
@@ -62,22 +64,22 @@ async def measure(runs: int, runs_of_session: int) -> None:
     """Write runs, and print what they take on the disk."""
     vacuum = ["autovacuum=on", "autovacuum_naptime=5s"]
     with run_postgres_server(settings=[*vacuum, "wal_keep_size=1GB"]) as server:
-        meter = Meter(server, "variant_0")
+        meter = Meter(server, SCHEMA)
         await meter.open()
-        variant = Variant("unchanged", 0, server, runs_of_session)
-        await variant.open("SELECT 1")
-        await variant.write(1_000)
+        writer = PlainWriter(SCHEMA, server, runs_of_session)
+        await writer.open()
+        await writer.write(1_000)
         before = await meter.read()
-        await variant.write(runs)
+        await writer.write(runs)
         used = (await meter.read()).since(before)
         start = await meter.fetchval(_POSITION)
-        await variant.write(LOGGED_RUNS)
+        await writer.write(LOGGED_RUNS)
         end = await meter.fetchval(_POSITION)
         await meter.execute("ANALYZE")
         connection = await asyncpg.connect(server.url)
         print(f"{runs:,} runs, {runs_of_session} of a session: {used.wal / runs / 1e3:.2f} KB WAL")
         await asyncio.sleep(2)  # statistics arrive within a second
-        for table in await connection.fetch(_TABLES, variant.schema):
+        for table in await connection.fetch(_TABLES, writer.schema):
             rows = max(table["rows"], 1)
             hot = f"{100 * table['hot'] / table['updates']:.0f}%" if table["updates"] else "none"
             print(
@@ -86,11 +88,11 @@ async def measure(runs: int, runs_of_session: int) -> None:
             )
             for index in await connection.fetch(_INDEXES, table["relid"]):
                 print(f"    {index['bytes'] / rows:6.1f}  {index['name'].partition('.')[2]}")
-        names = dict(await connection.fetch(_FILES, variant.schema))
+        names = dict(await connection.fetch(_FILES, writer.schema))
         for name, size in count_log(server.read_log(start, end), names).most_common():
             print(f"    {size / LOGGED_RUNS:6.0f} bytes of WAL a run: {name}")
         await connection.close()
-        await variant.close()
+        await writer.close()
         await meter.close()
 
 
