@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The layers of the suite, in stages; ARGS has arguments for pytest.
 RUN = $(BIN)/python -m tests.run
 
-.PHONY: demo near check test test-long test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers test-traces lock clean
+.PHONY: demo near check test test-long test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript bench bench-quick bench-hostile bench-scale sizing fuzz kills serve compat test-bench test-traces lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -143,15 +143,19 @@ test-traces: $(VENV)/.installed-test .peers/traces/.installed
 # Compare with AgentOS, langgraph dev, LiteLLM and the floors; writes docs/benchmarks.md, which has
 # the minutes of each part. Needs wrk. ONLY="tokens idle" measures these parts alone.
 bench: $(VENV)/.installed-test $(BENCH_PEERS:%=.bench/%/.installed)
-	$(BIN)/python -m tests.benchmarks $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
 # Compare the hot paths with the floors, under a minute; fails if a ratio has clearly fallen.
 bench-quick: $(VENV)/.installed-test
-	$(BIN)/python -m tests.benchmarks.quick
+	$(BIN)/python -m bench.quick
+
+# The tests of the benchmarks: each measurement that has one on little data, in a minute or two.
+test-bench: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile bench
 
 # Measure the longest wait of a request while each of some seventy hostile peers works. Needs wrk.
 bench-hostile: $(VENV)/.installed-test
-	$(BIN)/python -m tests.benchmarks.hostile_peers
+	$(BIN)/python -m bench.hostile_peers
 
 # Start the servers of three releases of AgentOS, and test with them and with their clients. Test the
 # interface for clients of OpenAI with the programs of docs/openai.md, those for Node if there is npm,
@@ -159,23 +163,23 @@ bench-hostile: $(VENV)/.installed-test
 # mcp. Verify webhooks with the library standardwebhooks for Node. Run the wrappers of
 # docs/other-libraries.md, each with its library, and public agents of all libraries against scripted
 # models.
-test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
+compat: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		$(OPENAI_PROGRAMS:%=.peers/openai/%/.installed) \
 		$(OPENAI_NODE:%=.peers/openai/%/.installed) \
 		.peers/agui/.installed .peers/webhooks/.installed \
 		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
 		.peers/agents/.installed .peers/mcp-clients/.installed .peers/s3/.installed \
 		.peers/adk/.installed
-	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers \
-		tests/runs/test_blobs.py
+	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile compat
+	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -q tests/runs/test_blobs.py
 
-.peers/agentos-%/.installed: tests/peers/requirements-%.txt
+.peers/agentos-%/.installed: compat/requirements-%.txt
 	@echo 'Creating an environment for AgentOS $* in .peers'
 	@$(PYTHON) -m venv .peers/agentos-$*
 	@.peers/agentos-$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@touch $@
 
-.peers/mcp-%/.installed: tests/peers/requirements-mcp.txt pyproject.toml
+.peers/mcp-%/.installed: compat/requirements-mcp.txt pyproject.toml
 	@echo 'Creating an environment with mcp $* in .peers'
 	@$(PYTHON) -m venv .peers/mcp-$*
 	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install 'setuptools>=80'
@@ -183,14 +187,14 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		--no-build-isolation -e '.[mcp,metrics,pydantic-ai]' mcp==$* -r $<
 	@touch $@
 
-.peers/mcp-clients/.installed: tests/peers/requirements-mcp-clients.txt \
-		tests/peers/requirements-mcp-agno.txt
+.peers/mcp-clients/.installed: compat/requirements-mcp-clients.txt \
+		compat/requirements-mcp-agno.txt
 	@echo 'Creating an environment for clients of MCP in .peers'
 	@$(PYTHON) -m venv .peers/mcp-clients
 	@.peers/mcp-clients/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@$(PYTHON) -m venv .peers/mcp-clients/agno
 	@.peers/mcp-clients/agno/bin/python -m pip --disable-pip-version-check --quiet install \
-		-r tests/peers/requirements-mcp-agno.txt
+		-r compat/requirements-mcp-agno.txt
 	@if command -v npm >/dev/null; then npm install --silent --prefix .peers/mcp-clients \
 		@modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/inspector-cli@0.16.8; fi
 	@touch $@
@@ -225,7 +229,7 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 
 # Google ADK excludes the release of OpenTelemetry of the other tests. Without a package index, the
 # tests with its agents are skipped.
-.peers/adk/.installed: tests/peers/requirements-adk.txt pyproject.toml | $(VENV)/.installed-test
+.peers/adk/.installed: compat/requirements-adk.txt pyproject.toml | $(VENV)/.installed-test
 	@echo 'Creating an environment with Google ADK in .peers'
 	@$(PYTHON) -m venv --without-pip .peers/adk
 	@if $(call install,.peers/adk,'setuptools>=80') && \
@@ -268,25 +272,25 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		npm install --silent --prefix .peers/agui @ag-ui/client@1.0.0 esbuild@0.28.2; fi
 	@touch $@
 
-.peers/openai/node/.installed: tests/peers/openai_programs/package.json
+.peers/openai/node/.installed: compat/openai_programs/package.json
 	@mkdir -p $(@D)
 	@if command -v npm >/dev/null; then \
 		cp $< $(@D) && npm install --silent --prefix $(@D); fi
 	@touch $@
 
 # Some have older peers than what they need.
-.peers/openai/node-%/.installed: tests/peers/openai_programs/package-%.json
+.peers/openai/node-%/.installed: compat/openai_programs/package-%.json
 	@mkdir -p $(@D)
 	@if command -v npm >/dev/null; then cp $< $(@D)/package.json && \
 		npm install --silent --legacy-peer-deps --prefix $(@D) && touch $@; fi
 
-.peers/openai/%/.installed: tests/peers/openai_programs/requirements-%.txt
+.peers/openai/%/.installed: compat/openai_programs/requirements-%.txt
 	@echo 'Creating an environment for $* in .peers/openai'
 	@$(PYTHON) -m venv .peers/openai/$*
 	@.peers/openai/$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@touch $@
 
-.peers/other-%/.installed: tests/peers/requirements-other-%.txt pyproject.toml
+.peers/other-%/.installed: compat/requirements-other-%.txt pyproject.toml
 	@echo 'Creating an environment with $* in .peers'
 	@$(PYTHON) -m venv .peers/other-$*
 	@.peers/other-$*/bin/python -m pip --disable-pip-version-check --quiet install 'setuptools>=80'
@@ -294,7 +298,7 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		--no-build-isolation -r $< -e .
 	@touch $@
 
-.peers/agents/.installed: tests/peers/requirements-agents.txt
+.peers/agents/.installed: compat/requirements-agents.txt
 	@echo 'Installing public agents in .peers'
 	@$(PIP) install --no-deps --upgrade --target .peers/agents -r $<
 	@touch $@
@@ -320,13 +324,13 @@ fuzz: $(VENV)/.installed-test
 
 # Measure lists and appends with a million sessions: slow, and needs 6 GB of disk.
 bench-scale: $(VENV)/.installed-test
-	$(BIN)/python -m tests.benchmarks.scale
+	$(BIN)/python -m bench.scale
 
 # Measure what one server needs: the figures of docs/deployment.md, in three minutes.
 sizing: $(VENV)/.installed-test
-	$(BIN)/python -m tests.benchmarks.sizing
+	$(BIN)/python -m bench.sizing
 
-.bench/%/.installed: tests/benchmarks/%-requirements.txt
+.bench/%/.installed: bench/%-requirements.txt
 	@echo 'Creating an environment for $* in .bench/$*'
 	@$(PYTHON) -m venv .bench/$*
 	@.bench/$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<

@@ -1,6 +1,6 @@
 """The rules of AG-UI 1.0 for a stream, from the schemas and the checks of `@ag-ui/client`.
 
-`tests/peers/test_agui_client.py` has the real client read the same kinds of streams.
+`compat/test_agui_client.py` has the real client read the same kinds of streams.
 """
 
 from __future__ import annotations

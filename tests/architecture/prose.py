@@ -4,7 +4,7 @@
 without a path. Checked are:
 
 - docstrings, comments and sentences in strings (help, errors, log texts) of `agentctl` and `docs`,
-- docstrings and comments of `tests`,
+- docstrings and comments of `tests`, `bench` and `compat`,
 - Markdown pages outside code, and comments of TOML, SQL, the Makefile and shell scripts.
 
 Text between backticks is code and is skipped.
@@ -75,6 +75,9 @@ _INDENT = re.compile(r"(?<=\n)[ \t]+")
 _CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
 _FENCED = re.compile(r"^([ ]*)(`{3,}|~{3,}).*?^\1\2[`~]*[ ]*$|<!--.*?-->", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\([^)]*\)|https?://\S+")
+_TESTING = ("tests", "bench", "compat")
+"""Folders whose strings are not shown to users."""
+
 _SUFFIXES = {".py", ".md", ".toml", ".sql"}
 
 
@@ -101,7 +104,7 @@ class Offence(NamedTuple):
 def files(paths: Iterable[Path] = (), root: Path = REPOSITORY) -> Iterator[Path]:
     """Yield the files with prose below these paths, by default those of the repository."""
     for path in paths or [
-        *(root / name for name in ("agentctl", "docs", "tests", ".ci/run", "Makefile")),
+        *(root / name for name in ("agentctl", "docs", *_TESTING, ".ci/run", "Makefile")),
         *sorted(root.glob("*.md")),
         *sorted(root.glob("*.toml")),
     ]:
@@ -133,7 +136,7 @@ def texts(file: Path, root: Path = REPOSITORY) -> Iterator[Text]:
     """Yield the prose of a file."""
     source = file.read_text(encoding="utf-8")
     if file.suffix == ".py":
-        strings = not file.resolve().is_relative_to(root / "tests")
+        strings = file.resolve().relative_to(root).parts[0] not in _TESTING
         yield from _of_python(source, strings)
     elif file.suffix == ".md":
         yield Text(1, _LINK.sub(_blank, _FENCED.sub(_blank, source)))

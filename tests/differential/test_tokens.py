@@ -27,7 +27,7 @@ from tests.differential.comparison import Comparison, Outcome, attempt
 
 
 class _Clock(jwt.api_jwt.datetime):  # type: ignore[name-defined, misc]
-    """A clock of PyJWT that stands at the time of the tests."""
+    """The clock of PyJWT, stopped at the time of the tests."""
 
     @classmethod
     def now(cls, tz: Any = None) -> Any:

@@ -8,7 +8,7 @@ from functools import cache
 
 from tests.docs.pages import ROOT, page
 
-SOURCES = ("agentctl", "tests", "docs")
+SOURCES = ("agentctl", "tests", "bench", "compat", "docs")
 SUFFIXES = {".py", ".md", ".sql", ".toml"}
 REFERENCE = ROOT / "docs" / "reference"
 WRITTEN_BY_TESTS = {"docs/reference/old.md", "sessions.md"}
@@ -18,7 +18,7 @@ SECTION = re.compile(r"(?P<name>docs/[\w/-]+\.md)[`,]*\s+\\?[\"“](?P<title>[^\
 CASE = re.compile(r"\b[ACDFJKLRT]\d{2}\b")
 PACKAGES = {path.name for path in (ROOT / "agentctl").iterdir() if path.is_dir()}
 MODULE = re.compile(
-    rf"(?<![\w./-])(?:agentctl|tests|docs|{'|'.join(sorted(PACKAGES))})/[\w/.-]*\w\.(?:py|toml|sql|txt|json)\b"
+    rf"(?<![\w./-])(?:agentctl|tests|bench|compat|docs|{'|'.join(sorted(PACKAGES))})/[\w/.-]*\w\.(?:py|toml|sql|txt|json)\b"
 )
 DECISION = re.compile(r"docs/decisions/(\d{4})|\bdecisions?\s+(\d{1,3})\b", re.IGNORECASE)
 

@@ -1,6 +1,6 @@
 """The requests of OpenAI Codex 0.171 in its default settings, byte by byte (docs/openai.md).
 
-`tests.peers` records them again with the program itself.
+`compat` records them again with the program itself.
 """
 
 from __future__ import annotations
