@@ -13,8 +13,8 @@ install = { $(BIN)/uv pip install --no-config --quiet --python $(1)/bin/python $
 	$(PIP) --python $(1)/bin/python install --no-compile $(2); }
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
-BENCH_PEERS := agentos-2 agentos-3 langgraph litellm
-PEERS := 2.7.2 2.9.0 3.1.10
+BENCH_PEERS := agentos langgraph litellm
+PEERS := 2.7.2 3.1.10
 OTHERS := claude-agent-sdk crewai haystack llama-index smolagents
 MCP_VERSIONS := 1.24.0 1.30.0
 OPENAI_PROGRAMS := adk ag2 agent-framework agno aider aisuite any-llm autogen crewai dspy gptme \
@@ -157,7 +157,7 @@ test-bench: $(VENV)/.installed-test
 bench-hostile: $(VENV)/.installed-test
 	$(BIN)/python -m bench.hostile_peers
 
-# Start the servers of three releases of AgentOS, and test with them and with their clients. Test the
+# Start the servers of two releases of AgentOS, and test with them and with their clients. Test the
 # interface for clients of OpenAI with the programs of docs/openai.md, those for Node if there is npm,
 # the page of docs/agui.md in chromium, and the interfaces of MCP with older versions of the package
 # mcp. Verify webhooks with the library standardwebhooks for Node. Run the wrappers of

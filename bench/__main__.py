@@ -35,9 +35,9 @@ from bench import (
     verification,
 )
 from bench.load import require_wrk
-from bench.measure import HEAD, Row, Target, at_least, format_columns
+from bench.measure import HEAD, Row, at_least, format_columns
 from bench.other_work import OtherWork
-from bench.peers import AGENTOS_2, AGENTOS_3, LANGGRAPH, LITELLM, Peer, seed_agentos, serve_agentos
+from bench.peers import AGENTOS, LANGGRAPH, LITELLM, seed_agentos, serve_agentos
 from bench.report import PartResult, read_results, save_result, write_document
 from bench.seeding import seed_database
 from bench.servers import RunningServer, serve_agentctl, serve_endpoint, serve_floors
@@ -58,54 +58,32 @@ class Setup(NamedTuple):
         return f"{self.endpoint}/v1"
 
 
-GOALS_2 = {
-    "session detail, 1 run": at_least(15),
-    "session detail, 100 runs": at_least(60),
-    "session detail, 1,000 runs": at_least(150),
-    "teams, 5 configured": at_least(150),
-    "list 20 of 400 sessions, of 50 runs": at_least(100),
-    "list 20 of 400 sessions, of 5 runs": at_least(100),
-    "cancel": at_least(8),
-    "runs, plain": at_least(5),
-}
-GOALS_3 = {
+GOALS = {
     "session detail, 100 runs": at_least(100, by_processor=True),
     "session detail, 1,000 runs": at_least(60, by_processor=True),
 }
-"""Targets of the ratios to AgentOS 2 and 3; AgentOS 3 has a table of runs, AgentOS 2 has none."""
+"""Targets of the ratios to AgentOS."""
 
 
-def compare_with_agentos_2(bench: Setup) -> Iterator[Row]:
-    """Compare agentctl with the last release of AgentOS 2 on the same work."""
-    work = create_work(bench.folder / "agentos-2", bench.model_url, _list_sessions())
-    seed_database(work)
-    seed_agentos(work, AGENTOS_2)
-    with serve_agentos(work, AGENTOS_2) as other, serve_agentctl(work) as one:
-        yield from _compare_with_agentos(bench, one, other, AGENTOS_2, GOALS_2)
-    yield from processes.compare_starts(
-        work, AGENTOS_2.title, partial(serve_agentos, work, AGENTOS_2)
-    )
-
-
-def compare_with_agentos_3(bench: Setup) -> Iterator[Row]:
-    """Compare agentctl, on both engines, with AgentOS 3 on the same work, and with the floors."""
+def compare_with_agentos(bench: Setup) -> Iterator[Row]:
+    """Compare agentctl, on both engines, with AgentOS on the same work, and with the floors."""
     sessions = _list_sessions()
-    name = AGENTOS_3.title
-    work = create_work(bench.folder / "agentos-3", bench.model_url, sessions)
+    name = AGENTOS.title
+    work = create_work(bench.folder / "agentos", bench.model_url, sessions)
     seed_database(work)
-    seed_agentos(work, AGENTOS_3)
+    seed_agentos(work, AGENTOS)
     with (
         running_postgres(durable=True) as url,
-        serve_agentos(work, AGENTOS_3) as other,
+        serve_agentos(work, AGENTOS) as other,
         serve_floors(work) as floor,
     ):
         twin = create_work(bench.folder / "twin", bench.model_url, sessions, database=url)
         seed_database(twin)
         with serve_agentctl(work) as server, serve_agentctl(twin) as on_postgres:
             one = replace(server, twin=on_postgres)
-            yield from _compare_with_agentos(bench, one, other, AGENTOS_3, GOALS_3)
+            yield from _compare_servers(bench, one, other)
             yield from reads.compare_with_floors(one, floor)
-        serve_other = partial(serve_agentos, work, AGENTOS_3)
+        serve_other = partial(serve_agentos, work, AGENTOS)
         yield from processes.compare_starts(work, name, serve_other, twin)
 
 
@@ -113,15 +91,14 @@ def _list_sessions() -> list[Session]:
     return [*sized_sessions(), Session("append-999", 999, OLD), *listed_sessions()]
 
 
-def _compare_with_agentos(
-    bench: Setup, one: RunningServer, other: RunningServer, release: Peer, goals: dict[str, Target]
-) -> Iterator[Row]:
-    memory = processes.Memory(one, other, release.title)
-    yield from reads.compare_with_agentos(one, other, release.title, goals)
-    yield from runs.compare_rates(one, other, release.title, goals)
+def _compare_servers(bench: Setup, one: RunningServer, other: RunningServer) -> Iterator[Row]:
+    name = AGENTOS.title
+    memory = processes.Memory(one, other, name)
+    yield from reads.compare_with_agentos(one, other, name, GOALS)
+    yield from runs.compare_rates(one, other, name, GOALS)
     yield from memory.rows()
-    yield from runs.compare_first_words(one, other, release.title, bench.endpoint)
-    yield from runs.compare_appends(one, other, release.title)
+    yield from runs.compare_first_words(one, other, name, bench.endpoint)
+    yield from runs.compare_appends(one, other, name)
 
 
 def measure_long_sessions(bench: Setup) -> Iterator[Row]:
@@ -189,8 +166,7 @@ def compare_with_litellm(bench: Setup) -> Iterator[Row]:
 
 
 PARTS: dict[str, Callable[[Setup], Iterator[Row]]] = {
-    "agentos-3": compare_with_agentos_3,
-    "agentos-2": compare_with_agentos_2,
+    "agentos": compare_with_agentos,
     "long": measure_long_sessions,
     "streams": measure_streams,
     "idle": measure_idle_servers,
@@ -205,9 +181,8 @@ PARTS: dict[str, Callable[[Setup], Iterator[Row]]] = {
 }
 
 NEEDED = {
-    "agentos-3": (AGENTOS_3,),
-    "agentos-2": (AGENTOS_2,),
-    "tokens": (AGENTOS_3, AGENTOS_2),
+    "agentos": (AGENTOS,),
+    "tokens": (AGENTOS,),
     "langgraph": (LANGGRAPH,),
     "litellm": (LITELLM,),
 }

@@ -44,8 +44,7 @@ class Peer(NamedTuple):
         return ROOT / ".bench" / self.environment / "bin" / name
 
 
-AGENTOS_2 = Peer("agentos-2", "AgentOS", "agno")
-AGENTOS_3 = Peer("agentos-3", "AgentOS", "agno")
+AGENTOS = Peer("agentos", "AgentOS", "agno")
 LANGGRAPH = Peer("langgraph", "langgraph dev", "langgraph-api")
 LITELLM = Peer("litellm", "LiteLLM", "litellm")
 

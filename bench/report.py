@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from bench.measure import HEAD, MAXIMUM_OTHER_WORK, MAXIMUM_SPREAD, format_markdown
-from bench.peers import AGENTOS_2, AGENTOS_3, LANGGRAPH, LITELLM
+from bench.peers import AGENTOS, LANGGRAPH, LITELLM
 from bench.servers import ROOT
 
 __all__ = ["PartResult", "format_document", "read_results", "save_result", "write_document"]
@@ -42,9 +42,9 @@ counts), or if a limit was not that of the server.
 
 ## Conditions
 
-- {agentos_3}, {agentos_2} and agentctl: one worker each, on uvicorn with uvloop and httptools; the
-  same three agents and five teams, the same RS256 key, authorization with scopes, SQLite, the same
-  stub of a model; 16 connections, by wrk, or by threads for a fixed number of requests. The
+- {agentos} and agentctl: one worker each, on uvicorn with uvloop and httptools; the same three
+  agents and five teams, the same RS256 key, authorization with scopes, SQLite, the same stub of a
+  model; 16 connections, by wrk, or by threads for a fixed number of requests. The
   database of AgentOS is filled through its own classes, that of agentctl through its repositories.
 - A session has a question of 160 and an answer of 480 characters in every run. Of the 400 sessions
   of the list, the newer half, which the first page shows, has 50 runs each, the older half five.
@@ -69,7 +69,7 @@ counts), or if a limit was not that of the server.
 ## How to repeat it
 
 `make bench`, with wrk installed (Debian, Ubuntu: `apt install wrk`). The first time it creates
-environments for the other servers in `.bench`, which needs 1.4 GB of disk.
+environments for the other servers in `.bench`, which needs up to 1.4 GB of disk.
 `make bench ONLY="tokens langgraph"` measures two parts; the page has the last rows of each part.
 `make bench-quick` compares the hot paths with the floors alone and fails if a ratio has clearly
 fallen; `make bench-scale` measures a million sessions.
@@ -115,8 +115,7 @@ def format_document(results: Sequence[PartResult]) -> str:
             _HEAD, [_join_cells(row) for result in results for row in result.rows]
         ),
         parts="\n".join(map(_format_part, results)),
-        agentos_2=AGENTOS_2.title,
-        agentos_3=AGENTOS_3.title,
+        agentos=AGENTOS.title,
         langgraph=f"`{LANGGRAPH.name}`{LANGGRAPH.title.removeprefix(LANGGRAPH.name)}",
         litellm=LITELLM.title,
     )

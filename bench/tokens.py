@@ -43,7 +43,7 @@ from bench.measure import (
     format_text,
     run_rounds,
 )
-from bench.peers import AGENTOS_2, AGENTOS_3, seed_agentos, serve_agentos
+from bench.peers import AGENTOS, seed_agentos, serve_agentos
 from bench.reads import AGENT
 from bench.seeding import seed_database
 from bench.servers import RunningServer, serve_agentctl, serve_endpoint, serve_floors
@@ -90,8 +90,8 @@ FAST_LONG = FAST._replace(tokens=2_500)
 
 FLOOR = "a pass-through"
 GOALS: dict[Load, dict[str, Target]] = {
-    PACED: {FLOOR: at_most(1.4), AGENTOS_2.title: at_most(0.45), AGENTOS_3.title: at_most(0.5)},
-    FAST: {FLOOR: at_most(2), AGENTOS_2.title: at_most(0.2), AGENTOS_3.title: at_most(0.2)},
+    PACED: {FLOOR: at_most(1.4), AGENTOS.title: at_most(0.5)},
+    FAST: {FLOOR: at_most(2), AGENTOS.title: at_most(0.2)},
 }
 GOALS[FAST_LONG] = GOALS[FAST]
 """Targets of the CPU time of a token, in relation to the other sides."""
@@ -218,11 +218,10 @@ def measure_tokens(folder: Path, model_url: str, rounds: int = ROUNDS) -> Iterat
         twin = create_work(folder / "twin", model_url, sized_sessions((1,)), database=url)
         seed_database(twin)
         sides["PostgreSQL"] = build_run_side(stack.enter_context(serve_agentctl(twin)))
-        for release in (AGENTOS_2, AGENTOS_3):
-            if release.is_installed:
-                seed_agentos(work, release)
-                place = stack.enter_context(serve_agentos(work, release))
-                sides[release.title] = build_run_side(place)
+        if AGENTOS.is_installed:
+            seed_agentos(work, AGENTOS)
+            place = stack.enter_context(serve_agentos(work, AGENTOS))
+            sides[AGENTOS.title] = build_run_side(place)
         for load, goals in GOALS.items():
             found = measure_sides(sides, load, rounds)
             own = found.pop("agentctl")

@@ -305,7 +305,7 @@ ROWS: tuple[Row, ...] = (
         works(
             _OPERATIONS,
             "client_create_agent_session client_create_team_session client_create_workflow_session",
-            "an id that is taken is a 409, as from 2.9.0",
+            "an id that is taken is a 409, as in 3.1.10",
         ),
         methods=("create_session",),
     ),

@@ -27,7 +27,7 @@ from tests.process import base_environment
 
 __all__ = ["INSTALLED", "PEERS", "RELEASES", "Peer", "find_python", "serve_agentos"]
 
-RELEASES = ("2.7.2", "2.9.0", "3.1.10")
+RELEASES = ("2.7.2", "3.1.10")
 """The releases of AgentOS that the tests know."""
 
 PEERS = os.environ.get("AGENTCTL_TEST_PEERS") == "1"
