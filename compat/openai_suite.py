@@ -18,6 +18,7 @@ from typing import NamedTuple
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.process import base_environment, serve_config
+from tests.server.openai_recordings import SCOPES, build_config
 
 PACKAGES = Path(__file__).parents[1] / ".peers" / "openai"
 """The folder of the environments that `make compat` creates."""
@@ -60,6 +61,13 @@ class Program(NamedTuple):
     @property
     def _node(self) -> Path:
         return PACKAGES / (self.environment or "node")
+
+    def find_prefix(self, script: str) -> str:
+        """Return the beginning of the names of the operations of a script in the results."""
+        if len(self.scripts) == 1:
+            return ""
+        section = script.partition("with_")[2].partition(".")[0].rpartition("_")[2]
+        return f"{section}: "
 
     def build_command(self, script: str) -> list[str]:
         """Return the command line of a script."""
@@ -141,17 +149,6 @@ PROGRAMS = {
     "open-webui": Program("Open WebUI, requests as in its source", ("with_open_webui.py",)),
 }
 
-AGENTS = {
-    "weather": "tool:get_weather",
-    "pair": "tools:get_weather",
-    "plan": "plan",
-    "adder": "plan",
-    "person": "tool:Person",
-    "typed": "tool:final_result",
-    "triage": "tool:transfer_to_echo",
-}
-"""Agents whose models call tools of the caller, with the behaviours of `tests.endpoint_server`."""
-
 
 class Outcome(NamedTuple):
     """The result of an operation.
@@ -172,33 +169,38 @@ class Host(NamedTuple):
     deployment: Deployment
 
     def run(self, name: str, *operations: str) -> dict[str, Outcome]:
-        """Run a program; return the result of each operation."""
+        """Run a program; return the result of each operation.
+
+        Args:
+            operations: the names of some, as in the results; without any, all of the program.
+        """
         program = PROGRAMS[name]
         found: dict[str, Outcome] = {}
         for script in program.scripts:
+            prefix = program.find_prefix(script)
+            chosen = [each.removeprefix(prefix) for each in operations if each.startswith(prefix)]
+            if operations and not chosen:
+                continue
             ended = subprocess.run(
-                [*program.build_command(script), *operations],
-                env=base_environment() | self._build_environment(),
+                [*program.build_command(script), *chosen],
+                env=base_environment() | self.build_environment(),
                 capture_output=True,
                 text=True,
                 timeout=SECONDS,
             )
             assert ended.returncode == 0, ended.stderr
-            section = script.partition("with_")[2].partition(".")[0].rpartition("_")[2]
-            prefix = f"{section}: " if len(program.scripts) > 1 else ""
             for line in ended.stdout.splitlines():
                 if line.startswith('{"operation"'):
                     row = json.loads(line)
                     text = row.get("text", "")
                     found[prefix + row["operation"]] = Outcome(row["outcome"], text)
-        assert found, ended.stderr
+        assert found, f"{name} has no result of {operations or 'any operation'}"
         return found
 
-    def _build_environment(self) -> Mapping[str, str]:
+    def build_environment(self) -> Mapping[str, str]:
+        """Return the variables that the programs read: the address and the keys."""
         home = str(self.deployment.folder)
-        key = self.deployment.token(
-            "ada", "agents:run", "teams:run", "agents:read", "teams:read", "sessions:delete"
-        )
+        key = self.deployment.token("ada", *SCOPES)
         return {
             "HOME": home,
             "PROGRAMS": str(PACKAGES),
@@ -219,15 +221,7 @@ def serve(folder: Path, model_url: str, extra: str = "") -> Iterator[Host]:
     Args:
         extra: lines of the table `[openai]`.
     """
-    agents = [
-        f'[[models]]\nid = "{agent}"\nprovider = "openai"\nmodel = "{behaviour}"\n'
-        f'base_url = "{model_url}"\nretries = 0\n'
-        f'[[agents]]\nid = "{agent}"\nname = "{agent}"\nmodel = "{agent}"\n'
-        + ('tools = ["world_tools:add"]\n' if agent == "adder" else "")
-        for agent, behaviour in AGENTS.items()
-    ]
-    extra = "\n".join(["[openai]\nenabled = true", extra, *agents])
-    deployment = create_deployment(folder, model_url, extra=extra)
+    deployment = create_deployment(folder, model_url, extra=build_config(model_url, extra))
     with serve_config(deployment.path) as server:
         yield Host(server.url, deployment)
 

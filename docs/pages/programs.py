@@ -14,9 +14,9 @@ _TITLE = "# Programs that were tried"
 _OPENAI = """## OpenAI's API
 
 The programs were run unchanged with `enabled = true` in the table `[openai]` alone. An error is due
-for a wrong key, or an unknown or failing model. `make compat` repeats them. ✓ marks an
-operation with the right result. A cell is empty if the program has no such operation, or if the
-operation was not tried.
+for a wrong key, or an unknown or failing model. `make compat` repeats them;
+`make test` sends the recorded requests of some again. ✓ marks an operation with the right result. A
+cell is empty if the program has no such operation, or if the operation was not tried.
 
 Not tried: CAMEL and Langroid load a file from the network at their start; atomic-agents and
 fast-agent need Python 3.12; OpenCode failed in a new home folder before its first request; Goose,
