@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pytest
 
 from tests.layers import LAYERS
 
-__all__ = ["PAGE_EVENT", "Account", "read_accounts"]
+__all__ = ["PAGE_EVENT", "Account", "read_accounts", "write_accounts"]
 
 PAGE_EVENT = "tests.page"
 """The audit event of a page that is opened in a browser."""
@@ -65,6 +65,10 @@ def read_accounts(path: Path) -> list[Account]:
     if not path.exists():
         return []
     return [Account(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def write_accounts(path: Path, accounts: Iterable[Account]) -> None:
+    path.write_text("".join(json.dumps(asdict(account)) + "\n" for account in accounts))
 
 
 class _Counts:
@@ -134,8 +138,7 @@ class _Accountant:
     def pytest_sessionfinish(self) -> None:
         if self._path is None:
             return
-        lines = [json.dumps(asdict(account)) + "\n" for account in self._accounts.values()]
-        self._path.write_text("".join(lines))
+        write_accounts(self._path, self._accounts.values())
 
 
 def _find_message(report: pytest.TestReport) -> str:

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from tests.accounting import Account, read_accounts
+from tests.accounting import Account, read_accounts, write_accounts
 from tests.layers import LAYERS, Table, read_table
 
 __all__ = ["Run", "Stage", "build_environment", "call_pytest", "choose_near_stage", "choose_stages"]
@@ -166,8 +166,9 @@ class Run:
     call: Callable[[Sequence[str]], tuple[int, list[Account]]] = call_pytest
     """Runs pytest with arguments, see `call_pytest`."""
 
-    reruns: Path = ROOT / ".pytest_cache" / "reruns.tsv"
-    """The list of tests that were run again."""
+    folder: Path = ROOT / ".pytest_cache"
+    """Where `reruns.tsv` lists the tests that were run again, and `accounts.jsonl` has the costs of
+    each test of the last run."""
 
     accounts: dict[str, Account] = field(default_factory=dict)
     """By test; of one that was run again, the second result."""
@@ -193,6 +194,8 @@ class Run:
             walls[stage.name] = time.monotonic() - stage_begin
 
         seconds = time.monotonic() - begin
+        self.folder.mkdir(exist_ok=True)
+        write_accounts(self.folder / "accounts.jsonl", self.accounts.values())
         for line in self._describe(walls, _read_cpu() - cpu, seconds):
             print(line, flush=True)
         return 1 if self.failures else 0
@@ -228,12 +231,13 @@ class Run:
             self._list_rerun(first, load, "passed" if code == _PASSED else "failed")
 
     def _list_rerun(self, first: Account, load: float, outcome: str) -> None:
-        self.reruns.parent.mkdir(exist_ok=True)
-        is_new = not self.reruns.exists()
+        path = self.folder / "reruns.tsv"
+        path.parent.mkdir(exist_ok=True)
+        is_new = not path.exists()
         commit = _read_git("rev-parse", "--short", "HEAD")
         message = first.message.replace("\t", " ")
         row = (commit, first.test, f"{first.seconds:.1f}", f"{load:.1f}", outcome, message)
-        with self.reruns.open("a") as file:
+        with path.open("a") as file:
             if is_new:
                 print(*_RERUN_COLUMNS, sep="\t", file=file)
             print(*row, sep="\t", file=file)
@@ -252,7 +256,7 @@ class Run:
         lines.append(f"{'all':10}{len(accounts):7}{seconds:10.0f}{cpu:8.0f}")
 
         lines += [f"Stage {name}: {wall:.0f} s" for name, wall in walls.items()]
-        lines.append(f"Retries: {len(self.retried)} (all of them are in {self.reruns.name})")
+        lines.append(f"Retries: {len(self.retried)} (reruns.tsv lists all)")
         lines += [f"  {each.test} ({each.seconds:.1f} s): {each.message}" for each in self.retried]
         lines += [f"FAILED {failure}" for failure in self.failures]
 

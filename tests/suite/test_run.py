@@ -48,7 +48,7 @@ class Script:
 
 
 def start(folder: Path, script: Script) -> Run:
-    return Run(script, folder / "cache" / "reruns.tsv")
+    return Run(script, folder / "cache")
 
 
 def test_test_that_passes_when_it_is_alone_is_listed(
@@ -61,12 +61,13 @@ def test_test_that_passes_when_it_is_alone_is_listed(
     assert run.execute([ALONE]) == 0
     assert script.arguments[1] == ["-n", "0", "b.py::test_a"]
 
-    heading, row = run.reruns.read_text().splitlines()
+    heading, row = (run.folder / "reruns.tsv").read_text().splitlines()
     assert heading.split("\t") == ["commit", "test", "seconds", "load", "outcome", "message"]
     _, test, seconds, _, outcome, message = row.split("\t")
     assert (test, seconds, outcome) == ("b.py::test_a", "1.5", "passed")
     assert message == "AssertionError: 1 2"
 
+    assert read_accounts(run.folder / "accounts.jsonl") == list(run.accounts.values())
     printed = capsys.readouterr().out
     assert "Retries: 1" in printed
     assert "  b.py::test_a (1.5 s): AssertionError: 1" in printed
@@ -88,7 +89,7 @@ def test_more_than_two_failures_are_not_retried(tmp_path: Path) -> None:
     run = start(tmp_path, script)
     assert run.execute([ALONE]) == 1
     assert run.failures == ["alone: 3 tests failed"]
-    assert not run.reruns.exists()
+    assert not (run.folder / "reruns.tsv").exists()
 
 
 def test_failure_in_process_is_not_retried_and_the_next_stage_runs(tmp_path: Path) -> None:
