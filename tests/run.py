@@ -55,10 +55,10 @@ _FOUR_WORKERS = ("-n", "4", *_BY_FILE)
 _TWO_WORKERS = ("-n", "2", *_BY_FILE)
 _ONE_WORKER = ("-n", "0")
 
+# Exit codes of pytest.
 _PASSED = 0
 _FAILED = 1
 _NONE_COLLECTED = 5
-"""Exit codes of pytest."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ class Run:
     """Runs pytest with arguments, see `call_pytest`."""
 
     folder: Path = ROOT / ".pytest_cache"
-    """Where `reruns.tsv` lists the tests that were run again, and `accounts.jsonl` has the costs of
-    each test of the last run."""
+    """A folder in which `reruns.tsv` lists the tests that were run again, and `accounts.jsonl` has
+    the costs of each test of the last run."""
 
     accounts: dict[str, Account] = field(default_factory=dict)
     """By test; of one that was run again, the second result."""
