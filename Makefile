@@ -34,7 +34,7 @@ demo: $(VENV)/.installed
 serve: $(VENV)/.installed
 	@$(BIN)/agentctl serve $(PORT:%=--port %)
 
-# The fast tests of the files that import what has changed: after each step of work. FILES names the
+# The fast tests near what has changed, half a minute: after each step of work. FILES names the
 # changed files; without it, git does.
 near: $(VENV)/.installed-test
 	$(RUN) near $(FILES) $(if $(ARGS),-- $(ARGS))

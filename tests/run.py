@@ -3,7 +3,7 @@
     python -m tests.run check                      the layer `check`: for each change
     python -m tests.run test                       all layers but `long`: before a change is merged
     python -m tests.run long [--shard N]           the layer `long`, or one of its eight shards
-    python -m tests.run near [PATH ...]            the tests in `check` near changed files
+    python -m tests.run near [PATH ...]            the tests in `check` that are near changed files
     python -m tests.run check -- -x -k sessions    arguments for pytest
 
 `tests/layers.py` describes the layers. The stage of processes and browsers has one worker and runs
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -54,6 +55,9 @@ _THREE_WORKERS = ("-n", "3", *_BY_FILE)
 _FOUR_WORKERS = ("-n", "4", *_BY_FILE)
 _TWO_WORKERS = ("-n", "2", *_BY_FILE)
 _ONE_WORKER = ("-n", "0")
+
+_FEW_FILES = 8
+"""Files that one worker has tested before others have started."""
 
 # Exit codes of pytest.
 _PASSED = 0
@@ -105,7 +109,10 @@ def choose_stages(command: str, table: Table, shard: int | None = None) -> list[
 
 
 def choose_near_stage(paths: Sequence[str], table: Table) -> Stage:
-    """Return a stage with the tests in `check` of the files that import changed modules.
+    """Return a stage with the tests in `check` that are near changed files.
+
+    Near a module are the tests with its name, those that import it or a helper that does, and those
+    of the folder of its package.
 
     Args:
         paths: of changed files; a file of tests is near itself.
@@ -113,16 +120,21 @@ def choose_near_stage(paths: Sequence[str], table: Table) -> Stage:
     # The tool for faults is imported for this command alone.
     from tests.faults.trials import find_near_tests
 
-    changed = [Path(path).resolve().relative_to(ROOT) for path in paths]
+    fast = table.find_files(["check"])
     near: dict[str, None] = {}
-    for path in changed:
-        if path.name.startswith("test_"):
-            near[str(path)] = None
-        elif path.suffix == ".py":
-            near |= dict.fromkeys(find_near_tests(path))
-    fast = set(table.find_files(["check"]))
+    for path in paths:
+        changed = Path(path).resolve().relative_to(ROOT)
+        if changed.name.startswith("test_"):
+            near[str(changed)] = None
+        elif changed.suffix == ".py":
+            own_name = re.compile(rf"/test_{re.escape(changed.stem)}(_\w+)?\.py$")
+            near |= dict.fromkeys(file for file in fast if own_name.search(file))
+            near |= dict.fromkeys(find_near_tests(changed))
+            folder = f"tests/{changed.parts[1]}/"
+            near |= dict.fromkeys(file for file in fast if file.startswith(folder))
     files = tuple(file for file in near if file in fast)
-    return Stage("near", ("check",), files, _ONE_WORKER)
+    workers = _ONE_WORKER if len(files) <= _FEW_FILES else _THREE_WORKERS
+    return Stage("near", ("check",), files, workers)
 
 
 def build_environment(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -129,12 +129,15 @@ def test_stages_have_the_files_of_their_layers() -> None:
     assert shard.files == ("e.py",)
 
 
-def test_tests_near_a_module_import_it() -> None:
-    file = "tests/suite/test_run.py"
-    table = Table({file: "check", "tests/suite/test_layers.py": "doors"}, {})
-    assert choose_near_stage(["tests/accounting.py"], table).files == (file,)
-    assert choose_near_stage(["tests/suite/test_run.py", "README.md"], table).files == (file,)
-    assert choose_near_stage(["tests/suite/test_layers.py"], table).files == ()
+def test_tests_near_a_module_have_its_name_or_folder_or_import_it() -> None:
+    files = ("tests/auth/test_accounts.py", "tests/suite/test_layers.py", "tests/suite/test_run.py")
+    table = Table({**dict.fromkeys(files, "check"), "tests/service/test_runs.py": "check"}, {})
+    assert choose_near_stage(["tests/layers.py"], table).files == files[1:]
+    assert choose_near_stage(["agentctl/cli/accounts.py"], table).files == files[:1]
+    near = choose_near_stage(["agentctl/service/accounts.py", "README.md"], table)
+    assert near.files == (files[0], "tests/service/test_runs.py")
+    assert choose_near_stage(["tests/suite/test_run.py"], table).files == files[2:]
+    assert choose_near_stage(["tests/suite/test_absent.py"], table).files == ()
 
 
 def test_environment_is_not_that_of_the_shell() -> None:
