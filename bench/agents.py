@@ -65,7 +65,7 @@ async def measure_cancel(
     if kind == "function" or (kind == "generator" and work == "hang"):
         await asyncio.sleep(0.1)
     elif work == "hang":
-        await asyncio.to_thread(endpoint.wait_for_open, 1, START_SECONDS)
+        await asyncio.to_thread(endpoint.wait_for_open, 1)
     else:
         await asyncio.wait_for(in_tool.wait(), START_SECONDS)
         await asyncio.sleep(0.05)
@@ -75,7 +75,7 @@ async def measure_cancel(
     await following
     assert run["status"] == "CANCELLED", run
     if work == "hang":
-        await asyncio.to_thread(endpoint.wait_for_open, 0, START_SECONDS)
+        await asyncio.to_thread(endpoint.wait_for_open, 0)
     row = _timestamp(run["finished_at"]) - _timestamp(run["cancel_requested_at"])
     return CancelTime(row * 1000, run["stopped_at"] is None)
 

@@ -35,7 +35,6 @@ from tests.process import base_environment, serve_config
 AGENT = "hang"
 SESSION = "s1"
 WAIT_SECONDS = 10.0
-OPEN_SECONDS = 120.0
 
 Cancel = Callable[[str], Awaitable[None]]
 
@@ -52,7 +51,7 @@ async def start_hung_runs(operations: Operations, endpoint: ModelEndpoint, count
     """Start runs and wait until each waits for its model; return their ids."""
     request = RunRequest("x", session_id=SESSION, background=True)
     started = [await operations.create_run("agent", AGENT, request) for _ in range(count)]
-    await asyncio.to_thread(endpoint.wait_for_open, count, OPEN_SECONDS)
+    await asyncio.to_thread(endpoint.wait_for_open, count)
     return [run.value["run_id"] for run in started]
 
 

@@ -198,7 +198,7 @@ async def test_cancel_ends_members_and_their_model_calls(
 ) -> None:
     async with graphs.connect() as operations:
         run_id, members = await start_slow(operations, "slow")
-        await asyncio.to_thread(model_endpoint.wait_for_open, 2, 30.0)
+        await asyncio.to_thread(model_endpoint.wait_for_open, 2)
         cancel = CancelRequest(session_id="slow", wait=30)
         ended = await operations.cancel_run("agent", "slow", run_id, cancel)
         assert ended.value["cancel"] == "stopped"
@@ -208,7 +208,7 @@ async def test_cancel_ends_members_and_their_model_calls(
             return all(each["status"] == "CANCELLED" and each["stopped_at"] for each in records)
 
         await wait_until(have_stopped)
-    await asyncio.to_thread(model_endpoint.wait_for_open, 0, 30.0)
+    await asyncio.to_thread(model_endpoint.wait_for_open, 0)
 
 
 def test_cancel_of_a_member_names_its_run(graphs: ConformanceServer, tmp_path: Path) -> None:
