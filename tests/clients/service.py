@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.process import serve_config
+from tests.server.threaded_server import serve_in_thread
 
 __all__ = ["Service", "serving"]
 
@@ -67,5 +67,5 @@ def serving(folder: Path, endpoint: ModelEndpoint) -> Iterator[Service]:
     """Serve a configuration in an empty folder within the block."""
     extra = _GATED.format(url=endpoint.base_url)
     deployment = create_deployment(folder, endpoint.base_url, extra=extra)
-    with serve_config(deployment.path) as server:
+    with serve_in_thread(deployment) as server:
         yield Service(server.url, deployment, endpoint)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.endpoint import ModelEndpoint
-from tests.gated.site import Site, create_site
-from tests.process import ServerProcess
+from tests.gated.site import Server, Site, create_site
 
 
 @pytest.fixture(scope="session")
@@ -19,15 +18,15 @@ def site(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 
 
 @pytest.fixture(scope="session")
-def server(site: Site) -> Iterator[ServerProcess]:
+def server(site: Site) -> Iterator[Server]:
     """A server that the tests share."""
-    with site.serve() as process:
-        yield process
+    with site.serve_in_thread() as server:
+        yield server
 
 
 @pytest.fixture
 def own_site(tmp_path: Path, model_endpoint: ModelEndpoint) -> Site:
-    """A deployment for one test, whose servers it starts and kills."""
+    """A deployment for one test, whose servers it starts and stops."""
     folder = tmp_path / "site"
     folder.mkdir()
     return create_site(folder, model_endpoint.base_url)

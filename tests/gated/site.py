@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from agentctl.store.repositories import approvals
 from tests.conditions import PATIENCE, wait_for_run
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.process import ServerProcess, serve_config
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
@@ -114,6 +116,10 @@ OPEN_FILE = {
 }
 
 
+Server = ServerProcess | ThreadedServer
+"""A server of a site, which the tests call at its `url`."""
+
+
 @dataclass(frozen=True)
 class Site:
     """The folder of a deployment."""
@@ -135,15 +141,21 @@ class Site:
         """Run a server process."""
         return serve_config(self.deployment.path, log=f"{name}.log")
 
+    def serve_in_thread(self) -> AbstractContextManager[ThreadedServer]:
+        """Run a server in this process that shares nothing with others but the database."""
+        for source in self.deployment.folder.glob("*.py"):
+            sys.modules.pop(source.stem, None)
+        return serve_in_thread(self.deployment)
+
     @contextlib.asynccontextmanager
-    async def connect(self, server: ServerProcess) -> AsyncIterator[Operations]:
+    async def connect(self, server: Server) -> AsyncIterator[Operations]:
         """Open the operations of the user ann."""
         token = self.deployment.token("ann", *SCOPES)
         async with RemoteOperations(server.url, token) as operations:
             yield operations
 
     async def run(
-        self, server: ServerProcess, component_id: str, message: Any, kind: ComponentKind = "agent"
+        self, server: Server, component_id: str, message: Any, kind: ComponentKind = "agent"
     ) -> dict[str, Any]:
         """Run a component to its end or to its pause, and return the record of the run."""
         text = message if isinstance(message, str) else json.dumps(message)
@@ -151,9 +163,7 @@ class Site:
             document = await operations.create_run(kind, component_id, RunRequest(text))
             return dict(document.value)
 
-    async def wait_for_end(
-        self, server: ServerProcess, run_id: str, *statuses: str
-    ) -> dict[str, Any]:
+    async def wait_for_end(self, server: Server, run_id: str, *statuses: str) -> dict[str, Any]:
         """Wait until a run has one of some statuses; return its record."""
         async with self.connect(server) as operations:
             return await wait_for_run(operations, run_id, *statuses)
@@ -183,7 +193,7 @@ class Site:
 
     async def decide(
         self,
-        server: ServerProcess,
+        server: Server,
         root_run_id: str,
         verb: Verb,
         tool: str | None = None,
@@ -200,7 +210,7 @@ class Site:
         await self.decide_rows(server, rows, verb, **fields)
 
     async def decide_rows(
-        self, server: ServerProcess, rows: list[ApprovalRow], verb: Verb, **fields: Any
+        self, server: Server, rows: list[ApprovalRow], verb: Verb, **fields: Any
     ) -> None:
         """Let boss decide some approvals over HTTP."""
         headers = self.deployment.bearer("boss", "approvals:write")

@@ -10,23 +10,21 @@ import pytest
 
 from agentctl.interface.requests import RunRequest
 from tests.endpoint import ModelEndpoint
-from tests.gated.site import SCOPES, Site, answer, call, kill
-from tests.process import ServerProcess
+from tests.gated.site import SCOPES, Server, Site, answer, call
 
 PAY = call("refund", amount=10, to="bob")
 
 
 async def test_approved_call_is_made_once_on_another_server(own_site: Site) -> None:
-    with own_site.serve("first") as server:
+    with own_site.serve_in_thread() as server:
         run = await own_site.run(server, "clerk", [answer(PAY)])
         assert run["status"] == "PAUSED"
         assert own_site.ledger(run) == []
-        kill(server)
     (asked,) = await own_site.pending(run["run_id"])
     assert (asked.kind, asked.policy, asked.tool_name) == ("approval", "user", "refund")
     assert json.loads(asked.arguments) == {"amount": 10, "to": "bob"}
     assert json.loads(asked.schema or "")["required"] == ["amount", "to"]
-    with own_site.serve("second") as server:
+    with own_site.serve_in_thread() as server:
         await own_site.decide(server, run["run_id"], "approve")
         record = await own_site.wait_for_end(server, run["run_id"])
     assert (record["status"], record["content"]) == ("COMPLETED", "paid 10 to bob")
@@ -39,9 +37,7 @@ async def test_approved_call_is_made_once_on_another_server(own_site: Site) -> N
     assert (tool["result"], tool["tool_call_error"]) == ("paid 10 to bob", False)
 
 
-async def test_denied_call_is_not_made_and_the_model_reads_why(
-    site: Site, server: ServerProcess
-) -> None:
+async def test_denied_call_is_not_made_and_the_model_reads_why(site: Site, server: Server) -> None:
     run = await site.run(server, "clerk", [answer(PAY)])
     await site.decide(server, run["run_id"], "reject", note="too much")
     record = await site.wait_for_end(server, run["run_id"])
@@ -52,9 +48,7 @@ async def test_denied_call_is_not_made_and_the_model_reads_why(
     assert record["tools"][0]["tool_call_error"] is True
 
 
-async def test_edited_call_is_made_with_the_new_arguments(
-    site: Site, server: ServerProcess
-) -> None:
+async def test_edited_call_is_made_with_the_new_arguments(site: Site, server: Server) -> None:
     run = await site.run(server, "clerk", [answer(PAY)])
     await site.decide(server, run["run_id"], "approve", arguments={"amount": 5, "to": "bob"})
     record = await site.wait_for_end(server, run["run_id"])
@@ -69,13 +63,12 @@ async def test_other_calls_of_the_answer_run_once_before_the_pause(own_site: Sit
     mixed = answer(
         call("note", text="a"), PAY, call("mail_send", to="eve"), call("note", "n2", text="b")
     )
-    with own_site.serve("first") as server:
+    with own_site.serve_in_thread() as server:
         run = await own_site.run(server, "clerk", [mixed])
         assert own_site.tools_called(run) == ["note", "note"]
-        kill(server)
     policies = {row.tool_name: row.policy for row in await own_site.pending(run["run_id"])}
     assert policies == {"refund": "user", "mail_send": "other"}
-    with own_site.serve("second") as server:
+    with own_site.serve_in_thread() as server:
         await own_site.decide(server, run["run_id"], "approve", "refund")
         await own_site.decide(server, run["run_id"], "reject", "mail_send")
         record = await own_site.wait_for_end(server, run["run_id"])
@@ -85,7 +78,7 @@ async def test_other_calls_of_the_answer_run_once_before_the_pause(own_site: Sit
     assert len(calls) == 3
 
 
-async def test_run_pauses_again_in_a_later_turn(site: Site, server: ServerProcess) -> None:
+async def test_run_pauses_again_in_a_later_turn(site: Site, server: Server) -> None:
     # The server of the model repeats the id of its first call.
     plan = [answer(PAY, text="First."), answer(call("refund", "refund-call", amount=7, to="eve"))]
     run = await site.run(server, "clerk", plan)
@@ -104,14 +97,14 @@ async def test_run_pauses_again_in_a_later_turn(site: Site, server: ServerProces
 async def test_expired_approval_counts_as_denied(own_site: Site) -> None:
     config = own_site.deployment.path
     config.write_text(f"{config.read_text()}\n[approvals]\nexpire_seconds = 1\n")
-    with own_site.serve() as server:
+    with own_site.serve_in_thread() as server:
         run = await own_site.run(server, "clerk", [answer(PAY)])
         record = await own_site.wait_for_end(server, run["run_id"])
     assert record["content"] == "The call was rejected: no one decided in time"
     assert own_site.ledger(run) == []
 
 
-async def test_arguments_that_do_not_validate_ask_no_one(site: Site, server: ServerProcess) -> None:
+async def test_arguments_that_do_not_validate_ask_no_one(site: Site, server: Server) -> None:
     plan = [
         answer(call("refund", amount="much", to="bob"), call("refund", "r2", to="bob")),
         answer(call("open_file", path=3)),
@@ -126,7 +119,7 @@ async def test_arguments_that_do_not_validate_ask_no_one(site: Site, server: Ser
 
 
 async def test_failures_and_unknown_tools_are_counted_over_pauses(
-    site: Site, server: ServerProcess
+    site: Site, server: Server
 ) -> None:
     shaky = [answer(call("shaky", f"s{number}", text="x")) for number in range(3)]
     run = await site.run(server, "clerk", shaky)
@@ -148,7 +141,7 @@ async def test_failures_and_unknown_tools_are_counted_over_pauses(
     }  # fmt: skip
 
 
-async def test_denials_do_not_count_as_failures(site: Site, server: ServerProcess) -> None:
+async def test_denials_do_not_count_as_failures(site: Site, server: Server) -> None:
     plan = [answer(call("refund", f"r{number}", amount=1, to="bob")) for number in range(4)]
     run = await site.run(server, "clerk", plan)
     for _ in plan:
@@ -169,7 +162,7 @@ async def test_denials_do_not_count_as_failures(site: Site, server: ServerProces
     ],
 )
 async def test_caller_executes_external_tools(
-    site: Site, server: ServerProcess, verb: Any, fields: dict[str, Any], text: str, failed: bool
+    site: Site, server: Server, verb: Any, fields: dict[str, Any], text: str, failed: bool
 ) -> None:
     run = await site.run(server, "clerk", [answer(call("open_file", path="a.txt"))])
     (asked,) = await site.pending(run["run_id"])
@@ -181,7 +174,7 @@ async def test_caller_executes_external_tools(
 
 
 async def test_next_leg_sends_the_same_conversation_to_the_model(
-    site: Site, server: ServerProcess, model_endpoint: ModelEndpoint
+    site: Site, server: Server, model_endpoint: ModelEndpoint
 ) -> None:
     first = await site.run(server, "clerk", [answer(text="hello")])
     async with site.connect(server) as operations:
@@ -200,15 +193,14 @@ async def test_next_leg_sends_the_same_conversation_to_the_model(
 
 
 async def test_call_of_a_tool_that_is_gone_cannot_be_approved(own_site: Site) -> None:
-    with own_site.serve("first") as server:
+    with own_site.serve_in_thread() as server:
         run = await own_site.run(server, "clerk", [answer(PAY)])
-        kill(server)
     config = own_site.deployment.path
     text = config.read_text()
     config.write_text(
         text.replace('["ledger_tools:refund", "ledger_tools:book"', '["ledger_tools:book"')
     )
-    with own_site.serve("second") as server:
+    with own_site.serve_in_thread() as server:
         with pytest.raises(AssertionError, match="The tool refund does not exist any more"):
             await own_site.decide(server, run["run_id"], "approve")
         await own_site.decide(server, run["run_id"], "reject")
@@ -217,7 +209,7 @@ async def test_call_of_a_tool_that_is_gone_cannot_be_approved(own_site: Site) ->
 
 
 async def test_user_of_the_run_approves_its_own_call_but_no_second_person_call(
-    site: Site, server: ServerProcess
+    site: Site, server: Server
 ) -> None:
     run = await site.run(server, "clerk", [answer(PAY, call("mail_send", to="eve"))])
     bodies = {

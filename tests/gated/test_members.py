@@ -6,8 +6,7 @@ import json
 
 from agentctl.interface.requests import CancelRequest, RunRequest
 from tests.endpoint import ModelEndpoint
-from tests.gated.site import Site, answer, call, kill
-from tests.process import ServerProcess
+from tests.gated.site import Server, Site, answer, call
 
 PAY = call("refund", amount=10, to="bob")
 MESSAGE = json.dumps({"amount": 5, "to": "eve"})
@@ -25,16 +24,15 @@ async def test_paused_member_and_gated_call_of_the_leader_in_one_answer(own_site
         call("refund", "own", amount=99, to="leader"),
         call("note", text="leader"),
     )
-    with own_site.serve("first") as server:
+    with own_site.serve_in_thread() as server:
         run = await own_site.run(server, "office", [work], "team")
         assert run["status"] == "PAUSED"
         assert own_site.tools_called(run) == ["note"] * 3
-        kill(server)
     asked = await own_site.pending(run["run_id"])
     assert {(row.component_id, row.tool_call_id) for row in asked} == {
         ("clerk", "refund-call"), ("office", "own"),
     }  # fmt: skip
-    with own_site.serve("second") as server:
+    with own_site.serve_in_thread() as server:
         await own_site.decide(server, run["run_id"], "approve")
         record = await own_site.wait_for_end(server, run["run_id"])
         statuses = await own_site.statuses(run)
@@ -47,7 +45,7 @@ async def test_paused_member_and_gated_call_of_the_leader_in_one_answer(own_site
 
 
 async def test_routed_member_that_waits_still_answers_for_the_team(
-    site: Site, server: ServerProcess
+    site: Site, server: Server
 ) -> None:
     run = await site.run(server, "counter", MESSAGE, "team")
     assert (run["status"], run["content"]) == ("PAUSED", "")
@@ -58,7 +56,7 @@ async def test_routed_member_that_waits_still_answers_for_the_team(
 
 
 async def test_broadcast_keeps_the_reports_of_members_that_have_ended(
-    site: Site, server: ServerProcess, model_endpoint: ModelEndpoint
+    site: Site, server: Server, model_endpoint: ModelEndpoint
 ) -> None:
     before = len(model_endpoint.requests("echo"))
     run = await site.run(server, "meeting", MESSAGE, "team")
@@ -76,11 +74,10 @@ async def test_broadcast_keeps_the_reports_of_members_that_have_ended(
 
 
 async def test_pause_passes_through_nested_teams(own_site: Site) -> None:
-    with own_site.serve("first") as server:
+    with own_site.serve_in_thread() as server:
         run = await own_site.run(server, "bank", MESSAGE, "team")
         assert run["status"] == "PAUSED"
-        kill(server)
-    with own_site.serve("second") as server:
+    with own_site.serve_in_thread() as server:
         await own_site.decide(server, run["run_id"], "approve")
         record = await own_site.wait_for_end(server, run["run_id"])
         statuses = await own_site.statuses(run)
@@ -90,7 +87,7 @@ async def test_pause_passes_through_nested_teams(own_site: Site) -> None:
 
 
 async def test_workflow_goes_on_with_the_step_that_waits(
-    site: Site, server: ServerProcess, model_endpoint: ModelEndpoint
+    site: Site, server: Server, model_endpoint: ModelEndpoint
 ) -> None:
     before = len(model_endpoint.requests("echo"))
     run = await site.run(server, "claims", MESSAGE, "workflow")
@@ -103,7 +100,7 @@ async def test_workflow_goes_on_with_the_step_that_waits(
     assert len(model_endpoint.requests("echo")) == before + 2
 
 
-async def test_cancel_of_a_waiting_team_makes_no_call(site: Site, server: ServerProcess) -> None:
+async def test_cancel_of_a_waiting_team_makes_no_call(site: Site, server: Server) -> None:
     run = await site.run(server, "bank", MESSAGE, "team")
     async with site.connect(server) as operations:
         request = CancelRequest(session_id=run["session_id"], wait=30)
@@ -114,7 +111,7 @@ async def test_cancel_of_a_waiting_team_makes_no_call(site: Site, server: Server
 
 
 async def test_members_ignore_the_output_schema_of_the_request(
-    site: Site, server: ServerProcess, model_endpoint: ModelEndpoint
+    site: Site, server: Server, model_endpoint: ModelEndpoint
 ) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     plan = [answer(delegate("echo", "hello", "d")), {"content": '{"a": 1}'}]

@@ -21,7 +21,7 @@ from agentctl.store import blobs
 from agentctl.store.blobs import BlobStore, build_key, open_blob_store
 from tests.buckets import KEYS, build_files_table, serve_bucket
 from tests.deployment import create_deployment
-from tests.process import serve_config
+from tests.server.threaded_server import serve_in_thread
 
 KEY = build_key("ann", "ab" * 32)
 
@@ -128,16 +128,20 @@ def accept_all(server: socket.socket) -> list[Any]:
     return addresses
 
 
-def test_server_keeps_files_in_a_bucket_alone(endpoint: str, tmp_path: Path) -> None:
+def test_server_keeps_files_in_a_bucket_alone(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
     table = build_files_table(endpoint, "of/a-server")
     place = create_deployment(tmp_path, "http://127.0.0.1:9", extra=table)
     content = b"\x89PNG\r\n\x1a\n" + os.urandom(7_000_000)
     with (
-        serve_config(place.path, variables=KEYS) as server,
+        serve_in_thread(place) as server,
         place.client(server.url, "me", "sessions:read", "sessions:write") as client,
     ):
         answer = client.post("/files?name=a.png", content=content)
-        assert answer.status_code == 201, answer.text + server.log_text
+        assert answer.status_code == 201, answer.text
         record = answer.json()
         path = f"/files/{record['file_id']}/content"
         assert client.get(path).content == content

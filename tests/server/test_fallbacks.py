@@ -13,7 +13,7 @@ from typing import Any
 from tests.conditions import wait_for
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.process import serve_config
+from tests.server.threaded_server import serve_in_thread
 
 RUNS = 40
 
@@ -60,7 +60,7 @@ def test_runs_complete_under_a_provider_that_refuses_half(
     deployment = create_deployment(
         tmp_path, model_endpoint.base_url, extra=MODELS.format(url=model_endpoint.base_url)
     )
-    with serve_config(deployment.path) as served, deployment.client(served.url) as client:
+    with serve_in_thread(deployment) as served, deployment.client(served.url) as client:
 
         def run(number: int) -> tuple[str, dict[str, Any]]:
             message = f"message {number} with some words"

@@ -17,7 +17,7 @@ from tests.conditions import PATIENCE, wait_for
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_schemas
-from tests.process import serve_config
+from tests.server.threaded_server import serve_in_thread
 
 AT_ONCE = 40
 MOST = 8
@@ -93,7 +93,7 @@ def test_unresponsive_database_is_reported_in_time(
         through = {name: lines.replace(postgres_url, url) for name, lines in places.items()}
         deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=through)
         with (
-            serve_config(deployment.path) as served,
+            serve_in_thread(deployment) as served,
             httpx2.Client(base_url=served.url, timeout=PATIENCE) as client,
         ):
             assert client.get("/ready").json()["status"] == "ready"

@@ -9,7 +9,7 @@ import httpx2
 
 from tests.commands import run_command
 from tests.deployment import Deploy
-from tests.process import serve_config
+from tests.server.threaded_server import serve_in_thread
 
 
 def test_caller_sees_the_claim_or_role_of_each_scope(deploy: Deploy, tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_caller_sees_the_claim_or_role_of_each_scope(deploy: Deploy, tmp_path: P
     text = deployment.path.read_text()
     deployment.path.write_text(text.replace("[authorization]", f"[authorization]\n{table}"))
     token = deployment.token("writer", "sessions:read")
-    with serve_config(deployment.path) as server:
+    with serve_in_thread(deployment) as server:
         headers = {"Authorization": f"Bearer {token}"}
         me = httpx2.get(f"{server.url}/auth/me", headers=headers).json()
         environment = {"AGENTCTL_TOKEN": token, "HOME": str(tmp_path)}
