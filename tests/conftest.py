@@ -76,7 +76,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A test that is repeated with PostgreSQL belongs to `check` with SQLite alone.
     """
-    table = read_table()
+    try:
+        table = read_table()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
     for item in items:
         layer = table.find_layer(find_name(item.nodeid))
         if layer == "check" and _needs_postgres(item):
