@@ -57,7 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
 def served(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint, site: tuple[Path, str]
 ) -> Iterator[ThreadedServer]:
-    with serve_agents(Deploy(tmp_path_factory, model_endpoint.base_url), origin=site[1]) as host:
+    with serve_agents(Deploy(tmp_path_factory, model_endpoint), origin=site[1]) as host:
         yield host
 
 

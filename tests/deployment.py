@@ -133,10 +133,19 @@ def create_deployment(
 
 @dataclass(frozen=True)
 class Deploy:
-    """A factory of deployments in new folders, whose models are at `url`."""
+    """A factory of deployments in new folders, whose models are at the endpoint.
+
+    The URL of the endpoint is read for each deployment: it is another one in each folder of tests
+    (`tests.endpoint`), and this factory serves them all.
+    """
 
     folders: pytest.TempPathFactory
-    url: str
+    endpoint: ModelEndpoint
+
+    @property
+    def url(self) -> str:
+        """The `base_url` of models for the folder of the current test."""
+        return self.endpoint.base_url
 
     def __call__(
         self, extra: str = "", *, files: Mapping[str, str] | None = None, **options: Any
@@ -151,7 +160,7 @@ class Deploy:
 @pytest.fixture(scope="session")
 def deploy(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Deploy:
     """Create deployments."""
-    return Deploy(tmp_path_factory, model_endpoint.base_url)
+    return Deploy(tmp_path_factory, model_endpoint)
 
 
 @pytest.fixture

@@ -58,6 +58,9 @@ def check_proxy(url: str) -> None:
 def build_proxy_options(url: str) -> dict[str, Any]:
     """Return the arguments of an `httpx2.AsyncClient` whose requests go to one URL.
 
+    The client reads nothing else from the environment: pass `verify=httpx2.create_ssl_context()`,
+    which reads SSL_CERT_FILE and SSL_CERT_DIR.
+
     Raises:
         InvalidConfiguration: as of `check_proxy`.
     """

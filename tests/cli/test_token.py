@@ -86,7 +86,7 @@ def test_mint_sets_every_requested_claim(agentctl: Agentctl, project: Path) -> N
         (("--expires-in", "60"), "'60'", "write 15m"),
         (("--expires-in", "0s"), "'0s'", "write 15m"),
         (("--sub", "__root"), "would reject", ""),
-        (("--sub", " "), "would reject", ""),
+        (("--sub", " "), "--sub has an empty value", ""),
         (("--session-id", "a b"), "would reject", ""),
         (("--sub", "x" * 256), "would reject", ""),
     ],

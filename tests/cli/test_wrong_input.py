@@ -366,7 +366,9 @@ def run_in_shell(
     command: str, environment: dict[str, str], folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `agentctl COMMAND` in a shell, which redirects the streams of the process."""
-    shell = ["/bin/bash", "-c", f"{shlex.join(AGENTCTL)} {command}"]
+    # Without a second command, the shell would become the program: it would have no parent shell,
+    # whose completion it installs.
+    shell = ["/bin/bash", "-c", f"{shlex.join(AGENTCTL)} {command}; exit $?"]
     return subprocess.run(
         shell, env=environment, cwd=folder, capture_output=True, check=False, encoding="utf-8"
     )

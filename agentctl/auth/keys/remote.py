@@ -159,7 +159,10 @@ async def _open_client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
     try:
         async with (
             asyncio.timeout(FETCH_SECONDS),
-            httpx2.AsyncClient(timeout=FETCH_SECONDS, **options) as client,
+            # With SSL_CERT_FILE and SSL_CERT_DIR, which the options do not read.
+            httpx2.AsyncClient(
+                timeout=FETCH_SECONDS, verify=httpx2.create_ssl_context(), **options
+            ) as client,
         ):
             yield client
     except (TimeoutError, httpx2.TimeoutException):
