@@ -9,7 +9,6 @@ from functools import partial
 import orjson
 
 from agentctl import errors
-from agentctl.config.settings import Settings
 from agentctl.interface.requests import DEFAULT_LOCATOR
 from agentctl.interface.requests.files import FileFilter, FileUpload, parse_range
 from agentctl.records.document import Document, build_document
@@ -19,11 +18,10 @@ from agentctl.records.times import now
 from agentctl.service import documents, paging
 from agentctl.service.documents import RecordWriter
 from agentctl.service.family import Lookups, OperationFamily
-from agentctl.store.blobs import build_key
-from agentctl.store.database import Steps, single_unit, unit
+from agentctl.store.blobs import PIECE_BYTES, build_key
+from agentctl.store.database import Database, Steps, single_unit, unit
 from agentctl.store.repositories import files, sessions
 from agentctl.store.repositories.files import FileRow
-from agentctl.store.repositories.quotas import check_added
 from agentctl.store.visibility import EVERYONE
 
 _FILE = RecordWriter(FileRecord, FileRow)
@@ -61,17 +59,18 @@ class FileOperations(OperationFamily):
         size: int | None = None,
     ) -> Document[FileRecord]:
         uploads = self.hosting.uploads
-        settings = self.hosting.settings.files
+        settings = self.hosting.settings
         async with self.audit("upload_file") as call:
             database = self.lookups.database(upload.db_id)
             check_file_name(upload.name)
             uploads.check_size(1 if size is None else size)
             owner = await database.read(_find_owner(self.lookups, upload))
-            at = now()
-            stored = files.check_day(owner, size or 1, at, settings.user_day_bytes)
-            await database.read(stored)
-            receiving = uploads.receive(content, upload.name, media_type, self.principal.identity)
-            async with receiving as received:
+            caller = self.principal.identity
+            bounded = self._receive_within_quotas(database, owner, content, size)
+            async with (
+                contextlib.aclosing(bounded) as pieces,
+                uploads.receive(pieces, upload.name, media_type, caller) as received,
+            ):
                 row = FileRow(
                     file_id=new_id(),
                     user_id=owner,
@@ -84,15 +83,49 @@ class FileOperations(OperationFamily):
                     blob=build_key(owner, received.sha256),
                     origin="upload",
                     version=1,
-                    created_at=at,
+                    created_at=now(),
                 )
-                maximum = settings.user_day_bytes
-                begun = files.begin(owner, row.size, row.blob, at, maximum)
-                await database.write(begun)
+                # All that can refuse the file is asked before its bytes are kept: bytes that were
+                # kept can be removed only when no other upload can have the same ones under way.
+                reserve = files.reserve(row, settings.files, settings.quotas)
+                reservation = await database.write(reserve)
                 await uploads.store.keep(received.path, row.blob)
             call.add_created("file", row.file_id)
-            row = await call.write(database, _store(self.lookups, row, self.hosting.settings))
+            row = await call.write(database, _store(self.lookups, row, reservation))
             return build_document(build_file_record(row))
+
+    async def _receive_within_quotas(
+        self,
+        database: Database,
+        owner: str | None,
+        content: AsyncIterable[bytes],
+        announced: int | None,
+    ) -> AsyncGenerator[bytes]:
+        """Yield the bytes of a file while the quotas of its owner have room for them.
+
+        An announced size is checked before the first byte. Without one the file may have any size,
+        so it is checked as it grows.
+
+        Raises:
+            QuotaExceeded: they have no room.
+        """
+        settings = self.hosting.settings
+        checked = 0
+        size = 0
+
+        async def check(needed: int) -> None:
+            room = files.check_room(owner, needed, now(), settings.files, settings.quotas)
+            await database.read(room)
+
+        if announced:
+            await check(announced)
+            checked = announced
+        async for piece in content:
+            size += len(piece)
+            if size > checked:
+                await check(size)
+                checked = size + PIECE_BYTES
+            yield piece
 
     async def open_file(
         self, file_id: str, db_id: str | None = None
@@ -145,12 +178,10 @@ def _find_owner(lookups: Lookups, upload: FileUpload) -> Steps[str | None]:
 
 
 @unit
-def _store(lookups: Lookups, row: FileRow, settings: Settings) -> Steps[FileRow]:
+def _store(lookups: Lookups, row: FileRow, reservation: int) -> Steps[FileRow]:
     if row.session_id is not None:
         yield from lookups.session(row.session_id, DEFAULT_LOCATOR, lock=True)
-    row = yield from files.create(row, settings.files.user_day_bytes)
-    yield from check_added(settings.quotas, row.user_id)
-    return row
+    return (yield from files.create(row, reservation))
 
 
 @unit

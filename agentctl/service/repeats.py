@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, cast
 
 import orjson
 
 from agentctl import errors
 from agentctl.auth.policy import authorize_call
+from agentctl.config.upkeep import Files, Quotas
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, StreamEvent
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
@@ -276,35 +279,57 @@ class RepeatOperations(RunOperations):
                 is_new_session=repeat.is_new_session,
                 copies=copies,
             )
+            prepare = None
             if is_new and copies and database is not source:
-                submission = await self._copy_to_database(source, database, submission)
-            run = await self.submit(call, database, submission, is_full=is_full)
+                prepare = partial(self._copy_to_database, source, database)
+            run = await self.submit(call, database, submission, is_full=is_full, prepare=prepare)
         return Started(database, run, start)
 
+    @contextlib.asynccontextmanager
     async def _copy_to_database(
         self, source: Database, target: Database, submission: Submission
-    ) -> Submission:
+    ) -> AsyncIterator[Submission]:
         """Copy the files of a user to another database, where the session of a run gets them.
 
-        Without a start of the run they are deleted, as uploaded files without a session are.
+        The copies of a run that is refused in the block are deleted.
         """
+        settings = self.hosting.settings
         copies = submission.copies
         at = now()
-        rows = await source.read(file_rows.get_all([*copies], self.lookups.visibility))
-        made = [
-            replace(row, file_id=copies[row.file_id], session_id=None, created_at=at)
+        rows = await self._read_originals(source, submission)
+        made = {
+            row.file_id: replace(row, file_id=copies[row.file_id], session_id=None, created_at=at)
             for row in rows
-            if row.user_id == submission.spec.user_id
-        ]
-        maximum = self.hosting.settings.files.user_day_bytes
-        await target.write(_create_files(made, maximum))
-        return replace(submission, files=[row.file_id for row in made], copies={})
+        }
+        await target.write(_create_files([*made.values()], settings.files, settings.quotas))
+
+        # The two databases have no common transaction. An original that is still there now keeps
+        # the bytes until the cleanup can see the copy. Without it they may be removed already, so
+        # the copy is as one of a file that was deleted before.
+        kept = {row.file_id for row in await self._read_originals(source, submission)}
+        lost = [row.file_id for original, row in made.items() if original not in kept]
+        if lost:
+            await target.write(file_rows.delete_loose(lost))
+        named = [row.file_id for original, row in made.items() if original in kept]
+        try:
+            yield replace(submission, files=named, copies={})
+        except errors.AgentctlError:
+            # Copies that a session has are not deleted: the run may have started all the same.
+            with contextlib.suppress(errors.AgentctlError):
+                await target.write(file_rows.delete_loose(named))
+            raise
+
+    async def _read_originals(self, source: Database, submission: Submission) -> list[FileRow]:
+        """Return the files to copy that exist; others are left out, as deleted files are."""
+        rows = await source.read(file_rows.get_all([*submission.copies], self.lookups.visibility))
+        return [row for row in rows if row.user_id == submission.spec.user_id]
 
 
 @unit
-def _create_files(rows: Sequence[FileRow], maximum: int) -> Steps[None]:
+def _create_files(rows: Sequence[FileRow], settings: Files, quotas: Quotas) -> Steps[None]:
     for row in rows:
-        yield from file_rows.create(row, maximum)
+        reservation = yield from file_rows.reserve(row, settings, quotas)
+        yield from file_rows.create(row, reservation)
 
 
 def _load_object(text: str | None) -> dict[str, Any] | None:

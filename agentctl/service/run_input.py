@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
@@ -315,6 +316,10 @@ async def check_start(
     await budgets.check_start(submission.spec.user_id, submission.component)
 
 
+Preparation: TypeAlias = Callable[[Submission], AbstractAsyncContextManager[Submission]]
+"""Prepares a start, and undoes it if the run is refused in the block."""
+
+
 class RunStarts(OperationFamily):
     """The part of the run operations that builds and starts a run from a request."""
 
@@ -329,17 +334,30 @@ class RunStarts(OperationFamily):
         return request.background or (keeps and self.principal.via == "http")
 
     async def submit(
-        self, call: AuditedCall, database: Database, submission: Submission, *, is_full: bool
+        self,
+        call: AuditedCall,
+        database: Database,
+        submission: Submission,
+        *,
+        is_full: bool,
+        prepare: Preparation | None = None,
     ) -> StartedRun:
-        """Start a run; its audit entry is part of the transaction of its row."""
+        """Start a run; its audit entry is part of the transaction of its row.
+
+        Args:
+            prepare: writes what the run needs, when no budget and no rate limit refuses it.
+        """
         call.add_resource("session", submission.spec.session_id)
         call.add_created("run", submission.spec.run_id)
         note = await self.prepare_keyed_entry(call, database, submission.idempotency)
         await check_start(self.hosting, self.principal, database, submission)
         await self.hosting.versions.store((submission.component,))
-        with call.change():
-            submission = replace(submission, extra_write=note)
-            return await self.hosting.engine.submit(submission, is_full=is_full)
+        if prepare is None:
+            prepare = nullcontext
+        async with prepare(submission) as prepared:
+            with call.change():
+                submission = replace(prepared, extra_write=note)
+                return await self.hosting.engine.submit(submission, is_full=is_full)
 
     async def build_submission(
         self,

@@ -91,7 +91,12 @@ class BlobStore(Protocol):
 
 def build_key(user_id: str | None, sha256: str) -> str:
     """Return the key of the bytes of a user; None for no user."""
-    return f"{hashlib.sha256((user_id or '').encode()).hexdigest()[:16]}/{sha256}"
+    return f"{build_owner_key(user_id)}/{sha256}"
+
+
+def build_owner_key(user_id: str | None) -> str:
+    """Return the part of a key that all bytes of a user have in common; None for no user."""
+    return hashlib.sha256((user_id or "").encode()).hexdigest()[:16]
 
 
 def open_blob_store(settings: Files) -> BlobStore:

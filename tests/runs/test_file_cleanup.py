@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.config.upkeep import Files
-from agentctl.errors import QuotaExceeded
+from agentctl.config.upkeep import Files, Quotas
+from agentctl.errors import QuotaExceeded, Unavailable
 from agentctl.records.times import HOUR, now
 from agentctl.runs.jobs.cleanup import ClockGuard, delete_expired, delete_unused_bytes
 from agentctl.store.blobs import build_key, lock_folder
@@ -44,23 +44,14 @@ async def store_file(
 
     async with uploads.receive(pieces(), name, "", "ann") as received:
         blob = build_key("ann", received.sha256)
-        await database.write(files.begin("ann", received.size, blob, now(), 1 << 30))
+        row = FileRow(
+            f"{database.id}-{name}-{session_id}", "ann", session_id, None, name,
+            received.media_type, received.size, received.sha256, blob, "upload", 1, now(),
+        )  # fmt: skip
+        reservation = await database.write(files.reserve(row, Files(), Quotas()))
         await uploads.store.keep(received.path, blob)
-    row = FileRow(
-        f"{database.id}-{name}-{session_id}",
-        "ann",
-        session_id,
-        None,
-        name,
-        received.media_type,
-        received.size,
-        received.sha256,
-        blob,
-        "upload",
-        1,
-        now() - age,
-    )
-    stored: FileRow = await database.write(files.create(row, 1 << 30))
+    aged = replace(row, created_at=row.created_at - age)
+    stored: FileRow = await database.write(files.create(aged, reservation))
     if age:
         path = uploads.settings.folder / blob
         os.utime(path, ns=(stored.created_at * 1_000, stored.created_at * 1_000))
@@ -77,7 +68,7 @@ def has_bytes(uploads: Uploads, row: FileRow) -> bool:
 
 
 async def count_checks(databases: Databases) -> int:
-    return len(await databases.system.read(files.list_checks(100)))
+    return len(await databases.system.read(files.list_checks(100, now(), now())))
 
 
 async def test_bytes_stay_while_a_backup_is_under_way(
@@ -137,28 +128,65 @@ async def test_bytes_follow_a_session_unless_another_file_has_them(
         assert await count_checks(databases) == 0
 
 
+def build_row(user: str, size: int, at: int, name: str = "ab") -> FileRow:
+    blob = build_key(user, name)
+    return FileRow(
+        f"{user}-{name}", user, None, None, name, "text/plain", size, name, blob, "upload", 1, at
+    )
+
+
 async def test_bytes_of_an_upload_that_was_cut_off_are_deleted_after_an_hour(
     shared: SharedDatabases, uploads: Uploads
 ) -> None:
     async with shared.open() as databases:
-        await databases.system.write(files.begin("ann", 1, build_key("ann", "ab"), now(), 100))
-        kept = uploads.settings.folder / build_key("ann", "ab")
+        main = databases.system
+        row = build_row("ann", 1, now())
+        await main.write(files.reserve(row, Files(), Quotas()))
+        old = build_row("ann", 1, now() - 2 * HOUR, "cd")
+        await main.write(files.reserve(old, Files(), Quotas()))
+        kept, abandoned = (uploads.settings.folder / each.blob for each in (row, old))
         received = uploads.store.incoming / "received"
-        for path in (kept, received):
-            path.parent.mkdir(parents=True)
+        for path in (kept, abandoned, received):
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"x")
-        await delete_unused_bytes(uploads, databases, trusted_guard())
-        assert kept.exists()
-        assert received.exists()
         long_ago = (now() - 2 * HOUR) * 1_000
-        for path in (kept, received):
+        for path in (abandoned, received):
             os.utime(path, ns=(long_ago, long_ago))
         await delete_unused_bytes(uploads, databases, ClockGuard())  # a clock that is not trusted
-        assert kept.exists()
+        assert abandoned.exists()
         await delete_unused_bytes(uploads, databases, trusted_guard())
-        assert not kept.exists()
-        assert not received.exists()
-        assert await count_checks(databases) == 0
+        assert (kept.exists(), abandoned.exists(), received.exists()) == (True, False, False)
+        assert await count_checks(databases) == 1
+
+
+async def test_reservation_counts_until_its_bytes_are_removed(
+    shared: SharedDatabases, uploads: Uploads
+) -> None:
+    quotas = Quotas(bytes_per_user=100)
+    async with shared.open() as databases:
+        main = databases.system
+        await main.write(files.reserve(build_row("ann", 60, now() - 2 * HOUR), Files(), quotas))
+        further = build_row("ann", 60, now(), "cd")
+        for _ in range(2):
+            with pytest.raises(QuotaExceeded, match="quotas.bytes_per_user"):
+                await main.write(files.reserve(further, Files(), quotas))
+        await main.write(files.reserve(build_row("bob", 60, now()), Files(), quotas))
+        await delete_unused_bytes(uploads, databases, trusted_guard())
+        reservation = await main.write(files.reserve(further, Files(), quotas))
+        assert await main.write(files.create(further, reservation)) == further
+
+
+async def test_file_without_its_reservation_is_refused(
+    shared: SharedDatabases, uploads: Uploads
+) -> None:
+    async with shared.open() as databases:
+        main = databases.system
+        row = build_row("ann", 60, now() - 2 * HOUR)
+        reservation = await main.write(files.reserve(row, Files(), Quotas()))
+        await delete_unused_bytes(uploads, databases, trusted_guard())
+        with pytest.raises(Unavailable, match="took too long"):
+            await main.write(files.create(row, reservation))
+        assert await main.read(files.get(row.file_id, EVERYONE)) is None
 
 
 async def test_upload_of_bytes_that_are_being_deleted_keeps_them(
@@ -176,18 +204,39 @@ async def test_upload_of_bytes_that_are_being_deleted_keeps_them(
             assert has_bytes(uploads, again)
 
 
-async def test_row_and_bytes_are_refused_together_beyond_the_day(
-    shared: SharedDatabases, uploads: Uploads
-) -> None:
+async def test_files_of_a_day_are_counted_until_the_next_one(shared: SharedDatabases) -> None:
+    settings = Files(user_day_bytes=100)
+    moment = now() - now() % DAY
     async with shared.open() as databases:
         main = databases.system
-        row = await store_file(uploads, main, "first")
-        again = replace(row, file_id="again")
+
+        async def reserve(user: str, size: int, at: int) -> None:
+            await main.write(files.reserve(build_row(user, size, at), settings, Quotas()))
+
+        await reserve("ann", 60, moment)
         with pytest.raises(QuotaExceeded, match="of files a day"):
-            await main.write(files.create(again, 2 * row.size - 1))
-        assert await main.read(files.get("again", EVERYONE)) is None
-        size = await main.read(Sql("SELECT sum(size) FROM files").value())
+            await reserve("ann", 41, moment + DAY - 1)
+        await reserve("ann", 40, moment + DAY - 1)
+        await reserve("bob", 100, moment)
+        await reserve("ann", 100, moment + DAY)
+        # The clock of another server is behind: the earlier day does not begin again.
         with pytest.raises(QuotaExceeded, match="of files a day"):
-            await main.write(files.begin("ann", 1, "key", now(), size))
-        await main.write(files.begin("ann", 1, "key", now() + DAY, size))
-        await main.write(files.begin("bob", size, "key", now(), size))
+            await reserve("ann", 1, moment + DAY - 1)
+        assert await main.write(files.delete_other_days(moment + DAY)) == 1
+        with pytest.raises(QuotaExceeded, match="of files a day"):
+            await reserve("ann", 1, moment + DAY)
+        await delete_expired(databases)  # Today: the count of tomorrow may be one of another clock.
+        assert await main.read(Sql("SELECT count(*) FROM file_days").value()) == 1
+
+
+async def test_number_of_files_of_a_day_is_bounded(
+    shared: SharedDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAXIMUM_DAY_FILES", 2)
+    async with shared.open() as databases:
+        main = databases.system
+        for number in range(2):
+            row = build_row("ann", 1, now(), f"n{number}")
+            await main.write(files.reserve(row, Files(), Quotas()))
+        with pytest.raises(QuotaExceeded, match="2 files a day"):
+            await main.write(files.reserve(build_row("ann", 1, now(), "n2"), Files(), Quotas()))

@@ -428,6 +428,7 @@ async def _delete_rows(
     await delete_older("keys", idempotency.has_older(before), idempotency.delete_older(before))
     before = moment - UNBOUND_HOURS * HOUR
     await delete_older("files", files.has_unbound(before), files.delete_unbound(before))
+    await delete_older("days", files.has_other_days(moment), files.delete_other_days(moment))
     before = moment - KEEP_HOURS * HOUR
     await delete_older("hours", usage.has_older_hours(before), usage.delete_older_hours(before))
     has_expired = store_items.has_expired(moment)
@@ -482,8 +483,19 @@ async def delete_unused_bytes(uploads: Uploads, databases: Databases, guard: Clo
     before = guard.present - HOUR
     await uploads.remove_abandoned(before)
     for database in databases.get_open().values():
-        for seq, blob in await database.read(files.list_checks(CHECKED_BLOBS)):
-            # The files of a user in several databases share their bytes.
-            used = [await each.read(files.has_blob(blob)) for each in databases.values()]
-            if any(used) or await uploads.store.remove(blob, before):
+        noted = files.list_checks(CHECKED_BLOBS, before, guard.present)
+        for seq, blob in await database.read(noted):
+            if await _is_used(blob, databases) or await uploads.store.remove(blob, before):
                 await database.write(files.end_check(seq))
+
+
+async def _is_used(blob: str, databases: Databases) -> bool:
+    """Return True if a file has the bytes: the files of a user in several databases share them."""
+    # Twice, because a fork copies a file from one database to another. If the original was there
+    # when the first database was read, and is gone when the second one is, then the copy is in the
+    # first one when it is read again (`service.repeats`).
+    for _ in range(2):
+        for database in databases.values():
+            if await database.read(files.has_blob(blob)):
+                return True
+    return False

@@ -251,10 +251,14 @@ class RunFiles:
                 version=1,
                 created_at=at,
             )
-            begin = files.begin(row.user_id, row.size, row.blob, at, settings.user_day_bytes)
-            await run.database.write(begin)
+            reserve = _reserve(row, run.attempt, settings, self._quotas)
+            place = await retry_while_unavailable(
+                lambda: run.database.write(reserve), stopped=run.stop_requested
+            )
+            if isinstance(place, FileRow):
+                return place.build_reference()
             await uploads.store.keep(received.path, row.blob)
-        save = _save(row, run.attempt, settings, self._quotas)
+        save = _save(row, run.attempt, settings, place)
         stored = await retry_while_unavailable(
             lambda: run.database.write(save), stopped=run.stop_requested
         )
@@ -274,14 +278,40 @@ def _build_record(row: FileRow) -> dict[str, Any]:
 
 
 @unit
-def _save(row: FileRow, attempt: int, settings: Files, quotas: Quotas) -> Steps[FileRow]:
-    """Store a file that a run has saved; return that of an earlier call with the same bytes.
+def _reserve(row: FileRow, attempt: int, settings: Files, quotas: Quotas) -> Steps[FileRow | int]:
+    """Take the place of a file that a run saves, before its bytes are kept.
+
+    Returns:
+        the number of the reservation, or the file of an earlier call with the same bytes.
 
     Raises:
         Conflict: the run does not execute any more.
         TooLarge: the files of the run would be too many, or too large together.
         QuotaExceeded: the user has stored too much, in the day or altogether.
     """
+    known = yield from _check_saved(row, attempt, settings)
+    if known is not None:
+        return known
+    return (yield from files.reserve(row, settings, quotas))
+
+
+@unit
+def _save(row: FileRow, attempt: int, settings: Files, reservation: int) -> Steps[FileRow]:
+    """Store a file whose bytes are kept; return the file of an earlier call with the same bytes.
+
+    Errors are those of `_reserve`, because the run may have ended or saved other files since.
+    """
+    known = yield from _check_saved(row, attempt, settings)
+    if known is not None:
+        return known
+    row = yield from files.create(row, reservation)
+    assert row.run_id is not None
+    yield from runs.add_file(row.run_id, orjson.dumps(_build_record(row)).decode())
+    return row
+
+
+def _check_saved(row: FileRow, attempt: int, settings: Files) -> Steps[FileRow | None]:
+    """Check that a run may save a file; return the file of an earlier call with the same bytes."""
     run_id = row.run_id
     session_id = row.session_id
     assert run_id is not None
@@ -298,7 +328,4 @@ def _save(row: FileRow, attempt: int, settings: Files, quotas: Quotas) -> Steps[
         raise TooLarge(f"A run can save {MAXIMUM_SAVED_FILES} files")
     if sum(known.size for known in made) + row.size > settings.run_bytes:
         raise TooLarge(f"The files that a run saves have at most {settings.run_bytes} bytes")
-    row = yield from files.create(row, settings.user_day_bytes)
-    yield from runs.add_file(run_id, orjson.dumps(_build_record(row)).decode())
-    yield from check_added(quotas, row.user_id)
-    return row
+    return None

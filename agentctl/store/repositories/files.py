@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import NamedTuple
 
-from agentctl.errors import QuotaExceeded
+from agentctl.config.upkeep import Files, Quotas
+from agentctl.errors import QuotaExceeded, Unavailable
 from agentctl.light_dataclass import dataclass
 from agentctl.records.files import FileOrigin, FileReference
+from agentctl.store.blobs import build_owner_key
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.listing import ID_GROUP, Listing, RowPage, Slice, as_columns, read_by_ids
-from agentctl.store.repositories.quotas import LOCK_OWNER
+from agentctl.store.repositories.quotas import LOCK_OWNER, check_added, check_bytes
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 MAXIMUM_DAY_FILES = 10_000
@@ -89,16 +91,31 @@ _COPY = Sql(
     " FROM files WHERE file_id = :file_id AND coalesce(user_id, '') = :owner FOR SHARE"
 )
 
-# Separate statements, because `IS NOT DISTINCT FROM` uses no index on PostgreSQL.
-_DAY_OF_OWNER, _DAY_OF_NO_ONE = (
-    Sql(
-        "SELECT count(*), cast(coalesce(sum(size), 0) as bigint) FROM files"
-        f" WHERE {owned} AND created_at >= :since"
-    )
-    for owned in ("user_id = :owner", "user_id IS NULL AND cast(:owner as text) = ''")
+_READ_DAY = Sql("SELECT files, bytes FROM file_days WHERE owner = :owner AND day >= :day")
+
+# A server whose clock is a little behind, at midnight, does not begin an earlier day again.
+_COUNT_IN_DAY = Sql(
+    "INSERT INTO file_days (owner, day, files, bytes) VALUES (:owner, :day, 1, :size)"
+    " ON CONFLICT (owner) DO UPDATE SET"
+    " files = CASE WHEN file_days.day >= excluded.day THEN file_days.files + 1 ELSE 1 END,"
+    " bytes = excluded.bytes"
+    " + CASE WHEN file_days.day >= excluded.day THEN file_days.bytes ELSE 0 END,"
+    " day = CASE WHEN file_days.day >= excluded.day THEN file_days.day ELSE excluded.day END"
+)
+
+# A day in the future is one of a clock that was wrong.
+_OTHER_DAYS = "FROM file_days WHERE day < :day OR day > :day + 1"
+_HAS_OTHER_DAYS = Sql(f"SELECT 1 {_OTHER_DAYS} LIMIT 1")
+_DELETE_OTHER_DAYS = Sql(
+    f"DELETE FROM file_days WHERE owner IN (SELECT owner {_OTHER_DAYS} LIMIT {DELETED_ROWS})"
+    " RETURNING owner"
 )
 
 _DELETE = Sql("DELETE FROM files WHERE file_id = :file_id RETURNING file_id")
+
+_DELETE_LOOSE = Sql(
+    f"DELETE FROM files WHERE file_id IN ({ID_GROUP}) AND session_id IS NULL RETURNING file_id"
+)
 
 _UNBOUND = "FROM files WHERE session_id IS NULL AND created_at < :before"
 _HAS_UNBOUND = Sql(f"SELECT 1 {_UNBOUND} LIMIT 1")
@@ -107,8 +124,14 @@ _DELETE_UNBOUND = Sql(
     " RETURNING file_id"
 )
 
-_ADD_CHECK = Sql("INSERT INTO blob_checks (blob) VALUES (:blob)")
-_LIST_CHECKS = Sql("SELECT seq, blob FROM blob_checks ORDER BY seq LIMIT :limit")
+_RESERVE = Sql(
+    "INSERT INTO blob_checks (blob, size, noted_at) VALUES (:blob, :size, :noted_at) RETURNING seq"
+)
+_END_RESERVATION = Sql("DELETE FROM blob_checks WHERE seq = :seq RETURNING seq")
+_LIST_CHECKS = Sql(
+    "SELECT seq, blob FROM blob_checks WHERE NOT (noted_at BETWEEN :before AND :present)"
+    " ORDER BY seq LIMIT :limit"
+)
 _DELETE_CHECK = Sql("DELETE FROM blob_checks WHERE seq = :seq")
 _HAS_BLOB = Sql("SELECT 1 FROM files WHERE blob = :blob LIMIT 1")
 
@@ -125,31 +148,72 @@ _NEWEST = Sql(f"SELECT {_COLUMNS} FROM files ORDER BY created_at DESC, file_id D
 
 
 @unit
-def check_day(user_id: str | None, size: int, at: int, maximum: int) -> Steps[None]:
-    """Check what a user stores in one day, UTC, with a further file.
+def check_room(
+    user_id: str | None, size: int, at: int, settings: Files, quotas: Quotas
+) -> Steps[None]:
+    """Check early, and without a lock, that a user may store a further file.
+
+    Only `reserve` is binding: other files may take the room meanwhile.
 
     Args:
-        size: bytes of the further file.
+        size: bytes of the further file, as far as they are known.
         at: microseconds UTC.
-        maximum: bytes.
 
     Raises:
-        QuotaExceeded: it is too much.
+        QuotaExceeded: it is too much, in the day or altogether.
     """
-    summed = _DAY_OF_NO_ONE if user_id is None else _DAY_OF_OWNER
-    values: dict[str, Value] = {"owner": user_id or "", "since": at - at % DAY}
-    ((count, stored),) = yield Statement(summed, values)
-    if stored + size > maximum:
-        raise QuotaExceeded(f"{maximum} bytes of files a day", "files.user_day_bytes")
+    yield from _check_day(user_id, size, at, settings)
+    yield from check_bytes(quotas, user_id, size)
+
+
+def _check_day(user_id: str | None, size: int, at: int, settings: Files) -> Steps[None]:
+    values: dict[str, Value] = {"owner": build_owner_key(user_id), "day": at // DAY}
+    rows = yield Statement(_READ_DAY, values)
+    count, stored = rows[0] if rows else (0, 0)
+    if stored + size > settings.user_day_bytes:
+        raise QuotaExceeded(
+            f"{settings.user_day_bytes} bytes of files a day", "files.user_day_bytes"
+        )
     if count >= MAXIMUM_DAY_FILES:
         raise QuotaExceeded(f"A user can store {MAXIMUM_DAY_FILES} files a day, UTC")
 
 
 @unit
-def create(row: FileRow, maximum: int) -> Steps[FileRow]:
-    """Store a new file; return it with its version. The arguments are those of `check_day`."""
+def reserve(row: FileRow, settings: Files, quotas: Quotas) -> Steps[int]:
+    """Take the place of a file in the quotas of its user, before its bytes are kept.
+
+    The bytes count in the day from now on, whatever becomes of them: their file may be deleted, and
+    an upload may end before it has one. In the bytes of the user the reservation counts until
+    `create`, or until the cleanup has removed the bytes.
+
+    Returns:
+        the number of the reservation, for `create`.
+
+    Raises:
+        QuotaExceeded: it is too much, in the day or altogether. Nothing is reserved.
+    """
+    # The lock first: of two uploads of one owner, the second one sees the place of the first one.
     yield Statement(LOCK_OWNER, {"owner": row.user_id or ""})
-    yield from check_day(row.user_id, row.size, row.created_at, maximum)
+    yield from _check_day(row.user_id, row.size, row.created_at, settings)
+    counted: dict[str, Value] = {
+        "owner": build_owner_key(row.user_id), "day": row.created_at // DAY, "size": row.size,
+    }  # fmt: skip
+    yield Statement(_COUNT_IN_DAY, counted)
+    noted: dict[str, Value] = {"blob": row.blob, "size": row.size, "noted_at": row.created_at}
+    ((seq,),) = yield Statement(_RESERVE, noted)
+    yield from check_added(quotas, row.user_id)
+    return int(seq)
+
+
+@unit
+def create(row: FileRow, reservation: int) -> Steps[FileRow]:
+    """Store a new file in its reserved place; return it with its version.
+
+    Raises:
+        Unavailable: the reservation has ended, so that the bytes may be removed already.
+    """
+    if not (yield Statement(_END_RESERVATION, {"seq": reservation})):
+        raise Unavailable("The file took too long to store", hint="store it again")
     if row.session_id is not None:
         named: dict[str, Value] = {"session_id": row.session_id, "name": row.name}
         row = replace(row, version=(yield Statement(_FIND_VERSION, named))[0][0])
@@ -197,6 +261,12 @@ def delete(file_id: str) -> Work[bool]:
     return _DELETE.has_rows(file_id=file_id)
 
 
+@unit
+def delete_loose(file_ids: Sequence[str]) -> Steps[list[str]]:
+    """Delete the files that no session has got meanwhile; return their ids."""
+    return (yield from read_by_ids(_DELETE_LOOSE, file_ids, str))
+
+
 def has_unbound(before: int) -> Work[bool]:
     """Return True if files without a session were stored before a time, microseconds UTC."""
     return _HAS_UNBOUND.has_rows(before=before)
@@ -207,16 +277,23 @@ def delete_unbound(before: int) -> Work[int]:
     return _DELETE_UNBOUND.count_rows(before=before)
 
 
-@unit
-def begin(user_id: str | None, size: int, blob: str, at: int, maximum: int) -> Steps[None]:
-    """Note, before bytes are kept, that they may get no file. The others are of `check_day`."""
-    yield from check_day(user_id, size, at, maximum)
-    yield Statement(_ADD_CHECK, {"blob": blob})
+def has_other_days(at: int) -> Work[bool]:
+    """Return True if there are counts of another day than that of a time, microseconds UTC."""
+    return _HAS_OTHER_DAYS.has_rows(day=at // DAY)
 
 
-def list_checks(limit: int) -> Work[list[tuple[int, str]]]:
-    """Return number and key of the oldest bytes that may have no file."""
-    return _LIST_CHECKS.rows(as_columns, limit=limit)
+def delete_other_days(at: int) -> Work[int]:
+    """Delete some of these counts; return their number. Call it again until it is 0."""
+    return _DELETE_OTHER_DAYS.count_rows(day=at // DAY)
+
+
+def list_checks(limit: int, before: int, present: int) -> Work[list[tuple[int, str]]]:
+    """Return number and key of the oldest bytes that may have no file.
+
+    Bytes that were noted from `before` to `present`, microseconds UTC, are left out: their upload
+    may be under way.
+    """
+    return _LIST_CHECKS.rows(as_columns, limit=limit, before=before, present=present)
 
 
 def has_blob(blob: str) -> Work[bool]:

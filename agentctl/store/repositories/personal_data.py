@@ -109,6 +109,7 @@ OTHER_TABLES = frozenset(
         "copy_state",
         "copy_tables",
         "disabled_webhooks",
+        "file_days",
         "leases",
         "removals",
         "schema_version",

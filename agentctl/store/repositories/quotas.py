@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple
 from agentctl.config.upkeep import Quotas
 from agentctl.errors import QuotaExceeded
 from agentctl.records.runs import TEXT_COLUMNS
-from agentctl.store.database import Sql, Statement, Steps, unit
+from agentctl.store.blobs import build_owner_key
+from agentctl.store.database import Sql, Statement, Steps, Value, unit
 from agentctl.store.listing import Conditions
 from agentctl.store.repositories import usage_reads
 from agentctl.store.repositories.usage import CostOf, Sums
@@ -40,6 +41,9 @@ from its row."""
 _OWNED = "user_id = :owner"
 _UNOWNED = "user_id IS NULL AND cast(:owner as text) = ''"
 
+_RESERVED = "blob > :first_key AND blob < :last_key"
+"""The bytes of an owner for which an upload has reserved a place, before they have a file."""
+
 
 def _build_count(table: str, owned: str) -> Sql:
     rows = f"SELECT 1 AS found FROM {table} WHERE {owned} LIMIT :limit"
@@ -56,10 +60,12 @@ def build_size(table: _Table) -> str:
 
 
 def _build_bytes(owned: str, *tables: _Table) -> Sql:
-    union = " UNION ALL ".join(
+    parts = [
         f"SELECT cast(sum({build_size(table)}) as bigint) AS size FROM {table} WHERE {owned}"
         for table in tables
-    )
+    ]
+    parts.append(f"SELECT cast(sum(size) as bigint) AS size FROM blob_checks WHERE {_RESERVED}")
+    union = " UNION ALL ".join(parts)
     return Sql(f"SELECT cast(coalesce(sum(size), 0) as bigint) FROM ({union}) AS sizes")
 
 
@@ -102,10 +108,29 @@ def check_added(
         counted = yield Statement(_COUNTS[added, owned], {**values, "limit": maximum + 1})
         if counted[0][0] > maximum:
             raise QuotaExceeded(f"{maximum} {added}", f"quotas.{added}_per_user")
-    if quotas.bytes_per_user:
-        stored = yield Statement(_BYTES[owned], values)
-        if stored[0][0] > quotas.bytes_per_user:
-            raise QuotaExceeded(f"{quotas.bytes_per_user} bytes", "quotas.bytes_per_user")
+    yield from check_bytes(quotas, owner)
+
+
+def check_bytes(quotas: Quotas, owner: str | None, added: int = 0) -> Steps[None]:
+    """Check the bytes of an owner, with those that an upload has reserved.
+
+    The answer is binding if the transaction has locked the owner.
+
+    Args:
+        added: bytes that are not stored yet.
+
+    Raises:
+        QuotaExceeded: the owner has more than the quota allows.
+    """
+    if not quotas.bytes_per_user:
+        return
+    prefix = build_owner_key(owner)
+    values: dict[str, Value] = {
+        "owner": owner or "", "first_key": f"{prefix}/", "last_key": f"{prefix}/~",
+    }  # fmt: skip
+    ((stored,),) = yield Statement(_BYTES[_UNOWNED if owner is None else _OWNED], values)
+    if stored + added > quotas.bytes_per_user:
+        raise QuotaExceeded(f"{quotas.bytes_per_user} bytes", "quotas.bytes_per_user")
 
 
 _REPORT = Sql(

@@ -1,0 +1,20 @@
+-- What users store in a day, and places for bytes before they are kept (docs/limits.md), for SQLite.
+
+-- The bytes of an upload that has no file yet, which count in the quota of their user, and the time
+-- at which they were noted. Both are 0 for the bytes of a deleted file.
+ALTER TABLE blob_checks ADD COLUMN size INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE blob_checks ADD COLUMN noted_at INTEGER NOT NULL DEFAULT 0;
+
+-- The files that a user has stored in one day, UTC, deleted ones included: days since 1970. The owner
+-- is the first part of the keys of its bytes. Rows of earlier days are deleted.
+CREATE TABLE file_days (
+    owner TEXT NOT NULL PRIMARY KEY,
+    day   INTEGER NOT NULL,
+    files INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT;
+
+-- Figures for the planner, as in migration 3.
+INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
+    ('file_days', 'sqlite_autoindex_file_days_1', '10000 1 noskipscan');
+ANALYZE sqlite_schema;
