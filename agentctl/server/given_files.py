@@ -54,10 +54,16 @@ def read_data_url(at: str, url: str, name: str = "") -> GivenFile:
     return GivenFile(at, data=data, name=name, media_type=head[5:-7].partition(";")[0])
 
 
-async def store_files(operations: Operations, given: Iterable[GivenFile]) -> tuple[str, ...]:
+async def store_files(
+    operations: Operations, given: Iterable[GivenFile], db_id: str | None
+) -> tuple[str, ...]:
     """Store the files of a request that have bytes; return the ids of all.
 
     Those of a run that is refused afterwards have no session, and are deleted after 24 hours.
+
+    Args:
+        db_id: the database of the component, in which its run looks for the files; None for
+            the default one.
 
     Raises:
         ValidationFailed: a file has no bytes, or they are not base64, or there are too many files.
@@ -71,10 +77,10 @@ async def store_files(operations: Operations, given: Iterable[GivenFile]) -> tup
     for file in files:
         if not (file.file_id or file.data):
             raise ValidationFailed(f"{file.at} must have the bytes of a file, or its id")
-    return tuple([file.file_id or await _store(operations, file) for file in files])
+    return tuple([file.file_id or await _store(operations, file, db_id) for file in files])
 
 
-async def _store(operations: Operations, file: GivenFile) -> str:
+async def _store(operations: Operations, file: GivenFile, db_id: str | None) -> str:
     try:
         data = await call_in_thread(base64.b64decode, file.data, validate=True)
     except (binascii.Error, ValueError):
@@ -86,7 +92,7 @@ async def _store(operations: Operations, file: GivenFile) -> str:
 
     name = file.name or f"file{mimetypes.guess_extension(file.media_type) or ''}"
     document = await operations.upload_file(
-        FileUpload(name=name), stream(), media_type=file.media_type, size=len(data)
+        FileUpload(name=name, db_id=db_id), stream(), media_type=file.media_type, size=len(data)
     )
     return document.value["file_id"]
 
@@ -129,8 +135,12 @@ async def read_multipart(
         await form.close()
 
 
-async def store_part(operations: Operations, part: UploadFile) -> bytes:
-    """Store a file of a multipart form; return the bytes of its record."""
+async def store_part(operations: Operations, part: UploadFile, db_id: str | None) -> bytes:
+    """Store a file of a multipart form; return the bytes of its record.
+
+    Args:
+        db_id: the database of the component that gets the file; None for the default one.
+    """
 
     async def stream() -> AsyncIterator[bytes]:
         while piece := await part.read(READ_BYTES):
@@ -139,6 +149,9 @@ async def store_part(operations: Operations, part: UploadFile) -> bytes:
     # A browser may send the folder that was chosen, with separators of its system.
     name = (part.filename or "file").replace("\\", "/").rpartition("/")[2]
     document = await operations.upload_file(
-        FileUpload(name=name), stream(), media_type=part.content_type or "", size=part.size
+        FileUpload(name=name, db_id=db_id),
+        stream(),
+        media_type=part.content_type or "",
+        size=part.size,
     )
     return document.raw

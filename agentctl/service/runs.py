@@ -62,6 +62,15 @@ class RunOperations(RunStarts):
         """
         self.hosting.engine.check_open(self.lookups.component_database(kind, component_id))
 
+    def find_database_id(self, kind: ComponentKind, component_id: str) -> str | None:
+        """Return the id of the database with the files of a component; None for the default one.
+
+        Raises:
+            NotFound: the component is not configured.
+        """
+        database = self.lookups.component_database(kind, component_id)
+        return None if database is self.hosting.databases.system else database.id
+
     async def create_run(
         self,
         kind: ComponentKind,

@@ -120,7 +120,7 @@ async def test_bytes_follow_a_session_unless_another_file_has_them(
         rows = (alone, shared_one, elsewhere, young)
         assert [has_bytes(uploads, row) for row in rows] == [False, True, True, True]
         # The bytes of the last hour are looked for again.
-        assert await count_checks(databases) == 2
+        assert await count_checks(databases) == 1
         long_ago = (now() - 2 * HOUR) * 1_000
         os.utime(uploads.settings.folder / young.blob, ns=(long_ago, long_ago))
         await delete_unused_bytes(uploads, databases, trusted_guard())
@@ -168,7 +168,7 @@ async def test_reservation_counts_until_its_bytes_are_removed(
         await main.write(files.reserve(build_row("ann", 60, now() - 2 * HOUR), Files(), quotas))
         further = build_row("ann", 60, now(), "cd")
         for _ in range(2):
-            with pytest.raises(QuotaExceeded, match="quotas.bytes_per_user"):
+            with pytest.raises(QuotaExceeded, match="bytes_per_user"):
                 await main.write(files.reserve(further, Files(), quotas))
         await main.write(files.reserve(build_row("bob", 60, now()), Files(), quotas))
         await delete_unused_bytes(uploads, databases, trusted_guard())
@@ -206,7 +206,8 @@ async def test_upload_of_bytes_that_are_being_deleted_keeps_them(
 
 async def test_files_of_a_day_are_counted_until_the_next_one(shared: SharedDatabases) -> None:
     settings = Files(user_day_bytes=100)
-    moment = now() - now() % DAY
+    present = now()
+    moment = present - present % DAY
     async with shared.open() as databases:
         main = databases.system
 

@@ -34,7 +34,15 @@ takes = ["image", "pdf", "audio"]
 [[agents]]
 id = "seeing"
 model = "seeing"
+
+[[agents]]
+id = "seeing-apart"
+model = "seeing"
+database = "second"
 """
+
+AGENTS = pytest.mark.parametrize("agent", ["seeing", "seeing-apart"])
+"""Agents whose files are in the default database, and in another one."""
 
 SCOPES = ("agents:run", "agents:read", "sessions:read", "sessions:write")
 WAV = b"RIFF\x04\x00\x00\x00WAVE"
@@ -84,13 +92,14 @@ SOUND = {
 }
 
 
+@AGENTS
 def test_chat_completion_gives_the_files_of_all_messages(
-    client: openai.OpenAI, model_endpoint: ModelEndpoint
+    client: openai.OpenAI, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
     one = build_png(11)
     two = build_png(12)
     client.chat.completions.create(
-        model="seeing",
+        model=agent,
         messages=[
             {"role": "user", "content": [{"type": "text", "text": "one"}, image(one)]},  # type: ignore[list-item]
             {"role": "assistant", "content": "seen"},
@@ -137,6 +146,32 @@ def test_uploaded_file_is_named_by_its_id(
     assert client.files.delete(other.id).deleted
     with pytest.raises(openai.NotFoundError):
         client.files.retrieve(other.id)
+
+
+def test_uploaded_file_is_in_the_database_of_its_agent(
+    client: openai.OpenAI, model_endpoint: ModelEndpoint
+) -> None:
+    second: Any = {"extra_query": {"db_id": "second"}}
+    picture = as_url(build_png(21), "image/png")
+    stored = client.files.create(file=("paper.pdf", PDF), purpose="user_data", **second)
+    content: Any = [
+        {"type": "input_file", "file_id": stored.id},
+        {"type": "input_image", "image_url": picture, "detail": "auto"},
+    ]
+    message: Any = [{"role": "user", "content": content}]
+    assert client.responses.create(model="seeing-apart", input=message).status == "completed"
+    assert list_sent(model_endpoint) == [[DOCUMENT, image(build_png(21))]]
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="seeing", input=message)
+
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(stored.id)
+    assert client.files.retrieve(stored.id, **second).id == stored.id
+    assert client.files.content(stored.id, **second).read() == PDF
+    newest, *_ = client.files.list(limit=1, **second).data
+    later = client.files.list(limit=1, after=newest.id, **second).data
+    assert stored.id in {newest.id, *(file.id for file in later)}
+    assert client.files.delete(stored.id, **second).deleted
 
 
 @pytest.mark.parametrize(
@@ -237,12 +272,15 @@ def test_chat_of_the_ai_sdk_sends_a_picture(
     assert list_sent(model_endpoint) == [[image(build_png(17))]]
 
 
-def test_pictures_need_no_text(served: ThreadedServer, model_endpoint: ModelEndpoint) -> None:
+@AGENTS
+def test_pictures_need_no_text(
+    served: ThreadedServer, model_endpoint: ModelEndpoint, agent: str
+) -> None:
     headers = served.bearer("ada", *SCOPES)
     data = build_png(19)
     source = {"type": "data", "value": base64.b64encode(data).decode(), "mimeType": "image/png"}
     agui = {
-        "threadId": "textless-agui",
+        "threadId": f"textless-{agent}",
         "runId": "r1",
         "state": {},
         "tools": [],
@@ -252,22 +290,23 @@ def test_pictures_need_no_text(served: ThreadedServer, model_endpoint: ModelEndp
     }
     file = {"type": "file", "mediaType": "image/png", "url": as_url(data, "image/png")}
     ai_sdk = {
-        "id": "textless-ai",
+        "id": f"textless-ai-{agent}",
         "trigger": "submit-message",
         "messages": [{"id": "m1", "role": "user", "parts": [file]}],
     }
-    chat = {"model": "seeing", "messages": [{"role": "user", "content": [image(data)]}]}
-    for path, body in (
-        ("/agui/agents/seeing", agui),
-        ("/ai/agents/seeing", ai_sdk),
-        ("/v1/chat/completions", chat),
-    ):
+    chat = {"model": agent, "messages": [{"role": "user", "content": [image(data)]}]}
+    requests = {
+        f"/agui/agents/{agent}": agui,
+        f"/ai/agents/{agent}": ai_sdk,
+        "/v1/chat/completions": chat,
+    }
+    for path, body in requests.items():
         response = served.client.post(path, headers=headers, json=body)
         assert response.status_code == 200, response.text
         assert model_endpoint.requests("history")[-1]["messages"][-1]["content"] == [image(data)]
     for fields in ({}, {"message": ""}):
         response = served.client.post(
-            "/agents/seeing/runs",
+            f"/agents/{agent}/runs",
             headers=headers,
             data={"stream": "false", **fields},
             files=[("images", ("dot.png", io.BytesIO(data), "image/png"))],
@@ -276,13 +315,14 @@ def test_pictures_need_no_text(served: ThreadedServer, model_endpoint: ModelEndp
         assert list_sent(model_endpoint) == [[image(data)]]
 
 
+@AGENTS
 def test_form_of_agentos_has_files_and_its_record_links_to_them(
-    served: ThreadedServer, model_endpoint: ModelEndpoint
+    served: ThreadedServer, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
     headers = served.bearer("ada", *SCOPES)
     picture = {"content": base64.b64encode(build_png(18)).decode(), "mime_type": "image/png"}
     response = served.client.post(
-        "/agents/seeing/runs",
+        f"/agents/{agent}/runs",
         headers=headers,
         data={"message": "look", "stream": "false", "images": json.dumps([picture])},
         files=[("files", ("paper.pdf", io.BytesIO(PDF), "application/pdf"))],
@@ -300,7 +340,7 @@ def test_form_of_agentos_has_files_and_its_record_links_to_them(
     assert stranger.status_code == 404
 
     refused = served.client.post(
-        "/agents/seeing/runs",
+        f"/agents/{agent}/runs",
         headers=headers,
         data={"message": "look", "stream": "false"},
         files=[("videos", ("film.mp4", io.BytesIO(b"x"), "video/mp4"))],

@@ -43,6 +43,11 @@ takes = ["image"]
 id = "drawing"
 model = "drawing"
 tools = ["mcp:media"]
+
+[[agents]]
+id = "painter-apart"
+object = "looking_agents:build_painter"
+database = "second"
 """
 
 
@@ -111,12 +116,12 @@ def test_client_of_mcp_gets_pictures_and_links(site: Site) -> None:
     headers = {name: site.client.headers[name] for name in ("authorization",)}
     url = str(site.client.base_url).rstrip("/")
 
-    async def call(**arguments: Any) -> Any:
+    async def call(agent: str = "painter", **arguments: Any) -> Any:
         async with (
             httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http,
             Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
         ):
-            return await client.call_tool("agent_painter", arguments)
+            return await client.call_tool(f"agent_{agent}", arguments)
 
     result = asyncio.run(call(message=encode(PNG)))
     text, picture, large, table = result.content
@@ -134,3 +139,8 @@ def test_client_of_mcp_gets_pictures_and_links(site: Site) -> None:
     assert run["files"][0]["name"] == "n.txt"
     refused = asyncio.run(call(message=encode(PNG), files=["../x"]))
     assert (refused.is_error, refused.content[0].text) == (True, "File not found")
+
+    apart = asyncio.run(call("painter-apart", message=encode(PNG)))
+    text, picture, large, table = apart.content
+    assert (text.text, base64.b64decode(picture.data)) == ("painted", PNG)
+    assert site.client.get(str(table.uri)).content == b"a,b\n"

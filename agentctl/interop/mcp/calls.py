@@ -12,7 +12,13 @@ from typing import Any
 import orjson
 
 from agentctl.errors import AgentctlError, TooManyRequests, ValidationFailed
-from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
+from agentctl.interface.requests import (
+    CancelRequest,
+    ResumeRequest,
+    RunRequest,
+    SessionLocator,
+    StreamEvent,
+)
 from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.mcp.client import CallingClient, CallProgress, Result, build_result
 from agentctl.interop.mcp.questions import PausedRun, read_answer, reject
@@ -95,6 +101,7 @@ class _RunCall:
         self._last = -1
         self._continues = False
         self._base = base
+        self._database = operations.find_database_id(tool.kind, tool.component_id)
         self._saved = list[dict[str, Any]]()
         self._approvals: dict[str, dict[str, Any]] = {}
         self._progress = CallProgress(client.report)
@@ -247,7 +254,9 @@ class _RunCall:
         if not self._continues:
             return self._saved
         with contextlib.suppress(AgentctlError):
-            run: Any = (await self._operations.get_session_run(self.session_id, self.run_id)).value
+            where = SessionLocator(db_id=self._database)
+            document = await self._operations.get_session_run(self.session_id, self.run_id, where)
+            run: Any = document.value
             return [*filter(is_saved, run.get("files") or ())]
         return self._saved
 
@@ -260,7 +269,9 @@ class _RunCall:
             reference = get_reference(file)
             if kind in ("image", "audio") and reference.size <= rest:
                 with contextlib.suppress(AgentctlError):
-                    pieces = self._operations.get_file_content(reference.file_id)
+                    pieces = self._operations.get_file_content(
+                        reference.file_id, db_id=self._database
+                    )
                     loaded = LoadedFile(reference, b"".join([piece async for piece in pieces]))
                     rest -= reference.size
                     part = {"type": kind, "data": loaded.base64, "mimeType": reference.media_type}
@@ -271,6 +282,8 @@ class _RunCall:
 
     def _link(self, file: FileReference) -> dict[str, Any]:
         uri = f"{self._base}/files/{file.file_id}/content"
+        if self._database is not None:
+            uri += f"?db_id={self._database}"
         if not self._client.takes_links:
             return {"type": "text", "text": f"[{file.name} ({file.media_type}): {uri}]"}
         link = {"type": "resource_link", "uri": uri, "name": file.name}

@@ -155,9 +155,10 @@ async def _run(
 
     earlier = turn.messages.instructions
     given = turn.messages.files
+    database = call.operations.find_database_id(kind, model)
     if not is_continued:
         earlier = [
-            replace(message, files=await store_files(call.operations, given[at]))
+            replace(message, files=await store_files(call.operations, given[at], database))
             if at in given
             else message
             for at, message in enumerate(turn.messages.earlier)
@@ -166,7 +167,7 @@ async def _run(
 
     request = RunRequest(
         message=turn.messages.message,
-        files=await store_files(call.operations, newest),
+        files=await store_files(call.operations, newest, database),
         session_id=session_id,
         background=turn.background,
         idempotency_key=key,

@@ -26,17 +26,19 @@ _FORM_BYTES = 65_536
 
 async def create_file(call: Call, principal: Principal) -> Response:
     """Handle `POST /v1/files`: a form with the part `file`. Its `purpose` has no effect."""
+    check_query(call, "db_id")
     limit = call.caller.app_state.settings.files.item_bytes + _FORM_BYTES
     async with read_multipart(call, limit) as (_, parts):
         if [name for name, _ in parts] != ["file"]:
             raise RefusedParameter("The form must have one file, in the part file", "file")
-        stored = orjson.loads(await store_part(call.operations, parts[0][1]))
+        db_id = _find_database(call)
+        stored = orjson.loads(await store_part(call.operations, parts[0][1], db_id))
     return json_response(_format_file(stored))
 
 
 async def list_files(call: Call, principal: Principal) -> Response:
     """Handle `GET /v1/files`, newest first; `purpose` selects nothing."""
-    check_query(call, "limit", "after", "order", "purpose")
+    check_query(call, "limit", "after", "order", "purpose", "db_id")
     values = dict(parse_pairs(call.scope["query_string"]))
     limit = values.get("limit", "20")
     order = values.get("order", "desc")
@@ -45,12 +47,14 @@ async def list_files(call: Call, principal: Principal) -> Response:
     if order not in ("asc", "desc"):
         raise RefusedParameter("order must be asc or desc", "order", "invalid_value")
 
+    db_id = _find_database(call)
     cursor = None
     if (after := values.get("after")) is not None:
-        created_at = (await call.operations.get_file(after)).value["created_at"]
+        file = (await call.operations.get_file(after, db_id=db_id)).value
+        created_at = file["created_at"]
         cursor = pack_cursor(f"files:created_at:{order}:{parse_rfc3339(created_at)}:{after}")
     page = Page(int(limit), sort_order="asc" if order == "asc" else "desc", cursor=cursor)
-    listed = (await call.operations.get_files(FileFilter(page=page))).value
+    listed = (await call.operations.get_files(FileFilter(db_id=db_id, page=page))).value
     data = [_format_file(file) for file in listed["data"]]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     has_more = listed["meta"]["next_cursor"] is not None
@@ -58,16 +62,27 @@ async def list_files(call: Call, principal: Principal) -> Response:
 
 
 async def get_file(call: Call, principal: Principal, file_id: str) -> Response:
-    return json_response(_format_file((await call.operations.get_file(file_id)).value))
+    document = await call.operations.get_file(file_id, db_id=_find_database(call))
+    return json_response(_format_file(document.value))
 
 
 async def send_content(call: Call, principal: Principal, file_id: str) -> Response:
-    return await get_file_content(call, file_id, byte_range=call.headers.get("range"))
+    return await get_file_content(
+        call, file_id, db_id=_find_database(call), byte_range=call.headers.get("range")
+    )
 
 
 async def delete_file(call: Call, principal: Principal, file_id: str) -> Response:
-    await call.operations.delete_file(file_id)
+    await call.operations.delete_file(file_id, db_id=_find_database(call))
     return json_response({"id": file_id, "object": "file", "deleted": True})
+
+
+def _find_database(call: Call) -> str | None:
+    """Return the parameter `db_id`, which OpenAI's API does not have; None for the default one.
+
+    A file is in the database of the agents that get it.
+    """
+    return dict(parse_pairs(call.scope["query_string"])).get("db_id")
 
 
 def _format_file(file: Mapping[str, Any]) -> dict[str, Any]:

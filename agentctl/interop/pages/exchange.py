@@ -143,9 +143,10 @@ class PageExchange(Generic[GivenT]):
 
     async def start(self, given: GivenT, key: str | None) -> Portions:
         """Return the events of a new run, which starts with the first one."""
+        database = self.operations.find_database_id(self.kind, self.component_id)
         request = requests.RunRequest(
             message=given.message,
-            files=await store_files(self.operations, given.files),
+            files=await store_files(self.operations, given.files, database),
             session_id=given.thread_id,
             idempotency_key=key,
             session_state=given.state,

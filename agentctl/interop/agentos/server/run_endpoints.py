@@ -161,8 +161,11 @@ class ContinueForm(TypedDict, total=False):
 class RunFormBody(FormBody):
     """The reader of the body of a start, whose forms can have files."""
 
-    async def read_with_files(self, call: Call) -> dict[str, Any]:
+    async def read_with_files(self, call: Call, db_id: str | None) -> dict[str, Any]:
         """Return the fields, with the ids of all files in `files`. The files are stored.
+
+        Args:
+            db_id: the database of the component that gets the files; None for the default one.
 
         Raises:
             AgentctlError: as those of `read`, or a file is refused.
@@ -177,14 +180,14 @@ class RunFormBody(FormBody):
                 for name, _ in parts:
                     if name not in _MEDIA:
                         raise ValidationFailed(f"{name} is not supported: {_REFUSED.get(name)}")
-                stored = [await store_part(operations, part) for _, part in parts]
+                stored = [await store_part(operations, part, db_id) for _, part in parts]
         elif content_type == FORM:
             body, given = self._split(parse_pairs(await read_content(call)))
             stored = []
         else:
             return await self.read(call)
         ids = [orjson.loads(record)["file_id"] for record in stored]
-        ids += await store_files(operations, given)
+        ids += await store_files(operations, given, db_id)
         return {**body, "files": [*(body.get("files") or ()), *ids]}
 
     def _split(self, pairs: list[tuple[str, str]]) -> tuple[dict[str, Any], list[GivenFile]]:
@@ -246,7 +249,8 @@ class RunEndpoints(Endpoints):
     ) -> Response:
         operations = call.operations
         operations.require_open(kind, component_id)
-        body = await _RUN.read_with_files(call)
+        database = operations.find_database_id(kind, component_id)
+        body = await _RUN.read_with_files(call, database)
         request = build_run_request(RunRequest, body, idempotency_key)
         if body.get("stream", True):
             native = operations.stream_run_portions(kind, component_id, request)

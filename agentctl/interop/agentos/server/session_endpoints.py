@@ -236,9 +236,15 @@ class SessionEndpoints(operation.Endpoints):
         self, call: Call, session_id: SessionId, file_id: FileId, byte_range: ByteRange = None
     ) -> Response:
         """Handle `GET /sessions/{session_id}/media/{file_id}`: the bytes of a file of a session."""
-        if (await call.operations.get_file(file_id)).value["session_id"] != session_id:
-            raise NotFound("File not found")
-        return await get_file_content(call, file_id, byte_range=byte_range)
+        # The path of AgentOS names no database, and an id is in one of them only.
+        for database in call.caller.app_state.settings.databases:
+            with contextlib.suppress(NotFound):
+                record = (await call.operations.get_file(file_id, db_id=database.id)).value
+                if record["session_id"] == session_id:
+                    return await get_file_content(
+                        call, file_id, db_id=database.id, byte_range=byte_range
+                    )
+        raise NotFound("File not found")
 
     async def get_sessions(
         self,
