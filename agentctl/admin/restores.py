@@ -20,7 +20,7 @@ from agentctl.config.databases import SQLITE_SCHEME, sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.config.upkeep import Files
 from agentctl.errors import AgentctlError, Conflict, NotFound, Unavailable
-from agentctl.records.times import format_rfc3339
+from agentctl.records.times import format_rfc3339, now_in_seconds
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerMonitor
 from agentctl.runs.workers.recovery import Settled, settle
 from agentctl.store.blobs import lock_folder
@@ -81,6 +81,8 @@ def find_latest_backup(folder: Path, entry: Database) -> Path:
 
     Raises:
         NotFound: there is none.
+        Conflict: it has a time in the future, so its clock was ahead, or the present one is behind.
+            Its state may be older than that of others.
         Unavailable: the folder cannot be read.
     """
     try:
@@ -92,6 +94,15 @@ def find_latest_backup(folder: Path, entry: Database) -> Path:
             f"There is no verified backup of the database {entry.id}",
             cause=f"none in {folder}",
             hint="name a file: agentctl db restore FILE",
+        )
+    if latest.taken_at > now_in_seconds():
+        taken_at = format_rfc3339(latest.taken_at * 1_000_000)
+        raise Conflict(
+            f"The newest backup of the database {entry.id} has a time in the future",
+            cause=f"{latest.path} is of {taken_at}, by a clock that was ahead unless the present"
+            " one is behind: its state may be an old one",
+            hint="compare the runs of each in `agentctl db backups`, and name the file: agentctl db"
+            " restore FILE",
         )
     return latest.path
 

@@ -23,11 +23,11 @@ runs_per_minute = 2
 enabled = true
 
 [[agents]]
-id = "here"
+id = "counter"
 object = "counting:count"
 
 [[agents]]
-id = "apart"
+id = "counter-apart"
 object = "counting:count"
 database = "second"
 """
@@ -37,7 +37,7 @@ async def count(message, context):
     return f"{len(context.files)} files"
 """
 
-SCOPES = ("agents:run", "sessions:read", "sessions:write", "sessions:delete")
+SCOPES = ("agents:run", "agents:read", "sessions:read", "sessions:write", "sessions:delete")
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +54,15 @@ def run_with_file(served: ThreadedServer, user: str, shade: int) -> Any:
         "/files", params={"name": "a.png"}, content=build_png(shade), headers=headers
     )
     body = {"message": "go", "stream": False, "files": [answer.json()["file_id"]]}
-    run = served.client.post("/agents/here/runs", json=body, headers=headers).json()
+    run = served.client.post("/agents/counter/runs", json=body, headers=headers).json()
     assert run["content"] == "1 files"
     return run
 
 
 def fork_apart(served: ThreadedServer, user: str, run: Any) -> Any:
     """Fork a run into the other database, with its message and its file."""
-    body = {"at": 0, "agent_id": "apart", "stream": False}
-    path = f"/agents/here/runs/{run['run_id']}/fork"
+    body = {"at": 0, "agent_id": "counter-apart", "stream": False}
+    path = f"/agents/counter/runs/{run['run_id']}/fork"
     headers = served.bearer(user, *SCOPES)
     answer = served.client.post(path, json=body, headers=headers)
     if answer.status_code == 409 and answer.json()["error_code"] == "NEEDS_CONFIRMATION":
