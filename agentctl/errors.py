@@ -313,6 +313,12 @@ class DatabaseMoved(Unavailable, code="DATABASE_MOVED"):
     retry_after = 5
 
 
+class DatabaseDamaged(Unavailable):
+    """A database that has lost its content or a part of it (503). No retry helps."""
+
+    retry_after = None
+
+
 class BytesMissing(Unavailable, code="BYTES_MISSING"):
     """The store of files lacks the bytes of a file (503)."""
 

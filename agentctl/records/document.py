@@ -13,7 +13,7 @@ from typing import Any, Generic, NotRequired, TypeVar
 import orjson
 from typing_extensions import TypedDict
 
-from agentctl.errors import Unavailable
+from agentctl.errors import DatabaseDamaged
 from agentctl.light_dataclass import dataclass
 
 Parsed = TypeVar("Parsed")
@@ -39,16 +39,16 @@ def require(parsed: Parsed | None) -> Parsed:
     """Return a parsed value.
 
     Raises:
-        Unavailable: its text is damaged.
+        DatabaseDamaged: its text is damaged.
     """
     if parsed is None:
         raise build_damage()
     return parsed
 
 
-def build_damage() -> Unavailable:
+def build_damage() -> DatabaseDamaged:
     """Return the error of a read of damaged data."""
-    return Unavailable(
+    return DatabaseDamaged(
         "The database is damaged",
         cause="a stored JSON text is not valid",
         hint="restore the database from a backup",

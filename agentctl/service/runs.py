@@ -39,7 +39,11 @@ from agentctl.service.run_input import RunStarts
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database
 from agentctl.store.repositories import lists, run_reads
-from agentctl.work.event_loop import read_after_change, retry_while_unavailable
+from agentctl.work.event_loop import (
+    build_unread_outcome,
+    read_after_change,
+    retry_while_unavailable,
+)
 
 
 class Started(NamedTuple):
@@ -122,6 +126,9 @@ class RunOperations(RunStarts):
             return await retry_while_unavailable(
                 partial(self.lookups.read_run, database, run.run_id)
             )
+        except errors.DatabaseDamaged as error:
+            # A record of a run that nobody can read or end would only look as if it went on.
+            raise build_unread_outcome(run.spec.run_id, error) from error
         except errors.Unavailable:
             is_queued = isinstance(run, QueuedRun)
             return Document(documents.build_start_document(run.spec, is_queued=is_queued))

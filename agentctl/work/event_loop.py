@@ -18,6 +18,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import logging
+import math
 import os
 import signal
 import sys
@@ -108,6 +109,7 @@ async def retry_while_unavailable(
 
     Raises:
         Unavailable: the database did not answer for `seconds`, or `stopped` is done.
+        DatabaseDamaged: it is damaged, which no retry within `seconds` changes.
     """
     limit = RETRY_LIMIT_SECONDS if seconds is None else seconds
     deadline = time.monotonic() + limit
@@ -115,7 +117,10 @@ async def retry_while_unavailable(
     while True:
         try:
             return await attempt()
-        except errors.Unavailable:
+        except errors.Unavailable as error:
+            # The end of a run is stored without a time limit: a file may be put back.
+            if isinstance(error, errors.DatabaseDamaged) and limit < math.inf:
+                raise
             if (stopped is not None and stopped.done()) or time.monotonic() >= deadline:
                 raise
         if on_unavailable is not None:

@@ -7,12 +7,15 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
 
+from agentctl.work.event_loop import RETRY_LIMIT_SECONDS
 from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, Deployment
+from tests.deployment import ADMIN, Deploy, Deployment
+from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, run_agentctl, serve_config
 
 
@@ -103,6 +106,101 @@ def test_overwritten_file_is_reported_as_damaged(deployment: Deployment) -> None
         assert refused.status_code == 503
         assert refused.json()["detail"] == "The database is damaged"
         assert client.get("/ready").status_code == 503
+
+
+def overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"garbage" * 2_000)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 8 * 4_096)
+
+
+@pytest.mark.parametrize("harm", [overwrite, empty, cut])
+def test_damaged_file_starts_no_run(
+    deployment: Deployment, model_endpoint: ModelEndpoint, harm: Callable[[Path], None]
+) -> None:
+    path = deployment.folder / "main.db"
+    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+        assert start_run(client).status_code == 200
+        before = len(model_endpoint.requests("echo"))
+        harm(path)
+        for body in ({"stream": False}, {"stream": True}, {"background": True, "stream": False}):
+            body = {"message": "x", "session_id": "s1", **body}
+            refused = client.post("/agents/echo/runs", json=body)
+            assert (refused.status_code, refused.json()["error_code"]) == (503, "UNAVAILABLE")
+            assert refused.json()["detail"] == "The database is damaged"
+            assert "retry-after" not in refused.headers
+            # A busy database is asked again for half a minute; a damaged one is refused at once.
+            assert refused.elapsed.total_seconds() < RETRY_LIMIT_SECONDS / 3
+        assert len(model_endpoint.requests("echo")) == before
+        wait_for_status(lambda: client.get("/ready"), 503)
+
+
+WAITING = """
+import asyncio
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+
+async def wait(message, context):
+    (FOLDER / "begun").touch()
+    while not (FOLDER / "go").exists():
+        await asyncio.sleep(0.02)
+    return "done"
+"""
+
+
+def test_run_whose_file_is_damaged_meanwhile_is_not_shown_as_live(deploy: Deploy) -> None:
+    extra = '[[agents]]\nid = "waiting"\nobject = "waiting:wait"\n'
+    deployment = deploy(extra, files={"waiting.py": WAITING})
+    with (
+        serve_config(deployment.path) as server,
+        open_client(deployment, server) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        started = pool.submit(start_run, client, "waiting")
+        wait_for((deployment.folder / "begun").exists)
+        overwrite(deployment.folder / "main.db")
+        harmed = time.monotonic()
+        (deployment.folder / "go").touch()
+        answer = started.result(40)
+        assert (answer.status_code, answer.json()["error_code"]) == (503, "OUTCOME_UNKNOWN")
+        assert answer.json()["run_id"]
+        assert time.monotonic() - harmed < RETRY_LIMIT_SECONDS / 3
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm"])
+def test_log_that_is_removed_acknowledges_no_run(deployment: Deployment, suffix: str) -> None:
+    path = deployment.folder / "main.db"
+    log = path.with_name(path.name + suffix)
+    away = path.with_name("away")
+    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+        assert start_run(client).status_code == 200
+        log.rename(away)
+        refused = start_run(client)
+        assert refused.status_code == 503
+        assert refused.json()["detail"] == "The database has lost its log"
+        assert str(deployment.folder) not in refused.text
+        wait_for_status(lambda: client.get("/sessions/s1"), 503)
+        wait_for_status(lambda: client.get("/ready"), 503)
+        assert not log.exists()
+        # Put back, it is used again.
+        away.rename(log)
+        wait_for_status(lambda: client.get("/ready"), 200)
+        assert start_run(client).status_code == 200
+        log.unlink()
+        assert start_run(client).status_code == 503
+    # The stop of the server has written what the log had.
+    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+        assert len(client.get("/sessions/s1/runs").json()) == 2
+        assert start_run(client).status_code == 200
 
 
 def test_deleted_file_of_another_database_is_noticed(deployment: Deployment) -> None:

@@ -33,6 +33,8 @@ CONFLICTS = (
 )
 """The errors of a transaction that PostgreSQL has undone because of others: it can be repeated."""
 
+_DAMAGES = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
+
 _BUSY = ("The database is busy", "try again; see pool_size of [[databases]]")
 _AWAY = ("The database does not answer", "check that the server runs and that the url is right")
 _INSECURE = "The connection to the database is not secure"
@@ -122,8 +124,7 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
         (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError),
         ("The database does not have the tables", "run `agentctl db migrate`"),
     ),
-    (asyncpg.DataCorruptedError, ("The database is damaged", "restore it from a backup")),
-    (asyncpg.IndexCorruptedError, ("The database is damaged", "restore it from a backup")),
+    (_DAMAGES, ("The database is damaged", "restore it from a backup")),
     (ssl.SSLError, (_INSECURE, "see tls and tls_ca_file of [[databases]]")),
     (
         (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError),
@@ -143,7 +144,8 @@ def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
     """Return the error for a caller, and log the text of asyncpg or of the network.
 
     Returns:
-        Unavailable, or InternalError for a fault of this package.
+        Unavailable, DatabaseDamaged if no retry helps, or InternalError for a fault of this
+        package.
     """
     if isinstance(error, errors.AgentctlError):
         return error
@@ -154,6 +156,8 @@ def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
     # The cause of an outage fails every request: the log must not repeat it for each.
     _limited_log.log("database %s: %s: %s", name, type(error).__name__, error)
     detail, hint = explained
+    if isinstance(error, _DAMAGES):
+        return errors.DatabaseDamaged(detail, cause=f"database {name!r}", hint=hint)
     return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)
 
 

@@ -3,8 +3,9 @@
 Only one thread may use a connection at a time; apsw refuses other use.
 
 SQLite treats an empty file, or one of a single byte, as a new database, and opens a file whose
-write-ahead log is missing. It continues to use a file that was deleted or moved away. The checks
-before a file is opened and while it is open reject such files.
+write-ahead log is missing. It continues to use a file or a log that was deleted or moved away, and
+the pages that it has in memory of a file that was overwritten. The checks before a file is opened
+and while it is open reject such files.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import logging
 import os
 import shlex
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +46,11 @@ _MOVED = (
 )
 
 _REPLACED = ("The database file was replaced", "restart the server to use the new file")
+
+_LOST_LOG = (
+    "The database has lost its log",
+    "put it back, or stop the server, which then writes the log into the file as far as it has it",
+)
 
 WAIT_MILLISECONDS = 5_000
 """Maximum wait of a writer, or of a reader on a thread, for the lock of another process."""
@@ -191,7 +198,9 @@ def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
     _limited_log.log("database %s: %s: %s", name, type(error).__name__, error)
     for kind, (detail, hint) in _FAILURES.items():
         if isinstance(error, kind):
-            return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)
+            is_damaged = kind in (apsw.CorruptError, apsw.NotADBError)
+            public = errors.DatabaseDamaged if is_damaged else errors.Unavailable
+            return public(detail, cause=f"database {name!r}", hint=hint)
     return errors.Unavailable("The database failed", cause=f"database {name!r}")
 
 
@@ -275,53 +284,108 @@ def run_unit_on_snapshot(connection: apsw.Connection, work: Work[T]) -> T:
 
 
 class OpenFile:
-    """The file of an open database.
+    """The file of an open database, and its log.
 
-    Changes to a file that is no longer at its path are lost when its last process closes it. So a
-    write checks the path before it begins, and a read at most every `CHECK_SECONDS`. A file that is
-    moved back can be used again.
+    Changes to a file or a log that is no longer at its path are lost when its last process closes
+    it, or is killed. So a write checks the paths before it begins, and a read at most every
+    `CHECK_SECONDS`. A file that is moved back can be used again.
+
+    The same checks look at the beginning of the file and at its size: SQLite reads a page that it
+    has in memory, or in the log, without the file. A server would start runs for a file that was
+    overwritten, and could never read them.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._identity = _identify(path)
+        self._logs: dict[Path, tuple[int, int] | None] = {}
+        self._size = 0
         self._next_check = 0.0
+        # The writer and the readers check on their threads.
+        self._lock = threading.Lock()
 
-    def check(self) -> None:
-        """Check that the path still names the file that was opened.
+    def check(self, connection: apsw.Connection | None = None) -> None:
+        """Check that the path still names the file that was opened, and the same log.
+
+        Args:
+            connection: one to the file; None without a check of the content.
 
         Raises:
-            Unavailable: the file was deleted, moved away or replaced.
+            Unavailable: the file or its log was deleted, moved away or replaced.
+            DatabaseDamaged: the file was overwritten, or is cut off.
         """
-        identity = _identify(self.path)
-        if identity is not None and identity == self._identity:
-            self._next_check = time.monotonic() + CHECK_SECONDS
-            return
         self._next_check = 0.0
-        detail, hint = _MOVED if identity is None else _REPLACED
-        _limited_log.log("%s: %s", detail, self.path)
-        raise errors.Unavailable(detail, cause=str(self.path), hint=hint)
+        identity = _identify(self.path)
+        if identity is None:
+            raise self._refuse(*_MOVED)
+        if identity != self._identity:
+            raise self._refuse(*_REPLACED)
+        # While a process has a connection that has read, no other one removes the log: SQLite does
+        # that with the last connection of all processes.
+        if any(_identify(path) != known for path, known in self._logs.items()):
+            raise self._refuse(*_LOST_LOG)
+        if connection is not None:
+            with self._lock:
+                self._check_content(connection)
+        self._next_check = time.monotonic() + CHECK_SECONDS
 
-    def check_sometimes(self) -> None:
+    def check_sometimes(self, connection: apsw.Connection | None = None) -> None:
         """Do the same as `check`, at most every `CHECK_SECONDS` while the file is in its place."""
         if time.monotonic() >= self._next_check:
-            self.check()
+            self.check(connection)
 
     def connect(self, open_connection: Callable[[Path], apsw.Connection]) -> apsw.Connection:
         """Open a connection to this file and no other.
 
         Raises:
             Unavailable: as `check`.
-            apsw.Error: the file cannot be opened.
+            apsw.Error: the file cannot be opened or read.
         """
         self.check()
         connection = open_connection(self.path)
         try:
-            self.check()
+            # SQLite opens the log, and creates it if it is missing, at the first read.
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+            with self._lock:
+                if not self._logs:
+                    log = get_wal_path(self.path)
+                    self._logs = {each: _identify(each) for each in (log, _get_index_path(log))}
+            self.check(connection)
         except BaseException:
             connection.close(True)
             raise
         return connection
+
+    def _check_content(self, connection: apsw.Connection) -> None:
+        # Read by the connection: to open and close the file here would end the locks that SQLite
+        # has on it (https://www.sqlite.org/howtocorrupt.html 2.2).
+        _, header = connection.read("main", 0, 0, _HEADER_BYTES)
+        if header[: len(_MAGIC)] != _MAGIC:
+            raise self._refuse_damaged("its beginning was overwritten or cut off")
+        # Twice, because a checkpoint of another process may have grown the file in between.
+        if self._is_cut(connection) and self._is_cut(connection):
+            raise self._refuse_damaged("its end was cut off")
+
+    def _is_cut(self, connection: apsw.Connection) -> bool:
+        """Return True if the file is shorter than before, and than its header says.
+
+        A checkpoint writes the header first: a file that grows may be shorter than its header says.
+        """
+        size = get_file_size(self.path)
+        _, header = connection.read("main", 0, 0, _HEADER_BYTES)
+        if size < self._size and size < _expected_size(header):
+            return True
+        self._size = size
+        return False
+
+    def _refuse(self, detail: str, hint: str) -> errors.Unavailable:
+        _limited_log.log("%s: %s", detail, self.path)
+        return errors.Unavailable(detail, cause=str(self.path), hint=hint)
+
+    def _refuse_damaged(self, reason: str) -> errors.DatabaseDamaged:
+        detail, hint = _FAILURES[apsw.CorruptError]
+        _limited_log.log("%s: %s: %s", detail, self.path, reason)
+        return errors.DatabaseDamaged(detail, cause=f"{self.path}: {reason}", hint=hint)
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
@@ -396,6 +460,11 @@ def get_wal_path(path: Path) -> Path:
     return real.with_name(f"{real.name}-wal")
 
 
+def _get_index_path(log: Path) -> Path:
+    """Return the path of the index of a write-ahead log."""
+    return log.with_name(f"{log.name.removesuffix('wal')}shm")
+
+
 def get_file_size(path: Path) -> int:
     """Return the size of a file in bytes; 0 if it does not exist."""
     try:
@@ -446,7 +515,7 @@ def _check_wal(path: Path) -> None:
     log, seen twice, has lost the log.
     """
     log = get_wal_path(path)
-    index = log.with_name(f"{log.name.removesuffix('wal')}shm")
+    index = _get_index_path(log)
     if all(index.exists() and not log.exists() for _ in range(2)):
         raise errors.Unavailable(
             "The database has lost its log",

@@ -179,7 +179,7 @@ class Writer:
     def _commit(self, connection: apsw.Connection, group: list[_QueuedUnit]) -> None:
         if not group:
             return
-        self._file.check()
+        self._file.check(connection)
         self._begin(connection, group)
         try:
             for unit in group:
@@ -351,8 +351,8 @@ class SqliteDatabase:
             with self._lock:
                 self._checks_left = checks
                 try:
-                    self._file.check_sometimes()
                     reader = self._loop_reader()
+                    self._file.check_sometimes(reader)
                     if work.single:
                         # A single statement is a snapshot already.
                         with contextlib.suppress(SecondStatement):
@@ -394,8 +394,9 @@ class SqliteDatabase:
         """
         try:
             with self._lock:
-                self._file.check_sometimes()
-                rows = self._loop_reader().execute("PRAGMA data_version").fetchall()
+                reader = self._loop_reader()
+                self._file.check_sometimes(reader)
+                rows = reader.execute("PRAGMA data_version").fetchall()
         except apsw.Error as error:
             raise to_public_error(error, self.id) from None
         return cast(int, rows[0][0])
