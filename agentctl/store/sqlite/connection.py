@@ -300,6 +300,7 @@ class OpenFile:
         self._identity = _identify(path)
         self._logs: dict[Path, tuple[int, int] | None] = {}
         self._size = 0
+        self._has_content = False
         self._next_check = 0.0
         # The writer and the readers check on their threads.
         self._lock = threading.Lock()
@@ -360,7 +361,11 @@ class OpenFile:
         # Read by the connection: to open and close the file here would end the locks that SQLite
         # has on it (https://www.sqlite.org/howtocorrupt.html 2.2).
         _, header = connection.read("main", 0, 0, _HEADER_BYTES)
-        if header[: len(_MAGIC)] != _MAGIC:
+        if header[: len(_MAGIC)] == _MAGIC:
+            self._has_content = True
+        elif not self._has_content:
+            return  # It was empty or no database when it was opened, which SQLite reports.
+        else:
             raise self._refuse_damaged("its beginning was overwritten or cut off")
         # Twice, because a checkpoint of another process may have grown the file in between.
         if self._is_cut(connection) and self._is_cut(connection):
