@@ -45,9 +45,19 @@ async def store_file(
     async with uploads.receive(pieces(), name, "", "ann") as received:
         blob = build_key("ann", received.sha256)
         row = FileRow(
-            f"{database.id}-{name}-{session_id}", "ann", session_id, None, name,
-            received.media_type, received.size, received.sha256, blob, "upload", 1, now(),
-        )  # fmt: skip
+            f"{database.id}-{name}-{session_id}",
+            "ann",
+            session_id,
+            None,
+            name,
+            received.media_type,
+            received.size,
+            received.sha256,
+            blob,
+            "upload",
+            1,
+            now(),
+        )
         reservation = await database.write(files.reserve(row, Files(), Quotas()))
         await uploads.store.keep(received.path, blob)
     aged = replace(row, created_at=row.created_at - age)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from agentctl.work.event_loop import RETRY_LIMIT_SECONDS
 from tests.conditions import PATIENCE, wait_for

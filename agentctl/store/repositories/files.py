@@ -196,8 +196,10 @@ def reserve(row: FileRow, settings: Files, quotas: Quotas) -> Steps[int]:
     yield Statement(LOCK_OWNER, {"owner": row.user_id or ""})
     yield from _check_day(row.user_id, row.size, row.created_at, settings)
     counted: dict[str, Value] = {
-        "owner": build_owner_key(row.user_id), "day": row.created_at // DAY, "size": row.size,
-    }  # fmt: skip
+        "owner": build_owner_key(row.user_id),
+        "day": row.created_at // DAY,
+        "size": row.size,
+    }
     yield Statement(_COUNT_IN_DAY, counted)
     noted: dict[str, Value] = {"blob": row.blob, "size": row.size, "noted_at": row.created_at}
     ((seq,),) = yield Statement(_RESERVE, noted)

@@ -126,8 +126,10 @@ def check_bytes(quotas: Quotas, owner: str | None, added: int = 0) -> Steps[None
         return
     prefix = build_owner_key(owner)
     values: dict[str, Value] = {
-        "owner": owner or "", "first_key": f"{prefix}/", "last_key": f"{prefix}/~",
-    }  # fmt: skip
+        "owner": owner or "",
+        "first_key": f"{prefix}/",
+        "last_key": f"{prefix}/~",
+    }
     ((stored,),) = yield Statement(_BYTES[_UNOWNED if owner is None else _OWNED], values)
     if stored + added > quotas.bytes_per_user:
         raise QuotaExceeded(f"{quotas.bytes_per_user} bytes", "quotas.bytes_per_user")
