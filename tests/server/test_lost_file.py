@@ -171,7 +171,7 @@ def test_run_whose_file_is_damaged_meanwhile_is_not_shown_as_live(deploy: Deploy
         overwrite(deployment.folder / "main.db")
         harmed = time.monotonic()
         (deployment.folder / "go").touch()
-        answer = started.result(40)
+        answer = started.result(PATIENCE)
         assert (answer.status_code, answer.json()["error_code"]) == (503, "OUTCOME_UNKNOWN")
         assert answer.json()["run_id"]
         assert time.monotonic() - harmed < RETRY_LIMIT_SECONDS / 3
