@@ -127,6 +127,16 @@ class Verifier:
         return None if self._remote is None else self._remote.state
 
     @property
+    def remote_keys(self) -> KeySet | None:
+        """The keys in use that were fetched over HTTP; None without any."""
+        return self._remote_keys
+
+    @property
+    def leaves_out_keys(self) -> bool:
+        """True if entries of the key sets in use are left out and someone has to correct them."""
+        return self.keys is not None and bool(self.keys.faults)
+
+    @property
     def keys(self) -> KeySet | None:
         """The verification keys in use; None with authorization off."""
         return None if self._generation is None else self._generation.keys

@@ -7,6 +7,7 @@ a cache key. RFC 7515 2 and RFC 7519 4 allow a server to reject all lax forms (d
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import math
 import re
@@ -87,6 +88,18 @@ def parse_object(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise NotStrict("is not a JSON object")
     return value
+
+
+def parse_document(data: bytes) -> dict[str, Any]:
+    """Parse a JSON document that another program wrote, such as a JWKS.
+
+    As `parse_object`, but a byte order mark in front is ignored (RFC 8259 8.1): editors and
+    PowerShell write one.
+
+    Raises:
+        NotStrict: as `parse_object`.
+    """
+    return parse_object(data.removeprefix(codecs.BOM_UTF8))
 
 
 def _parse(text: str, decoder: json.JSONDecoder) -> Any:

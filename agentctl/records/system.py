@@ -75,8 +75,10 @@ class HealthRecord(TypedDict):
 class ReadinessRecord(TypedDict):
     """The response of GET `/ready`: the readiness and the kind of dependency that failed.
 
-    `keys` is `stale` if changed key files are invalid and the last valid keys are in force; the
-    instance is ready then. `components` is `degraded` if `serve --skip-broken` has left out some.
+    `keys` is `stale` if changed key files are invalid and the last valid keys are in force, and
+    `degraded` if entries of a key set are left out because they cannot be used (docs/contract.md
+    "Keys"); the instance is ready then. `components` is `degraded` if `serve --skip-broken` has
+    left out some.
     """
 
     status: Literal["ready", "unavailable"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import threading
@@ -54,6 +55,24 @@ def test_changed_jwks_is_used(clock: Clock, file: Path) -> None:
     assert one.identify_jwt(new)
 
 
+def test_foreign_entry_of_a_file_is_left_out(
+    clock: Clock, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start and at a reload; a byte order mark is no fault."""
+    document = json.loads(jwks(("old", OLD)))
+    document["keys"] += ["x", {"kty": "RSA", "kid": "broken", "n": "AQAB"}]
+    file.write_text("\ufeff" + json.dumps(document))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
+    assert one.identify_jwt(bearer({"sub": "o"}, OLD, kid="old"))
+    assert one.leaves_out_keys
+    assert "JWKS key 3 ('broken') of the key files is left out" in caplog.text
+
+    document["keys"] += json.loads(jwks(("new", NEW)))["keys"]
+    replace_file(file, json.dumps(document))
+    clock.move(1)
+    assert one.identify_jwt(bearer({"sub": "n"}, NEW, kid="new"))
+
+
 def test_keys_of_two_jwks_files_count(clock: Clock, file: Path, tmp_path: Path) -> None:
     """Those of the configuration and of JWT_JWKS_FILE; a change of either is used."""
     second = tmp_path / "second.json"
@@ -89,7 +108,7 @@ BROKEN = {
     "not UTF-8": "\xff",
     "too large": "x" * 2_000_000,
     "kid twice": jwks(("a", NEW), ("a", OLD)),
-    "one bad key": jwks(("new", NEW))[:-2] + ', {"kty": "RSA", "kid": "x"}]}',
+    "only a bad key": '{"keys": [{"kty": "RSA", "kid": "x"}]}',
     "member twice": '{"keys": [], "keys": []}',
 }
 

@@ -230,7 +230,6 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("not_json", {"body": b"[]"}),
     ("invalid_keys", {"body": b'{"keys": {}}'}),
     ("invalid_keys", {"keys": [oct_key()]}),
-    ("invalid_keys", {"keys": [oct_key(), Signer("one").jwk]}),
     ("invalid_keys", {"keys": [Signer("one").jwk, Signer("one").jwk]}),
     ("redirect", {"location": "http://127.0.0.2:9/jwks"}),
     ("redirect", {"location": "https://example.org/jwks"}),
@@ -252,6 +251,38 @@ def test_faulty_response_gives_no_keys(
         identify(verifier, Signer("one").sign())
     assert verifier.remote_state is not None
     assert verifier.remote_state.error == error
+
+
+def test_entry_that_cannot_be_used_leaves_the_new_key_valid(
+    server: KeyServer, build: Build, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The provider adds its new key together with entries of other programs."""
+    old = Signer("old")
+    new = Signer("new")
+    server.keys = [old.jwk]
+    verifier = build()
+    assert identify(verifier, old.sign()) == "ada"
+    assert not verifier.leaves_out_keys
+
+    weak = {**Signer("weak").jwk, "x": "AQAB"}
+    server.keys = [
+        old.jwk,
+        weak,
+        {"kty": "RSA", "alg": "EdDSA", "kid": "other"},
+        "x",
+        oct_key(),
+        new.jwk,
+    ]
+    clock.now += UNKNOWN_KEY_SECONDS
+    assert identify(verifier, new.sign()) == "ada"
+    assert identify(verifier, old.sign()) == "ada"
+    assert verifier.problem is None
+    assert verifier.leaves_out_keys
+    assert verifier.remote_state is not None
+    assert "2 keys of" in verifier.remote_state.describe(0)
+    assert "3 left out" in verifier.remote_state.describe(0)
+    assert f"JWKS key 2 ('weak') of {server.jwks_url} is left out: it is not a valid" in caplog.text
+    assert "JWKS key 4 (without kid)" in caplog.text
 
 
 def test_redirect_within_the_origin_is_followed(server: KeyServer, build: Build) -> None:

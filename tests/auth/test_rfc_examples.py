@@ -133,7 +133,7 @@ def test_example_jwks_is_loaded() -> None:
     signing = {**A2_KEY, "alg": "RS256", "kid": "2011-04-29"}
     keys = KeySet.from_jwks({"keys": [A1_7517, signing]})
     assert [key.kid for key in keys.keys] == ["2011-04-29"]
-    assert keys.skipped == (SkippedKey("1", "it is for another use"),)
+    assert keys.skipped == (SkippedKey("1", "it is for another use", 1),)
 
 
 @pytest.mark.parametrize(

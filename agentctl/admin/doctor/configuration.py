@@ -334,22 +334,30 @@ def _check_verification_keys(settings: Settings, keys: KeySet) -> Iterator[Findi
     number = "1 key verifies" if count == 1 else f"{count} keys verify"
     if count or not remote:
         yield ok(_KEYS, f"{number} {keys.spec.name} tokens")
+    yield from _note_skipped_keys(keys)
     if remote:
-        yield _check_remote_keys(settings)
+        yield from _check_remote_keys(settings)
+
+
+def _note_skipped_keys(keys: KeySet) -> Iterator[Finding]:
     for entry in keys.skipped:
-        name = "without kid" if entry.kid is None else f"{entry.kid!r}"
-        yield note(_KEYS, f"JWKS key {name} is skipped: {entry.reason}", "agentctl keys list")
+        text = f"{entry.label} is left out: {entry.reason}"
+        yield note(_KEYS, text, "agentctl keys list")
 
 
-def _check_remote_keys(settings: Settings) -> Finding:
+def _check_remote_keys(settings: Settings) -> Iterator[Finding]:
     verifier = Verifier(settings)
     verifier.fetch_remote_keys()
     state = verifier.remote_state
     assert state is not None
     if state.error is None:
-        return ok(_KEYS, state.describe(time.time()))
+        yield ok(_KEYS, state.describe(time.time()))
+        if verifier.remote_keys is not None:
+            yield from _note_skipped_keys(verifier.remote_keys)
+        return
+
     text = f"the keys of {state.source} cannot be fetched: {state.detail} ({state.error})"
-    return wrong(_KEYS, text, "correct jwks_url or issuer in [authorization]")
+    yield wrong(_KEYS, text, "correct jwks_url or issuer in [authorization]")
 
 
 def has_third_party_keys(settings: Settings) -> bool:

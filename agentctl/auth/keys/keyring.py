@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import reduce
 from pathlib import Path
@@ -12,10 +13,12 @@ from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.config.settings import Authorization
 from agentctl.errors import InvalidKey
-from agentctl.records.strict import NotStrict, parse_object
+from agentctl.records.strict import NotStrict, parse_document
 
 MAXIMUM_POLLS = 3
 """Polls that wait for a file to be written completely, before it is read anyway."""
+
+_log = logging.getLogger("agentctl.auth")
 
 KeyFiles = dict[Path, bytes]
 FileStamp = tuple[int, int, int, int, int] | None
@@ -45,6 +48,7 @@ class Keyring:
         self._waited = 0
         self._files = read_key_files(authorization)
         self.keys = load_key_set(authorization, self._files)
+        log_faults(self.keys, "the key files")
         self.problem: str | None = None
 
     def reload(self) -> bool:
@@ -68,6 +72,7 @@ class Keyring:
             changed = files != self._files
             if changed:
                 self.keys = load_key_set(self._authorization, files)
+                log_faults(self.keys, "the key files")
         except InvalidKey as failure:
             self.problem = f"{failure.detail_with_cause}; the previous keys stay in use"
             return False
@@ -114,6 +119,12 @@ def _is_recent(stamps: list[FileStamp]) -> bool:
     return any(stamp is not None and abs(now - stamp[0]) < _RECENT_NANOSECONDS for stamp in stamps)
 
 
+def log_faults(keys: KeySet, source: str) -> None:
+    """Warn of each entry of a loaded key set that is left out and that someone has to correct."""
+    for entry in keys.faults:
+        _log.warning("%s of %s is left out: %s", entry.label, source, entry.reason)
+
+
 def has_remote_keys(authorization: Authorization) -> bool:
     """Return True if keys are fetched over HTTP (`auth.keys.remote`)."""
     return bool(authorization.jwks_url) or authorization.oidc_discovery
@@ -158,12 +169,12 @@ def _entry_label(number: int, count: int) -> str:
 
 def _load_jwks_file(path: Path, data: bytes, spec: AlgorithmSpec) -> KeySet:
     try:
-        document = parse_object(data)
+        document = parse_document(data)
     except NotStrict as failure:
         raise InvalidKey(f"JWKS file {path} {failure}") from None
     try:
         return KeySet.from_jwks(document, algorithm=spec.name)
     except InvalidKey as failure:
         raise InvalidKey(
-            f"JWKS file {path} is not valid", cause=failure.detail, hint=failure.hint
+            f"JWKS file {path} is not valid", cause=failure.detail_with_cause, hint=failure.hint
         ) from None

@@ -24,12 +24,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
+from agentctl.auth.keys.keyring import log_faults
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.errors import InvalidConfiguration, InvalidKey
 from agentctl.light_dataclass import dataclass
 from agentctl.records.hosts import is_loopback_host
 from agentctl.records.proxies import build_proxy_options, find_proxy_variable
-from agentctl.records.strict import NotStrict, parse_object
+from agentctl.records.strict import NotStrict, parse_document
 from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
@@ -218,14 +219,14 @@ async def _read_object(response: httpx2.Response) -> dict[str, Any]:
         raise FetchError("status", f"the server responds with {response.status_code}")
     content = await _read(response)
     try:
-        return parse_object(content)
+        return parse_document(content)
     except NotStrict as failure:
         raise FetchError("not_json", f"the response {failure}") from None
 
 
 async def _read_oauth_error(response: httpx2.Response) -> str:
     try:
-        error = parse_object(await _read(response)).get("error")
+        error = parse_document(await _read(response)).get("error")
     except NotStrict:
         return ""
     return error if isinstance(error, str) and _OAUTH_ERROR.fullmatch(error) else ""
@@ -255,6 +256,7 @@ class RemoteKeyState:
 
     Attributes:
         source: the URL of the key set, or the issuer.
+        left_out: number of entries that someone has to correct and that are not used.
         fetched_at: time of the last successful fetch; None if there was none.
         error: class of the last failure; None if the last fetch succeeded.
         is_expired: True if the keys are too old to be used.
@@ -262,6 +264,7 @@ class RemoteKeyState:
 
     source: str
     count: int
+    left_out: int
     fetched_at: float | None
     error: FetchErrorCode | None
     detail: str
@@ -277,6 +280,8 @@ class RemoteKeyState:
             number = "1 key" if self.count == 1 else f"{self.count} keys"
             age = format_span(now - self.fetched_at)
             text = f"{number} of {self.source}, fetched {age} ago"
+            if self.left_out:
+                text += f", {self.left_out} left out"
             if self.is_expired:
                 text += ", too old to be used"
         if self.error is not None and self.failed_at is not None:
@@ -333,6 +338,7 @@ class RemoteKeys:
         return RemoteKeyState(
             source=self._url or self._issuer,
             count=0 if self._keys is None else len(self._keys.keys),
+            left_out=0 if self._keys is None else len(self._keys.faults),
             fetched_at=None if self._fetched is None else now - (moment - self._fetched),
             error=None if error is None else error.code,
             detail="" if error is None else error.detail,
@@ -388,7 +394,7 @@ class RemoteKeys:
         except FetchError as error:
             self._fail(error)
         except InvalidKey as error:
-            self._fail(FetchError("invalid_keys", error.detail))
+            self._fail(FetchError("invalid_keys", error.detail_with_cause))
         except Exception:
             _log.exception("the fetch of the verification keys failed")
             self._fail(FetchError("internal", "the log has the details"))
@@ -402,6 +408,7 @@ class RemoteKeys:
         if document != self._document:
             keys = KeySet.from_jwks(document, algorithm=self._algorithm)
             self._use(keys)
+            log_faults(keys, self._url or self._issuer)
             self._keys = keys
             self._document = document
         if self._error is not None:

@@ -37,7 +37,7 @@ from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import jwk_thumbprint
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import Conflict, InvalidKey
-from agentctl.records.strict import parse_object
+from agentctl.records.strict import parse_document
 from agentctl.records.times import format_rfc3339, parse_rfc3339
 
 REMOVE_AFTER_MEMBER = "agentctl_remove_after"
@@ -101,12 +101,12 @@ class JwksFile:
     """A JWKS file."""
 
     def __init__(self, data: bytes) -> None:
-        self._document = parse_object(data)
+        self._document = parse_document(data)
 
     @property
-    def entries(self) -> list[dict[str, Any]]:
-        """The entries of the file, unchanged."""
-        entries: list[dict[str, Any]] = self._document["keys"]
+    def entries(self) -> list[Any]:
+        """The entries of the file, unchanged; an entry of another program can be any value."""
+        entries: list[Any] = self._document["keys"]
         return entries
 
     def removal_times(self) -> dict[str, int | None]:
@@ -132,7 +132,7 @@ class JwksFile:
             [entry for entry in self.entries if entry_thumbprint(entry) not in thumbprints]
         )
 
-    def _encode(self, entries: list[dict[str, Any]]) -> bytes:
+    def _encode(self, entries: list[Any]) -> bytes:
         return json.dumps({**self._document, "keys": entries}, indent=2).encode("ascii") + b"\n"
 
 
@@ -156,8 +156,10 @@ def open_published_files(
     return opened
 
 
-def entry_thumbprint(entry: Mapping[str, Any]) -> str | None:
-    """Return the thumbprint of an entry of a JWKS; None for a key type without one."""
+def entry_thumbprint(entry: object) -> str | None:
+    """Return the thumbprint of an entry of a JWKS; None for an entry without one."""
+    if not isinstance(entry, Mapping):
+        return None
     with suppress(InvalidKey, UnicodeEncodeError):
         return jwk_thumbprint(entry)
     return None

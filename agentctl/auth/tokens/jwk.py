@@ -39,7 +39,23 @@ class SkippedKey:
     """An entry of a key set that is not used here, and the reason."""
 
     kid: str | None
+    """Its `kid`; None without one, or with one that is not a text."""
+
     reason: str
+    """A clause about "it", without key material."""
+
+    number: int
+    """The position of the entry in its set, from 1."""
+
+    is_fault: bool = False
+    """True for an entry that someone has to correct: malformed, weak, private or ambiguous. False
+    for one that is for another purpose."""
+
+    @property
+    def label(self) -> str:
+        """The entry in a message: its position and its `kid`."""
+        name = "without kid" if self.kid is None else repr(self.kid[:100])
+        return f"JWKS key {self.number} ({name})"
 
 
 def algorithm_of_jwk(entry: Mapping[str, Any]) -> str | None:
@@ -152,9 +168,9 @@ def jwk_thumbprint(jwk: Mapping[str, Any]) -> str:
     Raises:
         InvalidKey: a required member is missing.
     """
-    try:
-        members = {name: jwk[name] for name in _THUMBPRINT_MEMBERS[jwk["kty"]]}
-    except KeyError:
-        raise InvalidKey("The key lacks a member that its thumbprint needs") from None
+    names = _THUMBPRINT_MEMBERS.get(str(jwk.get("kty")))
+    members = {name: jwk.get(name) for name in names or ()}
+    if names is None or not all(isinstance(value, str) for value in members.values()):
+        raise InvalidKey("The key lacks a member that its thumbprint needs")
     text = json.dumps(members, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
     return encode_base64url(hashlib.sha256(text.encode("utf-8")).digest())

@@ -20,6 +20,7 @@ from agentctl.auth.tokens.jwk import SkippedKey, algorithm_of_jwk, key_from_jwk,
 from agentctl.errors import InvalidKey, InvalidToken
 from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import NotStrict, decode_base64url, parse_object
+from agentctl.records.text import is_storable
 
 _MAXIMUM_SIGNATURE = 1_024
 _NO_KID = "it has no kid and the set has several keys"
@@ -36,7 +37,7 @@ class KeySet:
         spec: the algorithm, the only one that a token may name.
         by_kid: the keys of JWKS, by `kid`. The only key of a JWKS may have the `kid` None.
         unnamed: PEM keys and shared secrets, which have no `kid` and are tried in order.
-        skipped: entries of the JWKS that are for another purpose.
+        skipped: entries of the JWKS that are for another purpose, or that cannot be used.
     """
 
     spec: AlgorithmSpec
@@ -46,7 +47,11 @@ class KeySet:
 
     @classmethod
     def from_jwks(cls, mapping: Mapping[str, Any], *, algorithm: str | None = None) -> KeySet:
-        """Build a key set from the usable keys of a JWKS (RFC 7517 5).
+        """Build a key set from the usable keys of a JWKS.
+
+        Entries that cannot be used are left out and are in `skipped` (RFC 7517 5): one foreign
+        entry must not make the tokens of the other keys invalid. A member that is null counts as
+        absent, as libraries write the members that a key does not have.
 
         Args:
             mapping: the parsed document, `{"keys": [...]}`.
@@ -54,29 +59,21 @@ class KeySet:
                 `alg`, else the default of their type, such as RS256 for RSA.
 
         Raises:
-            InvalidKey: the document is malformed; it has symmetric and asymmetric keys; a usable
-                key is private, weak or malformed; two usable keys have the same `kid`; or it has
-                no usable key.
+            InvalidKey: the document is malformed, or it has no usable key; then the error is about
+                the first entry that someone has to correct.
         """
-        entries = _labeled_entries(mapping)
+        entries = _read_entries(mapping)
         spec = get_algorithm(algorithm if algorithm is not None else _common_algorithm(entries))
-        keys: list[VerificationKey] = []
-        skipped: list[SkippedKey] = []
-        for label, entry in entries:
-            reason = reason_to_skip(entry, spec, label)
-            if reason is None:
-                keys.append(key_from_jwk(entry, spec, label))
-            else:
-                skipped.append(SkippedKey(entry.get("kid"), reason))
-        if len(keys) > 1:
-            skipped += [SkippedKey(None, _NO_KID) for key in keys if key.kid is None]
-            keys = [key for key in keys if key.kid is not None]
-        if not keys:
-            raise InvalidKey(f"The JWKS has no usable key for {spec.name}")
-        by_kid = {key.kid: key for key in keys}
-        if len(by_kid) != len(keys):
-            raise InvalidKey("The JWKS has two keys with the same kid")
-        return cls(spec, by_kid, skipped=tuple(skipped))
+        loader = _EntryLoader(spec)
+        for number, entry in enumerate(entries, start=1):
+            loader.load(number, entry)
+
+        by_kid = loader.select_keys()
+        if not by_kid:
+            raise loader.first_failure or InvalidKey(
+                f"The JWKS has no usable key for {spec.name}", cause=loader.describe_faults()
+            )
+        return cls(spec, by_kid, skipped=loader.sorted_skipped())
 
     @classmethod
     def from_keys(cls, spec: AlgorithmSpec, keys: Iterable[VerificationKey]) -> KeySet:
@@ -111,23 +108,90 @@ class KeySet:
     def keys(self) -> tuple[VerificationKey, ...]:
         return (*self.by_kid.values(), *self.unnamed)
 
+    @property
+    def faults(self) -> tuple[SkippedKey, ...]:
+        """The skipped entries that someone has to correct, such as a weak key."""
+        return tuple(entry for entry in self.skipped if entry.is_fault)
 
-def _labeled_entries(mapping: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+
+class _EntryLoader:
+    """Sorts the entries of one JWKS into usable keys and skipped entries."""
+
+    def __init__(self, spec: AlgorithmSpec) -> None:
+        self._spec = spec
+        self._keys: list[tuple[int, VerificationKey]] = []
+        self._skipped: list[SkippedKey] = []
+        self.first_failure: InvalidKey | None = None
+
+    def load(self, number: int, entry: Mapping[str, Any] | None) -> None:
+        """Load an entry; None is one that is not an object."""
+        label = f"JWKS key {number}"
+        kid = None if entry is None else entry.get("kid")
+        if not isinstance(kid, str) or not is_storable(kid):
+            kid = None
+
+        try:
+            if entry is None:
+                raise InvalidKey(f"{label} is not an object")
+            if entry.get("kty") == "oct" and self._spec.family != "oct":
+                raise InvalidKey(f"{label} is a shared secret among public keys")
+            reason = reason_to_skip(entry, self._spec, label)
+            if reason is None:
+                self._keys.append((number, key_from_jwk(entry, self._spec, label)))
+            else:
+                self._skipped.append(SkippedKey(kid, reason, number))
+        except InvalidKey as failure:
+            self.first_failure = self.first_failure or failure
+            self._fault(number, kid, f"it{failure.detail.removeprefix(label)}")
+
+    def select_keys(self) -> dict[str | None, VerificationKey]:
+        """Return the keys by `kid`. Those that no `kid` tells apart are skipped."""
+        if len(self._keys) > 1:
+            for number, key in self._keys:
+                if key.kid is None:
+                    self._fault(number, None, _NO_KID)
+            self._keys = [(number, key) for number, key in self._keys if key.kid is not None]
+
+        by_kid: dict[str | None, VerificationKey] = {}
+        for _, key in self._keys:
+            by_kid.setdefault(key.kid, key)
+
+        # Which of two keys with one `kid` is meant is open, so neither verifies a token. The same
+        # key twice is harmless.
+        ambiguous = {key.kid for _, key in self._keys if by_kid[key.kid] != key}
+        for number, key in self._keys:
+            if key.kid in ambiguous:
+                self._fault(number, key.kid, "another key of the set has the same kid")
+        return {kid: key for kid, key in by_kid.items() if kid not in ambiguous}
+
+    def sorted_skipped(self) -> tuple[SkippedKey, ...]:
+        """Return the skipped entries in the order of the document."""
+        return tuple(sorted(self._skipped, key=lambda entry: entry.number))
+
+    def describe_faults(self) -> str:
+        """Return the faults as a clause; empty without any."""
+        faults = [entry for entry in self.sorted_skipped() if entry.is_fault]
+        return "; ".join(f"{entry.label}: {entry.reason}" for entry in faults[:3])
+
+    def _fault(self, number: int, kid: str | None, reason: str) -> None:
+        self._skipped.append(SkippedKey(kid, reason, number, is_fault=True))
+
+
+def _read_entries(mapping: Mapping[str, Any]) -> list[Mapping[str, Any] | None]:
+    """Return the entries without members that are null; None for one that is not an object."""
     entries = mapping.get("keys") if isinstance(mapping, Mapping) else None
     if not isinstance(entries, list):
         raise InvalidKey('The JWKS is not an object with an array "keys"')
-    labeled = [(f"JWKS key {number}", entry) for number, entry in enumerate(entries, start=1)]
-    for label, entry in labeled:
-        if not isinstance(entry, Mapping):
-            raise InvalidKey(f"{label} is not an object")
-    symmetric = {entry.get("kty") == "oct" for _, entry in labeled}
-    if len(symmetric) > 1:
-        raise InvalidKey("The JWKS has shared secrets and public keys in one set")
-    return labeled
+    return [
+        {name: value for name, value in entry.items() if value is not None}
+        if isinstance(entry, Mapping)
+        else None
+        for entry in entries
+    ]
 
 
-def _common_algorithm(entries: list[tuple[str, Mapping[str, Any]]]) -> str:
-    signing = (entry for _, entry in entries if entry.get("use", "sig") == "sig")
+def _common_algorithm(entries: list[Mapping[str, Any] | None]) -> str:
+    signing = (entry for entry in entries if entry is not None and entry.get("use", "sig") == "sig")
     names = {name for entry in signing if (name := algorithm_of_jwk(entry)) in ALGORITHMS}
     if len(names) > 1:
         raise InvalidKey("The JWKS has keys for several algorithms", hint="name the one to use")

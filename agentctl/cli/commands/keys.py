@@ -231,17 +231,15 @@ def _build_rows(source: str, keys: KeySet, times: RemovalTimes) -> Iterator[Row]
 
 def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]:
     from agentctl.auth.keys.rotation import entry_thumbprint
-    from agentctl.auth.tokens.jwk import reason_to_skip
 
     times = file.removal_times()
-    reasons = [reason_to_skip(entry, keys.spec, "") for entry in file.entries]
-    nameless = keys.skipped[len(list(filter(None, reasons))) :]
-    for entry, why in zip(file.entries, reasons, strict=True):
+    reasons = {entry.number: entry.reason for entry in keys.skipped}
+    for number, found in enumerate(file.entries, start=1):
+        entry = found if isinstance(found, dict) else {}
         kid = entry.get("kid")
         whole = entry_thumbprint(entry)
-        name = None if entry["kty"] == "oct" else whole
-        if why is None and kid not in keys.by_kid:
-            why = nameless[0].reason
+        name = None if entry.get("kty") == "oct" else whole
+        why = reasons.get(number)
         algorithm = keys.spec.name if why is None else entry.get("alg")
         yield _build_row(
             source,

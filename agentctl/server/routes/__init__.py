@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
+from agentctl.auth.verifier import Verifier
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.interface.declarations import Declaration, Header, Query
 from agentctl.interface.operations import OPERATIONS, Form, SessionId
@@ -257,12 +258,22 @@ async def get_readiness(call: Call) -> Response:
     """Return the readiness, with the state of the keys; 503 if the instance is not ready."""
     readiness = await call.operations.get_readiness()
     verifier = call.caller.app_state.verifier
-    if verifier is not None and verifier.problem is not None:
-        checks = {**readiness.value["checks"], "keys": "stale"}
+    state = None if verifier is None else _describe_keys(verifier)
+    if state is not None:
+        checks = {**readiness.value["checks"], "keys": state}
         readiness = build_document({**readiness.value, "checks": checks})
     if readiness.value["status"] == "ready":
         return document_response(readiness)
     return BytesResponse(readiness.raw, 503, headers={"Retry-After": "1"})
+
+
+def _describe_keys(verifier: Verifier) -> Literal["stale", "degraded"] | None:
+    """Return what readiness says about the keys; None if there is nothing to say."""
+    if verifier.problem is not None:
+        return "stale"
+    if verifier.leaves_out_keys:
+        return "degraded"
+    return None
 
 
 async def explain_auth(call: Call, request: ExplainRequest) -> Response:

@@ -25,7 +25,7 @@ const BLOCKS = [
     places: () => ["/ready", "/info"],
     lines: ([ready, info]) => [
       ...Object.entries(ready.checks).map(([name, state]) =>
-        line(state === "ok" ? "ok" : state === "stale" ? "note" : "wrong", name, state)),
+        line(state === "ok" ? "ok" : name === "keys" ? "note" : "wrong", name, state)),
       line(info.auth_mode === "none" ? "note" : "ok", "authorization", info.auth_mode === "none" ? "off: every caller is an administrator" : info.auth_mode),
       line("ok", "version", `agentctl ${info.version}, interface of AgentOS ${info.interface_version}`),
       line("ok", "serves", ["agent", "team", "workflow"].map((kind) => many(info[`${kind}_count`], kind)).join(", "), toHash(["agents"])),
