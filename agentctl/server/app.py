@@ -34,7 +34,6 @@ from agentctl.records.logs import (
     parse_traceparent,
     set_log_context,
 )
-from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.records.text import new_id
 from agentctl.server.answers import (
     CALLER_KEY,
@@ -61,15 +60,9 @@ from agentctl.work.event_loop import build_abandoned_outcome
 
 _access_log = logging.getLogger("agentctl.access")
 
-_ALLOWED_HEADERS = (
-    INTERFACE_HEADER, "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match",
-    "Last-Event-ID", "Traceparent",
-    # Of the faces: sessions, and the fields that the clients of OpenAI and MCP send.
-    "X-Session-ID", "Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id",
-    "X-Stainless-Arch", "X-Stainless-Helper-Method", "X-Stainless-Lang", "X-Stainless-OS",
-    "X-Stainless-Package-Version", "X-Stainless-Poll-Helper", "X-Stainless-Retry-Count",
-    "X-Stainless-Runtime", "X-Stainless-Runtime-Version", "X-Stainless-Timeout",
-)  # fmt: skip
+_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""The name of a header field: a token of RFC 9110 5.6.2."""
+
 _EXPOSED_HEADERS = (
     "ETag", "Retry-After", "X-Request-ID", "X-Run-ID", "X-Session-ID", "X-Ignored-Parameters",
     "Mcp-Session-Id", "WWW-Authenticate", "X-Trace-ID",
@@ -217,20 +210,29 @@ def log_request(request: FinishedRequest) -> None:
 
 
 class CrossOriginMiddleware(CORSMiddleware):
-    """Starlette's CORS middleware without cookies, with error responses of our shape."""
+    """Starlette's CORS middleware without cookies, with error responses of our shape.
+
+    A page of an allowed origin may send any header field. Browsers, tracing and the clients of
+    OpenAI, Anthropic and MCP add fields of their own, and a list of them is out of date with their
+    next version. The origin is what decides: a field gives no right that its value does not have.
+    """
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
         super().__init__(
             app,
             allow_origins=origins,
             allow_methods=("DELETE", "GET", "HEAD", "PATCH", "POST"),
-            allow_headers=_ALLOWED_HEADERS,
+            allow_headers=("*",),
             expose_headers=_EXPOSED_HEADERS,
             max_age=600,
         )
 
     def preflight_response(self, request_headers: Headers) -> Response:
         """Return a 204 with the allowed methods and fields, or a 400."""
+        if not _has_field_names(request_headers.get("access-control-request-headers", "")):
+            text = "Access-Control-Request-Headers is not a list of header names"
+            return error_response(BadRequest(text))
+
         response = super().preflight_response(request_headers)
         answer = BytesResponse(b"", 204, None)
         if response.status_code >= 400:
@@ -241,6 +243,12 @@ class CrossOriginMiddleware(CORSMiddleware):
             if field[0].startswith(b"access-control-") or field[0] == b"vary"
         ]
         return answer
+
+
+def _has_field_names(text: str) -> bool:
+    """Return True for a list of header names, which is sent back to the browser as it is."""
+    names = (name.strip(" \t") for name in text.split(","))
+    return all(_FIELD_NAME.fullmatch(name) for name in names if name)
 
 
 class ServedApplication(Starlette):

@@ -109,6 +109,46 @@ async def test_configured_origin_is_allowed(settled: Deployment) -> None:
             assert {"Retry-After", "X-Request-ID"} <= set(exposed.split(", "))
 
 
+FIELDS_OF_CLIENTS = (
+    "user-agent",  # Safari and Firefox, if a page sets it.
+    "authorization,content-type,x-stainless-retry-count,x-stainless-a-new-one",
+    "anthropic-version, anthropic-dangerous-direct-browser-access, x-api-key",
+    "openai-organization, openai-project, openai-beta",
+    "traceparent, tracestate, baggage, sentry-trace, b3, x-datadog-trace-id",
+    "accept, accept-language, cache-control, pragma, priority, x-requested-with",
+    "Mcp-Session-Id, Last-Event-ID, agentctl-interface",
+    " a ,, b\t",
+    "x-!#$%&'*+.^_`|~",
+)
+
+
+@pytest.mark.parametrize("names", FIELDS_OF_CLIENTS)
+async def test_allowed_origin_may_send_any_field(settled: Deployment, names: str) -> None:
+    app = create_app(with_origins(settled))
+    async with running(app), client(app) as http:
+        headers = preflight(ORIGIN, "POST", names)
+        asked = await http.options("/v1/chat/completions", headers=headers)
+        assert asked.status_code == 204
+        allowed = asked.headers["access-control-allow-headers"].split(",")
+        wanted = {name.strip() for name in names.split(",")}
+        assert {name.strip() for name in allowed} == wanted
+        other = await http.options(
+            "/v1/chat/completions", headers=preflight("https://evil.example", "POST", names)
+        )
+        assert other.status_code == 400
+        assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize("names", ["a b", "x:y", "a, (b)", "é", '"a"', "a\x7f"])
+async def test_field_that_is_no_name_is_not_sent_back(settled: Deployment, names: str) -> None:
+    app = create_app(with_origins(settled))
+    async with running(app), client(app) as http:
+        headers = {**preflight(ORIGIN, "POST"), "Access-Control-Request-Headers": names.encode()}
+        asked = await http.options("/teams", headers=headers)  # type: ignore[arg-type]
+        assert (asked.status_code, asked.json()["error_code"]) == (400, "BAD_REQUEST")
+        assert "access-control-allow-headers" not in asked.headers
+
+
 @pytest.mark.parametrize(
     "origin", ["null", "https://evil-console.example", f"{ORIGIN}.evil", "http://console.example"]
 )
