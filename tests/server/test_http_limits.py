@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -170,6 +171,21 @@ def test_responses_have_no_deadline(host: ThreadedServer, path: bytes, behind: b
         assert "connection" not in answer.fields
         if behind == b"GET":
             assert connection.ended()
+
+
+def test_response_without_a_length_has_no_chunks_for_http_1_0(host: ThreadedServer) -> None:
+    """RFC 9112 6.1: such a client knows no chunks, and reads until the connection closes."""
+    for path, body in ((b"/stream", b"x" * 8), (b"/", b"x")):
+        received = bytearray()
+        with socket.create_connection(("127.0.0.1", host.port), timeout=PATIENCE) as connection:
+            fields = b"Host: x\r\nConnection: keep-alive\r\n\r\n"
+            connection.sendall(b"GET " + path + b" HTTP/1.0\r\n" + fields)
+            while part := connection.recv(65_536):
+                received += part
+        head, _, rest = bytes(received).partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert b"connection: close" in head.lower()
+        assert rest == body
 
 
 def test_idle_connection_is_kept_between_requests(host: ThreadedServer) -> None:

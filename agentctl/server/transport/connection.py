@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import sys
 from asyncio import TimerHandle
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, cast
@@ -29,6 +30,8 @@ MAXIMUM_DRAINED_BYTES = 65_536
 
 _JOINED_BYTES = 16_384
 """Up to this size, a copy of the body to the head costs less than a second system call."""
+
+_FRAMING = b"transfer-encoding"
 
 _CONTROLS = bytes({*range(32), 127} - {9})
 """Characters that no header field can contain (RFC 9110 5.5)."""
@@ -109,6 +112,10 @@ class RequestCycle(RequestResponseCycle):
     length = 0
     """Announced length of the request body in bytes, or `CHUNKED`."""
 
+    ends_by_close = False
+    """True if the close of the connection ends the body of the response: a client of HTTP/1.0 reads
+    no chunks, and the length is not known (RFC 9112 6.1, 6.3)."""
+
     @property
     def unfinished(self) -> bool:
         """True until the response is complete or the client has disconnected."""
@@ -117,7 +124,7 @@ class RequestCycle(RequestResponseCycle):
     @property
     def streaming(self) -> bool:
         """True while a response without an announced length is sent."""
-        return self.unfinished and bool(self.chunked_encoding)
+        return self.unfinished and (bool(self.chunked_encoding) or self.ends_by_close)
 
     def disconnect(self) -> None:
         """Report to the application that the client has disconnected; drop what it still sends."""
@@ -125,7 +132,12 @@ class RequestCycle(RequestResponseCycle):
         self.message_event.set()
 
     def send(self, message: ASGISendEvent) -> Coroutine[Any, Any, None]:
-        return super().send(message) if self.response_started else self._send_head(message)
+        if not self.response_started:
+            return self._send_head(message)
+        if self.ends_by_close and not message.get("more_body", False):
+            # uvicorn compares the last part with the rest of an announced length.
+            self.expected_content_length = len(cast("bytes", message.get("body", b"")))
+        return super().send(message)
 
     async def _send_head(self, message: ASGISendEvent) -> None:
         """Send the head of a response.
@@ -137,6 +149,10 @@ class RequestCycle(RequestResponseCycle):
         fields = [*self.default_headers, *start.get("headers", ())]
         by_name = dict(fields)
         length = by_name.get(b"content-length")
+        if length is None and self.scope["http_version"] == "1.0":
+            await self._send_head_without_length(start)
+            return
+
         special = b"connection" in by_name or b"transfer-encoding" in by_name
         special = special or self.access_log or self.flow.write_paused
         if length is None or self.disconnected or special:
@@ -156,6 +172,20 @@ class RequestCycle(RequestResponseCycle):
         transport.hold(head + b"\r\n\r\n")
         if self.scope["method"] == "HEAD":
             transport.write(b"")
+
+    async def _send_head_without_length(self, start: HTTPResponseStartEvent) -> None:
+        """Send the head of a response to a client of HTTP/1.0, which the close ends.
+
+        uvicorn announces chunks for each response without a length, also to such a client.
+        """
+        fields = [
+            (name, value) for name, value in start.get("headers", ()) if name.lower() != _FRAMING
+        ]
+        self.ends_by_close = True
+        self.keep_alive = False
+        self.chunked_encoding = False
+        self.expected_content_length = sys.maxsize
+        await super().send({**start, "headers": fields})
 
     async def send_500_response(self) -> None:
         """Send a 500 for a request that the application left without a response."""
