@@ -90,6 +90,22 @@ def test_arguments_of_another_type_are_not_an_internal_failure(
     assert not any(tool["tool_call_error"] is False for tool in ended.transcript.tools)
 
 
+@pytest.mark.parametrize("arguments", ["", " ", "\n", "\t \r\n", "{}", " {} "])
+def test_blank_arguments_are_a_call_without_arguments(
+    model_endpoint: ModelEndpoint, arguments: str
+) -> None:
+    """Models send them for tools without parameters, and repeat a call that is refused."""
+    call = build_call(arguments, name="nothing")
+
+    ended, failure = attempt_script(
+        model_endpoint, script(build_chunk(call), build_chunk({}, "tool_calls")), "nothing"
+    )
+
+    assert failure is None
+    (tool,) = ended.transcript.tools
+    assert (tool["tool_args"], tool["tool_call_error"]) == ({}, False)
+
+
 def test_calls_with_one_id_keep_their_own_results(model_endpoint: ModelEndpoint) -> None:
     """docs/security-cases.md M10."""
     names = {"add": '{"a": 1}', "shout": '{"text": "hi"}', "fails": "{}", "nothing": "{}"}

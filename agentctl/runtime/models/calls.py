@@ -260,9 +260,13 @@ def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]
 def parse_arguments(args: Any) -> dict[str, Any]:
     """Parse the arguments of a call: JSON text, a dictionary, or None.
 
-    Any other value is stored under `NOT_AN_OBJECT`.
+    A text of white space is a call without arguments, as an empty one: models write it for tools
+    without parameters. Any other value is stored under `NOT_AN_OBJECT`.
     """
+    is_blank = isinstance(args, str) and not args.strip()
     raw = args if isinstance(args, dict) else replace_unstorable(str(args or "{}"))
+    if is_blank:
+        raw = {}
     try:
         value = json.loads(raw) if isinstance(raw, str) else raw
         if isinstance(value, dict):
