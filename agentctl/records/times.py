@@ -27,6 +27,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+"""The first time that can be written: the year 1."""
+
+LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+"""The last time that can be written: the end of the year 9999."""
+
 
 class _DateTime:
     """The JSON Schema `format: date-time` of a string."""
@@ -65,7 +71,12 @@ def now_in_seconds() -> int:
 
 
 def format_rfc3339(microseconds: int) -> str:
-    """Return a text such as `2026-11-20T08:18:10.000123Z` for microseconds since the epoch."""
+    """Return a text such as `2026-11-20T08:18:10.000123Z` for microseconds since the epoch.
+
+    Raises:
+        OverflowError: the time is before `EARLIEST` or after `LATEST`. What `parse_rfc3339` returns
+            is not; a time that is computed from it can be.
+    """
     whole, rest = divmod(microseconds, 1_000_000)
     return f"{_format_second(whole)}.{rest:06d}Z"
 
@@ -85,11 +96,15 @@ def parse_rfc3339(text: str) -> int:
     """Return the microseconds since the epoch of an RFC 3339 date-time, rounded down.
 
     Raises:
-        ValueError: the text is not a date-time, or the day or hour does not exist.
+        ValueError: the text is not a date-time, the day or hour does not exist, or the time is in
+            the year 0 or 10000 in UTC, which `format_rfc3339` cannot write.
     """
     if _DATE_TIME.fullmatch(text) is None:
         raise ValueError("not an RFC 3339 date-time")
-    return (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
+    moment = (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
+    if not EARLIEST <= moment <= LATEST:
+        raise ValueError("not a time of the years 1 to 9999 in UTC")
+    return moment
 
 
 def whole_seconds(microseconds: int) -> int:

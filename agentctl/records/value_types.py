@@ -214,7 +214,17 @@ class ValueType:
         try:
             return self.parse_text(text)
         except (ValueError, KeyError):
-            raise self.reject(text) from None
+            wrong = self.reject(text)
+            if " " in text and self._is_valid(text.replace(" ", "+")):
+                wrong.problem += ". A + in a query is a space: write it as %2B"
+            raise wrong from None
+
+    def _is_valid(self, text: str) -> bool:
+        try:
+            self.parse_text(text)
+        except (ValueError, KeyError):
+            return False
+        return True
 
     def reject(self, value: object) -> WrongValue:
         """Return the error for a value that is not of this type."""

@@ -11,7 +11,15 @@ from agentctl.config.upkeep import Budget
 from agentctl.interface.requests.administration import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.text import check_texts
-from agentctl.records.times import DAY, find_percentile, format_optional_time, format_rfc3339, now
+from agentctl.records.times import (
+    DAY,
+    EARLIEST,
+    LATEST,
+    find_percentile,
+    format_optional_time,
+    format_rfc3339,
+    now,
+)
 from agentctl.records.usage import (
     BudgetRecord,
     BudgetState,
@@ -145,6 +153,10 @@ class UsageOperations(OperationFamily):
         end = now() + 1 if filter.before is None else filter.before
         before = -(-end // length) * length
         since = before - period if filter.since is None else filter.since // length * length
+
+        # A report writes both, and no time beyond the years 1 to 9999 can be written.
+        before = min(before, LATEST // length * length)
+        since = max(since, EARLIEST)
         if since >= before:
             raise errors.ValidationFailed("since must be earlier than before")
         return UsageScope(

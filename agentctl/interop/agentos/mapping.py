@@ -11,6 +11,7 @@ this interface does not have are kept where they do not contradict it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -279,7 +280,8 @@ def read_run(run: Record, session_id: str | None = None) -> Built:
         seconds = (read_object(run.get("metrics")) or {}).get("duration")
         built["finished_at"] = None
         if created is not None and isinstance(seconds, int | float):
-            built["finished_at"] = format_rfc3339(created + int(seconds * 1_000_000))
+            with suppress(ValueError, OverflowError):  # No number, or beyond the year 9999.
+                built["finished_at"] = format_rfc3339(created + int(seconds * 1_000_000))
     return built
 
 

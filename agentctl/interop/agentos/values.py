@@ -13,7 +13,7 @@ import orjson
 
 from agentctl.records.kinds import Record
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.records.times import format_optional_time, parse_rfc3339
+from agentctl.records.times import EARLIEST, LATEST, format_optional_time, parse_rfc3339
 
 Built = dict[str, Any]
 
@@ -52,9 +52,10 @@ def parse_moment(value: object) -> int | None:
         return int(value * 1_000_000) if 0 <= value < _SECONDS_PER_ERA else None
     if isinstance(value, str):
         try:
-            moment = datetime.fromisoformat(value)
-            whole = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-            return int(whole.timestamp() * 1_000_000)
+            given = datetime.fromisoformat(value)
+            whole = given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+            moment = int(whole.timestamp() * 1_000_000)
+            return moment if EARLIEST <= moment <= LATEST else None
         except (ValueError, OverflowError):
             return None
     return None
