@@ -264,6 +264,14 @@ def test_large_integers_are_shown_and_sent_exactly(people: People, browser: Brow
         expect(shown.page.locator("[data-decided]")).to_contain_text("approved")
     people.wait_for_end(run)
     assert people.payments[-1] == {"amount": LARGE, "to": "ben"}
+    changed = people.host.client.patch(
+        f"/sessions/{run['session_id']}",
+        json={"metadata": {"order": 2512292042121000001}},
+        headers=people.host.bearer("ann", *USER),
+    )
+    assert changed.status_code == 200, changed.text
+    with open_as(people, browser, "ann", f"#/sessions/{run['session_id']}") as shown:
+        shown.see("2512292042121000001")
 
 
 def test_page_without_the_scope_names_it(people: People, browser: Browser) -> None:

@@ -3,6 +3,8 @@
 // in a cookie that no script can read, encrypted with a key that only this tab has. A refresh token is
 // in this cookie only.
 
+import { readExact, writeExact } from "./exact.js";
+
 const BASE = new URL(".", document.baseURI);
 const HIDDEN_LIMIT = 30 * 60 * 1000;
 const KEPT = "/console/sign-in/token";
@@ -82,7 +84,7 @@ export async function send(method, place, options = {}) {
       method,
       signal,
       headers: fields,
-      body: raw ? body : JSON.stringify(body),
+      body: raw ? body : writeExact(body),
       cache: "no-store",
       credentials,
       redirect: "error",
@@ -110,7 +112,7 @@ export async function send(method, place, options = {}) {
 
 export async function call(method, place, options) {
   const response = await send(method, place, options);
-  return response.status === 204 ? null : response.json();
+  return response.status === 204 ? null : readExact(await response.text());
 }
 
 /** Return the claims of a JWT, not verified; null for another token. */

@@ -3,13 +3,14 @@
 // approver sees is what the call gets.
 
 import {
-  ApiError, call, canList, componentOf, eventsOf, kindOf, newKey, path, placeOfRun, postOnce, send,
+  ApiError, call, canList, componentOf, eventsOf, kindOf, path, placeOfRun, postOnce, send,
   withQuery,
 } from "./api.js";
 import {
   Command, cut, Dialog, formatSpan, Fragment, html, Json, Loaded, printable, shortId, toHash, useAction, useEffect,
   useNow, useRef, useState,
 } from "./ui.js";
+import { readExact, writeExact } from "./exact.js";
 import { Decided, describeWait, waitedSeconds, wayOf } from "./waits.js";
 
 export const formatMoment = (time) => `${printable(time).slice(0, 19).replace("T", " ")} UTC`;
@@ -108,26 +109,6 @@ function AnswerForm({ schema, onAnswer, children }) {
   </form>`;
 }
 
-// No text of a server can contain it.
-const MARK = newKey();
-const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
-const WRITTEN = new RegExp(`"${MARK}(-?\\d+)"`, "g");
-
-/** Return the value of a JSON text, with a BigInt for an integer that a number cannot hold. */
-export function readExact(text) {
-  const marked = text.replace(TOKEN, (token) =>
-    /^-?\d{16,}$/.test(token) && !Number.isSafeInteger(Number(token)) ? `"${MARK}${token}"` : token,
-  );
-  return JSON.parse(marked, (_, value) =>
-    typeof value === "string" && value.startsWith(MARK) ? BigInt(value.slice(MARK.length)) : value,
-  );
-}
-
-export function writeExact(value, indent) {
-  const text = JSON.stringify(value, (_, each) => (typeof each === "bigint" ? MARK + each : each), indent);
-  return text.replace(WRITTEN, "$1");
-}
-
 export function placeOf({ component_type: kind, component_id: component, approval_id: id }) {
   return path`/${kind}s/${component}/approvals/${id}`;
 }
@@ -139,7 +120,7 @@ export function placeOf({ component_type: kind, component_id: component, approva
 async function loadApproval(summary, run, db) {
   if (canList("approvals")) {
     const query = { run_id: summary.run_id, limit: 100, db_id: db };
-    const page = readExact(await (await send("GET", withQuery("/approvals", query))).text());
+    const page = await call("GET", withQuery("/approvals", query));
     const found = page.data.find((each) => each.approval_id === summary.approval_id);
     if (found) return found;
   }
@@ -179,7 +160,7 @@ function Value({ value }) {
   } catch {
     // It is no JSON, so it cannot be mistaken for a number.
   }
-  return html`<pre class="plain" dir="auto">${printable(plain ? value : JSON.stringify(value))}</pre>`;
+  return html`<pre class="plain" dir="auto">${printable(plain ? value : writeExact(value))}</pre>`;
 }
 
 export function Arguments({ values }) {

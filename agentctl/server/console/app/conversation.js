@@ -13,6 +13,7 @@ import {
   useCaller, useEffect, useEvery, useNow, useResource, useState,
 } from "./ui.js";
 import { DecidedLine, Waits } from "./waits.js";
+import { readExact, writeExact } from "./exact.js";
 
 const FLUSH = 250;
 const EVERY_PAUSED = 2000;
@@ -44,7 +45,7 @@ function applyChanges(runs, changes) {
 }
 
 function textOf(content) {
-  return typeof content === "string" ? content : content == null ? "" : JSON.stringify(content);
+  return typeof content === "string" ? content : content == null ? "" : writeExact(content);
 }
 
 /** Follow a run until it and its work have ended: `{run, runs, …}`.
@@ -113,7 +114,7 @@ function useRun(initial, db) {
   }, [run.run_id, live, paused, generation, me === null]);
   const look = async () => {
     const found = await read({ view: "phase" });
-    if (!isPaused(found) || JSON.stringify(found.approvals) !== JSON.stringify(run.approvals)) await refresh();
+    if (!isPaused(found) || writeExact(found.approvals) !== writeExact(run.approvals)) await refresh();
   };
   useEvery(EVERY_PAUSED, paused && me !== null && !run.unread, () => look().catch(() => null));
   const waiting = me !== null && !run.unread && !paused && !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || runs === null);
@@ -124,9 +125,9 @@ function useRun(initial, db) {
 /** Returns the message, and the object `input` of the request if the message is not its text. */
 function formatAsked({ input, input_object: given }) {
   if (!given) return input;
-  const text = JSON.stringify(given);
+  const text = writeExact(given);
   try {
-    if (JSON.stringify(JSON.parse(input)) === text) return input;
+    if (writeExact(readExact(input)) === text) return input;
   } catch {
   }
   return `${input}\ninput: ${text}`;
@@ -328,7 +329,7 @@ function ToolLine({ item, run, db, now, opened, onAll, plain }) {
   useEffect(() => setOpen(Boolean(opened)), [opened]);
   const result = textOf(item.result);
   const size = item.truncated?.characters || result.length;
-  const args = Object.entries(item.tool_args || {}).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
+  const args = Object.entries(item.tool_args || {}).map(([key, value]) => `${key}=${writeExact(value)}`);
   const short = cut(args.join(", "), 160);
   const [glyph, color, words] = CALLS[item.status] || CALLS.cancelled;
   const running = item.status === "running";
@@ -346,7 +347,7 @@ function ToolLine({ item, run, db, now, opened, onAll, plain }) {
       ? html`<div class="inside">
           <p class="caption">Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>{ }</button>
             ${plain ? null : html` <a href=${toHash(["runs", run.run_id, "timeline"], { db, call: `${run.run_id}/${item.tool_call_id}` })}>Timeline</a>`}</p>
-          <pre class="json" tabindex="0"><${Long} text=${JSON.stringify(item.tool_args ?? {}, null, 2)} /></pre>
+          <pre class="json" tabindex="0"><${Long} text=${writeExact(item.tool_args ?? {}, null, 2)} /></pre>
           <p class="caption">Result ${result ? html`<${Copy} text=${result} />` : null}</p>
           <pre class="json" tabindex="0">${result ? html`<${Long} text=${result} />` : words}</pre>
           <${Rest} item=${item} onAll=${onAll} />
@@ -405,7 +406,7 @@ export function JsonDialog({ title, value, load, onClose }) {
   useEffect(() => {
     load?.().then(setShown, () => null);
   }, []);
-  const text = JSON.stringify(shown, null, 2);
+  const text = writeExact(shown, null, 2);
   return html`<${Dialog} title=${title} onClose=${onClose} wide=${true}>
     <pre class="json" tabindex="0"><${Long} text=${text} /></pre>
     <div class="buttons">
@@ -497,7 +498,7 @@ function parseEvent(block) {
   }
   if (fields.event !== "ItemsChanged") return null;
   try {
-    return { id: Number(fields.id), ...JSON.parse(fields.data) };
+    return { id: Number(fields.id), ...readExact(fields.data) };
   } catch {
     return null;
   }

@@ -8,6 +8,7 @@ import {
   Dialog, ErrorText, formatAge, formatSize, html, Loaded, LoadMore, printable, saveFile, useAction,
   useCaller, useEffect, usePages, useRef, useState,
 } from "./ui.js";
+import { readExact } from "./exact.js";
 
 const MAXIMUM_THUMBNAIL = 5_000_000;
 
@@ -109,7 +110,7 @@ export function Attach({ to, user, files, setFiles }) {
       const response = await send("POST", withQuery("/files", query), {
         body: file, signal: control.signal, using: uploadWith((part) => change(key, { part })),
       });
-      change(key, { record: await response.json() });
+      change(key, { record: readExact(await response.text()) });
     } catch (error) {
       change(key, { error: error instanceof ApiError ? error : new ApiError(0) });
     }

@@ -11,6 +11,7 @@ import {
   Status, toHash, tookMilliseconds, twoLines, useAction, useComponents, useEffect, useEvery, useNames, useNow,
   useRef, useState,
 } from "./ui.js";
+import { writeExact } from "./exact.js";
 
 const PAGE_ROWS = 100;
 
@@ -333,7 +334,7 @@ export function RepeatDialog({ verb, run, db, onClose }) {
             <label class="field">Goes on with
               <select value=${other} onChange=${(event) => change(setOther)(event.target.value)}>
                 <option value="">the same component</option>
-                ${others.map((each) => html`<option key=${`${each.kind}:${each.id}`} value=${JSON.stringify([each.kind, each.id])}>${cut(each.name || each.id, 40)}</option>`)}
+                ${others.map((each) => html`<option key=${`${each.kind}:${each.id}`} value=${writeExact([each.kind, each.id])}>${cut(each.name || each.id, 40)}</option>`)}
               </select></label>
             <label><input type="checkbox" checked=${here} onChange=${(event) => change(setHere)(event.target.checked)} /> in this session</label>`}
       ${plan ? html`<${Plan} plan=${plan} part=${part} />` : null}

@@ -2,6 +2,7 @@
 
 import { call, isAtRest, isFinal, nameOf, path, withQuery } from "./api.js";
 import { useEffect, useRef, useState } from "./ui.js";
+import { writeExact } from "./exact.js";
 
 const DEPTH = 5;
 const IDLE = 0.04;
@@ -14,7 +15,7 @@ export function useMembers(run, db) {
   const [members, setMembers] = useState(new Map());
   const open = !isAtRest(run);
   const known = useRef(new Map());
-  const stamp = JSON.stringify([run.member_runs, run.finished_at]);
+  const stamp = writeExact([run.member_runs, run.finished_at]);
   useEffect(() => {
     let gone = false;
     const load = async (ids, depth) => {

@@ -8,6 +8,7 @@ import htm from "../vendor/htm.mjs";
 import {
   ApiError, call, isFinal, known, loadComponents, send, state, subscribe, withQuery,
 } from "./api.js";
+import { readExact } from "./exact.js";
 
 const RETRY_SECONDS = 5;
 const PAGE_ROWS = 100;
@@ -160,7 +161,7 @@ export function useEvery(milliseconds, on, work) {
  * The result has `data`, `error`, `retryAt` (ms, of a temporary error) and `reload()`. Data stays
  * when a later request fails. A place of null fetches nothing. `parse` reads the text of a response.
  */
-export function useResource(place, { every = 0, parse = JSON.parse } = {}) {
+export function useResource(place, { every = 0 } = {}) {
   const { generation, me, info } = useCaller();
   const [result, set] = useState({ place, data: undefined, error: null, retryAt: 0 });
   const reload = useRef(() => {});
@@ -180,7 +181,7 @@ export function useResource(place, { every = 0, parse = JSON.parse } = {}) {
       try {
         const headers = etag ? { "If-None-Match": etag } : {};
         const response = await send("GET", place, { headers, signal: control.signal });
-        const data = response.status === 304 ? undefined : parse(await response.text());
+        const data = response.status === 304 ? undefined : readExact(await response.text());
         if (turn !== latest) return;
         etag = response.headers.get("etag");
         set((old) => ({

@@ -9,6 +9,7 @@ import {
   Command, Copy, cut, Empty, formatNumber, formatTotal, Glyph, html, Json, Loaded, LOOKS, many, Page, printable, Problem, shortId,
   toHash, useAction, useCaller, useComponents, useNames, useResource, useState,
 } from "../app/ui.js";
+import { writeExact } from "../app/exact.js";
 
 const KINDS = [["agent", "Agents"], ["team", "Teams"], ["workflow", "Workflows"]];
 
@@ -158,7 +159,7 @@ function Configuration({ place }) {
   if (!newest) return null;
   const { instructions, tools, members, steps, code, ...others } = newest.configuration;
   const words = (value) => (value instanceof Object && !Array.isArray(value)
-    ? Object.entries(value).filter(([name]) => name !== "endpoint").map(([name, each]) => `${name} ${words(each)}`).join(" · ") : typeof value === "string" ? value : JSON.stringify(value));
+    ? Object.entries(value).filter(([name]) => name !== "endpoint").map(([name, each]) => `${name} ${words(each)}`).join(" · ") : typeof value === "string" ? value : writeExact(value));
   return html`<h3 class="caption">Configuration of version ${newest.version}</h3>
     ${instructions ? html`<${Json} text=${instructions} data-instructions=${true} />` : null}
     <dl class="facts" data-configuration>${Object.entries(others).map(([name, value]) => html`<dt key=${name}>${printable(name)}</dt><dd dir="auto">${printable(words(value))}</dd>`)}</dl>`;
@@ -179,7 +180,7 @@ function Tool({ tool }) {
   return html`<details class="fold"><summary><code>${cut(tool.name, 80)}(${cut(names, 120)})</code></summary>
     <div class="inside">
       ${tool.description ? html`<p dir="auto">${printable(tool.description)}</p>` : null}
-      <${Json} text=${JSON.stringify(tool.parameters, null, 2)} />
+      <${Json} text=${writeExact(tool.parameters, null, 2)} />
     </div></details>`;
 }
 
@@ -232,7 +233,7 @@ function Start({ kind, plural, id, db, onStarted }) {
     <details><summary>As agentctl</summary>
       <${Command} text=${`agentctl runs start --${kind} ${id} --message ${quote(message)} --url ${location.origin}`} /></details>
     <details><summary>As curl</summary>
-      <${Command} text=${`curl -N ${new URL(`${plural}/${id}/runs`, document.baseURI)} -H "Authorization: Bearer $AGENTCTL_TOKEN" -H 'Content-Type: application/json' -d ${quote(JSON.stringify({ message }))}`} /></details>
+      <${Command} text=${`curl -N ${new URL(`${plural}/${id}/runs`, document.baseURI)} -H "Authorization: Bearer $AGENTCTL_TOKEN" -H 'Content-Type: application/json' -d ${quote(writeExact({ message }))}`} /></details>
     ${run?.apart ? html`<p role="status">Started run ${can("sessions", "read", run.session_id)
       ? html`<a href=${toHash(["sessions", run.session_id], { run: run.run_id, db })}>${shortId(run.run_id)}</a>` : html`<${Copy} text=${run.run_id} />`}</p>`
     : run ? html`<${Turn} key=${run.run_id} initial=${run} names=${names} />` : null}

@@ -1,7 +1,7 @@
 // The approvals that people wait for, and those that were decided; one of them with its decision.
 
 import { can, path, withQuery } from "../app/api.js";
-import { Asked, Decision, formatMoment, placeOf, readExact, writeExact } from "../app/approvals.js";
+import { Asked, Decision, formatMoment, placeOf } from "../app/approvals.js";
 import { COMPONENT, Filters, same, useAgo } from "../app/filters.js";
 import { NotifyButton } from "../app/notify.js";
 import { ApprovalStatus, describeWait, waitedSeconds } from "../app/waits.js";
@@ -10,6 +10,7 @@ import {
   printable, setQuery, shortId, toHash, twoLines, useKeys, useNames, useNow, usePages,
   useResource,
 } from "../app/ui.js";
+import { writeExact } from "../app/exact.js";
 
 const EVERY = 3000;
 const KEYS = [
@@ -88,10 +89,9 @@ function Row({ row, at, now, db, names }) {
   </tr>`;
 }
 
-/** Return the question of an approval, or its arguments; numbers that were rounded are left out. */
+/** Return the question of an approval, or its arguments. */
 function describeAsked({ question, arguments: values, status, decided_by: by }) {
-  const exact = (_, value) => (Number.isInteger(value) && !Number.isSafeInteger(value) ? "…" : value);
-  const shown = Object.entries(values || {}).map(([name, value]) => `${name}=${JSON.stringify(value, exact)}`);
+  const shown = Object.entries(values || {}).map(([name, value]) => `${name}=${writeExact(value)}`);
   const decided = status !== "pending" && by ? `by ${by} · ` : "";
   return cut(`${decided}${[question, shown.join(", ")].filter(Boolean).join(" · ")}`, 140);
 }
@@ -99,7 +99,7 @@ function describeAsked({ question, arguments: values, status, decided_by: by }) 
 function One({ parts, query }) {
   const [, kind, component, id] = parts;
   const place = placeOf({ component_type: kind, component_id: component, approval_id: id });
-  const resource = useResource(place, { every: EVERY, parse: readExact });
+  const resource = useResource(place, { every: EVERY });
   const names = useNames();
   const approval = resource.data;
   useKeys({ y: () => navigator.clipboard.writeText(id).catch(() => null) });

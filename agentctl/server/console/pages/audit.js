@@ -6,6 +6,7 @@ import {
   Copy, cut, Empty, formatClock, Glyph, html, Loaded, LoadMore, LongTable, Page,
   printable, saveFile, setQuery, shortId, toHash, Toggle, useKeys, useNow, usePages, useState,
 } from "../app/ui.js";
+import { writeExact } from "../app/exact.js";
 
 const LOOKS = { allowed: ["✓", "green"], denied: ["✗", "red"], failed: ["!", "yellow"] };
 
@@ -89,7 +90,7 @@ function Export({ filters }) {
     setDone(0);
     do {
       const page = await call("GET", withQuery("/audit", { ...filters, limit: 100, cursor }));
-      for (const row of page.data) lines.push(JSON.stringify(row));
+      for (const row of page.data) lines.push(writeExact(row));
       cursor = page.meta.next_cursor;
       setDone(lines.length);
     } while (cursor);

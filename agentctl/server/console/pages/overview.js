@@ -7,6 +7,7 @@ import {
   cut, Empty, formatAge, formatCost, formatDuration, formatNumber, formatShort, html, Later, Loaded, many, Page, printable, setQuery,
   toHash, useCaller, useComponents, useMemo, useNow, useResource,
 } from "../app/ui.js";
+import { writeExact } from "../app/exact.js";
 
 const PLACE = "/usage/overview";
 const EVERY = 15_000;
@@ -191,7 +192,7 @@ function Groups({ overview, by, query, place }) {
         <th scope="col" class="right">End p50 · p95 · p99</th><th scope="col" class="right">Tokens</th><th scope="col" class="right">Cost</th></tr></thead>
       <tbody>${data.map((group) => {
         const name = nameOf(group);
-        return html`<tr key=${JSON.stringify(keyOf(group))}><th scope="row" dir="auto">${name === null
+        return html`<tr key=${writeExact(keyOf(group))}><th scope="row" dir="auto">${name === null
             ? html`<span class="dim">none</span>`
             : html`<a href=${toHash(["overview"], { ...query, ...keyOf(group) })}>${cut(name, 60)}</a>${(group.component_type ?? "agent") === "agent" ? "" : html` <span class="dim">${group.component_type}</span>`}`}</th>
           <td class="right">${count(group, group.runs)}</td><${Bar} part=${group.runs / most} />

@@ -9,6 +9,7 @@ import {
   cut, Empty, formatCost, formatDuration, formatNumber, html, Json, Loaded, Page, printable, setQuery, shortId, Status,
   toHash, useEffect, useKeys, useNames, useNow, useRef, useResource, useState,
 } from "../app/ui.js";
+import { writeExact } from "../app/exact.js";
 
 const CUT = 20_000;
 const GLYPHS = { run: "●", model: "◇", tool: "ƒ", member: "→", step: "▸", pause: "‖" };
@@ -160,7 +161,7 @@ function Detail({ row, names, db, asked }) {
 }
 
 function Tool({ item }) {
-  return html`<h3 class="caption">Arguments</h3><${Json} text=${JSON.stringify(item.tool_args ?? {}, null, 2).slice(0, CUT)} />
+  return html`<h3 class="caption">Arguments</h3><${Json} text=${writeExact(item.tool_args ?? {}, null, 2).slice(0, CUT)} />
     <h3 class="caption">Result</h3><${Json} text=${item.result ?? "no result"} />`;
 }
 
@@ -183,6 +184,6 @@ function Sent({ run, id, db }) {
       ${first ? html`<p class="dim">${formatNumber(first)} earlier messages are not shown.</p>` : null}
       ${found.messages.slice(first).map((each, at) => html`<p key=${at} class="caption">${each.role} ${printable(each.tool_name)}</p>
         <pre class="json" tabindex="0">${printable(each.content ?? "missing")}${each.tool_calls
-          ? printable(JSON.stringify(each.tool_calls, null, 2)).slice(0, CUT) : null}</pre>`)}`;
+          ? printable(writeExact(each.tool_calls, null, 2)).slice(0, CUT) : null}</pre>`)}`;
   }}<//>`;
 }

@@ -8,6 +8,7 @@ import {
   Guard, html, Json, Later, Loaded, LOOKS, Page, phaseOf, printable, saveFile, Toggle, useAction, useCallback, useEffect,
   useKeys, useNames, useResource, useState,
 } from "../app/ui.js";
+import { writeExact } from "../app/exact.js";
 
 const ask = { load: () => import("../app/runs.js"), name: "Ask" };
 const FORMATS = [["jsonl", "JSON Lines", "jsonl"], ["json", "JSON", "json"], ["markdown", "Markdown", "md"]];
@@ -45,7 +46,7 @@ function Conversation({ session, id, query, following, setFollowing, onCounts })
   const [folds, setFolds] = useState({ all: undefined, runs: {} });
   const { runs, count, current } = thread;
   const counts = runs.runs && countPhases(runs);
-  useEffect(() => counts && onCounts(counts), [JSON.stringify(counts)]);
+  useEffect(() => counts && onCounts(counts), [writeExact(counts)]);
   // Their place in the session, if the last one is loaded and they are counted.
   const total = session.turn_count ?? 0;
   const offset = runs.later || total < count ? null : total - count;
@@ -82,7 +83,7 @@ function Index({ runs, offset, current, onSelect, session }) {
     <ol>${runs.map((run, at) => html`<${Still} key=${run.run_id} view=${Entry} run=${run} number=${offset === null ? "" : offset + at + 1}
       current=${run.run_id === current} onSelect=${onSelect} />`)}</ol>
     ${[["metadata", session.metadata], ["state", session.session_state]].map(([label, value]) => value && Object.keys(value).length
-      ? html`<details key=${label}><summary>${label}</summary><${Json} text=${JSON.stringify(value, null, 2)} /></details>`
+      ? html`<details key=${label}><summary>${label}</summary><${Json} text=${writeExact(value, null, 2)} /></details>`
       : null)}
   </nav>`;
 }
