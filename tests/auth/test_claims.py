@@ -121,6 +121,20 @@ def test_rules_come_from_the_settings() -> None:
         assert ClaimRules.from_settings(Settings(server, given)).audience == expected
 
 
+@pytest.mark.parametrize("typ", ["ID", "Refresh", "Offline", "Logout", "bearer", "", None, 1])
+def test_other_tokens_of_keycloak_are_no_access_tokens(typ: object) -> None:
+    """The audience of an ID token is a client, which can have the name of the server."""
+    given = Authorization(provider="keycloak", verify_audience=True, audience="agentctl")
+    rules = ClaimRules.from_settings(Settings(authorization=given))
+    members = {"sub": "ada", "aud": "agentctl", "scopes": ["agents:run"]}
+    assert check_members(members, rules).subject == "ada"
+    assert check_members({**members, "typ": "Bearer"}, rules).subject == "ada"
+    with pytest.raises(InvalidToken) as rejected:
+        check_members({**members, "typ": typ}, rules)
+    assert rejected.value.check == "claims.aud"
+    assert check_members({**members, "typ": typ}, PLAIN).subject == "ada"
+
+
 def test_absent_claims_are_none() -> None:
     claims = check_members({}, PLAIN)
     assert claims == Claims(None, frozenset(), None, None)

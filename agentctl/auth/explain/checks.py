@@ -286,6 +286,9 @@ def _diagnose_aud(facts: CredentialFacts, reason: str) -> Diagnosis:
     claims = facts.claims
     expected = facts.rules.audience
     value = claims.get("aud")
+    if "no access token" in reason:
+        kind = quote_value(claims.get("typ"))
+        return Diagnosis(f"typ {kind}", reason, "send the access token of the provider")
     if expected is None or "configured" not in reason:
         remedy = "configure the issuer to write a string, or an array of at most 16 strings"
         return Diagnosis(quote_value(value), reason, remedy)

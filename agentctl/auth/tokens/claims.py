@@ -60,6 +60,10 @@ class ClaimRules:
     require_exp: bool = False
     require_sub: bool = False
     leeway: float = LEEWAY_SECONDS
+    token_type: str | None = None
+    """The claim `typ` of access tokens, which a token with this claim must have; None for any.
+    Keycloak signs ID and refresh tokens with the same keys, and tells them apart by this claim."""
+
     scopes: ScopeRules = field(default_factory=ScopeRules)
 
     @classmethod
@@ -71,6 +75,7 @@ class ClaimRules:
             issuer=options.issuer or None,
             require_exp=options.require_exp,
             require_sub=options.require_sub,
+            token_type="Bearer" if options.provider == "keycloak" else None,
             scopes=ScopeRules.from_settings(options),
         )
 
@@ -175,8 +180,15 @@ def check_iss(members: RawClaims, rules: ClaimRules, now: float) -> None:
 def check_aud(members: RawClaims, rules: ClaimRules, now: float) -> list[str]:
     """Run the check `claims.aud`: it contains the configured audience.
 
-    It is a string or an array of strings (RFC 7519 4.1.3).
+    It is a string or an array of strings (RFC 7519 4.1.3). A token of another type than
+    `rules.token_type` is not for this server, whatever its audience is: the audience of an ID token
+    is a client, which can have the name of the server.
     """
+    kind = members.get("typ", rules.token_type)
+    if rules.token_type is not None and kind != rules.token_type:
+        text = f"the token's typ is not {rules.token_type}: it is no access token"
+        raise _invalid_claim("aud", text)
+
     value = members.get("aud", [])
     audiences = [value] if isinstance(value, str) else value
     if not isinstance(audiences, list) or not all(isinstance(name, str) for name in audiences):
