@@ -151,6 +151,7 @@ REFUSED_TEXTS: dict[str, tuple[str, str]] = {
     "A12 PKCS 1": (PKCS1_PRIVATE, "RS256"),
     "A12 encrypted": (ENCRYPTED, "RS256"),
     "A12 EC": (EC.private_pem, "ES256"),
+    "base64 of a private PEM": (base64.b64encode(RSA.private_pem.encode()).decode(), "RS256"),
     "A12 private behind public": (RSA.pem + RSA.private_pem, "RS256"),
     "certificate": (certificate(), "RS256"),
     "SSH": (SSH, "RS256"),
@@ -160,7 +161,6 @@ REFUSED_TEXTS: dict[str, tuple[str, str]] = {
     "PEM cut": (RSA.pem[:200], "RS256"),
     "PEM behind a cut one": (RSA.pem[:200] + "\n" + RSA.pem, "RS256"),
     "PEM before a cut one": (RSA.pem + RSA.private_pem[:200], "RS256"),
-    "PEM with escaped line breaks": (RSA.pem.replace("\n", "\\n"), "RS256"),
     "PEM garbled": (RSA.pem.replace("M", "!", 3), "RS256"),
     "PEM not ASCII": (RSA.pem.replace("M", "é", 1), "RS256"),
     "A13 none": (RSA.pem, "none"),
@@ -273,6 +273,13 @@ ACCEPTED_TEXTS: dict[str, tuple[str, str]] = {
     "PKCS 1": (
         RSA.public.public_bytes(PEM, serialization.PublicFormat.PKCS1).decode(), "RS256"
     ),
+    "escaped line breaks": (RSA.pem.replace("\n", "\\n"), "RS256"),
+    "escaped CRLF": (RSA.pem.replace("\n", "\\r\\n"), "RS256"),
+    "two keys with escaped line breaks": ((RSA.pem + OTHER.pem).replace("\n", "\\n"), "RS256"),
+    "base64": (base64.b64encode(RSA.pem.encode()).decode(), "RS256"),
+    "base64 in lines": (base64.encodebytes(RSA.pem.encode()).decode(), "RS256"),
+    "base64url": (b64(RSA.pem.encode()), "RS256"),
+    "base64 of escaped line breaks": (b64(EC.pem.replace("\n", "\\n").encode()), "ES256"),
     "remarks around": (f"# ours - since -- May\n{RSA.pem}\n-- end\n", "RS256"),
 }  # fmt: skip
 
@@ -291,7 +298,7 @@ def test_valid_key_texts_are_accepted(name: str) -> None:
         ("A12 EC", "Key 1 is a private key"),
         ("A12 private behind public", "Key 1 is a private key"),
         ("certificate", "openssl x509"),
-        ("PEM with escaped line breaks", "is not a readable PEM public key"),
+        ("base64 of a private PEM", "Key 1 is a private key"),
         ("secret for RS256", "set jwks_file for a JWKS"),
         ("A11 explicit curve of its own", "is not a readable PEM public key"),
         ("A11 RSA 2047", "an RSA key of 2047 bits"),

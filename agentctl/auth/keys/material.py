@@ -6,6 +6,7 @@ No message repeats key material.
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import field
 
@@ -61,6 +62,7 @@ def parse_keys(text: str, spec: AlgorithmSpec, label: str) -> list[VerificationK
         secret = encode_secret(text)
         check_secret(secret, spec, label)
         return [VerificationKey(spec, secret)]
+    text = _decode_pem(text)
     blocks = list(re.finditer(PEM_BLOCK, text))
     # A damaged boundary is not skipped as text around the keys (RFC 7468 3): its key would be lost.
     is_whole = {len(blocks)} == {text.count("-----BEGIN"), text.count("-----END")}
@@ -70,6 +72,24 @@ def parse_keys(text: str, spec: AlgorithmSpec, label: str) -> list[VerificationK
             hint=f'{spec.name} needs "-----BEGIN PUBLIC KEY-----"; set jwks_file for a JWKS',
         )
     return [VerificationKey(spec, _parse_pem(block[0], block[1], spec, label)) for block in blocks]
+
+
+def _decode_pem(text: str) -> str:
+    r"""Return the PEM text of a variable that can have no line breaks.
+
+    Files of variables and secret stores keep a key in one line: with the two characters `\n` for a
+    line break, or in base64. PEM has no backslash, so there is no other reading of it.
+    """
+    if "-----" not in text:
+        compact = "".join(text.split()).replace("-", "+").replace("_", "/")
+        try:
+            decoded = base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+        except ValueError:
+            return text
+        if not decoded.lstrip().startswith(b"-----BEGIN"):
+            return text
+        text = decoded.decode("utf-8", "surrogateescape")
+    return text.replace("\\r", "").replace("\\n", "\n")
 
 
 def _parse_pem(pem: str, kind: str, spec: AlgorithmSpec, label: str) -> PublicKey:
@@ -88,7 +108,7 @@ def _parse_pem(pem: str, kind: str, spec: AlgorithmSpec, label: str) -> PublicKe
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidKey(
             f"{label} is not a readable PEM public key",
-            hint="keep its line breaks; the two characters \\n are not a line break",
+            hint="copy the whole key again, with its line breaks",
         ) from None
     return check_public_key(key, spec, label)
 
