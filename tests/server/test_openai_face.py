@@ -119,6 +119,36 @@ def test_history_of_the_request_reaches_the_agent(client: openai.OpenAI) -> None
     assert [each[1] for each in sent if each[0] == "system"] == ["Be history."]
 
 
+EMPTY_ANSWERS: list[dict[str, Any]] = [
+    {"content": None},
+    {"content": ""},
+    {"content": None, "tool_calls": None},
+    {"content": None, "refusal": "I can not"},
+    {"content": [{"type": "refusal", "refusal": "I can not"}]},
+    {},
+]
+
+
+@pytest.mark.parametrize("answer", EMPTY_ANSWERS, ids=map(str, EMPTY_ANSWERS))
+def test_history_may_have_answers_without_content(
+    client: openai.OpenAI, answer: dict[str, Any]
+) -> None:
+    """Clients send back what a model has answered, also nothing and a refusal."""
+    earlier = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", **answer},
+        {"role": "user", "content": "two"},
+    ]
+    found = client.chat.completions.create(model="history", messages=earlier)  # type: ignore[arg-type]
+    sent = json.loads(found.choices[0].message.content or "")
+    texts = [each[1] for each in sent if each[0] == "user"]
+    assert texts == ["one", "two"]
+    assert ("I can not" in str(sent)) == ("I can not" in str(answer))
+
+    responded = client.responses.create(model="history", input=earlier)  # type: ignore[arg-type]
+    assert responded.status == "completed"
+
+
 def test_session_replaces_the_history_of_the_request(
     served: ThreadedServer, client: openai.OpenAI
 ) -> None:

@@ -66,7 +66,8 @@ def read_chat_messages(items: Sequence[object]) -> RequestMessages:
     def read(item: Mapping[str, Any], at: str) -> CallResult | None:
         if item.get("role") != "tool":
             return None
-        text = read_text(item.get("content"), f"{at}.content")
+        content = item.get("content")
+        text = read_text("" if content is None else content, f"{at}.content")
         return read_call_result(item.get("tool_call_id"), text, f"{at}.tool_call_id")
 
     return _read_request(items, "messages", read)
@@ -191,8 +192,12 @@ class _Reader:
             if check_type(call, dict, f"{at}.tool_calls")
         ]
         content = item.get("content")
+        if content is None and role == "assistant":
+            # An answer of calls only, one that refuses, or an empty one: libraries send them back.
+            content = item.get("refusal") or ""
+
         files: list[GivenFile] | None = [] if role == "user" else None
-        text = "" if calls and content is None else read_text(content, f"{at}.content", files)
+        text = read_text(content, f"{at}.content", files)
         if files:
             self.files[len(self.messages)] = files
         if role == "assistant":
@@ -226,6 +231,9 @@ class _Reader:
             raise _LostCall(f"{at} is the result of a call that is not in the request", at)
         self.messages.append(
             EarlierMessage(
-                "tool", read_text(content, where), call_id=known, tool_name=self._tool_names[known]
+                "tool",
+                read_text("" if content is None else content, where),
+                call_id=known,
+                tool_name=self._tool_names[known],
             )
         )

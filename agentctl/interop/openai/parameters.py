@@ -240,6 +240,8 @@ def read_text(content: object, at: str, files: list[GivenFile] | None = None) ->
 
     Args:
         files: gets the parts that are files; None if the message can have none.
+
+    A refusal of a model is text: clients send it back with the history.
     """
     if isinstance(content, str):
         return check_text(at, content)
@@ -253,6 +255,9 @@ def read_text(content: object, at: str, files: list[GivenFile] | None = None) ->
             # Chat completions nest the members of a part, responses do not.
             nested = part.get(kind, part) if kind in _NESTED else part
             files.append(_read_file(check_type(nested, dict, f"{where}.{kind}"), where))
+            continue
+        if kind == "refusal":
+            texts.append(check_type(part.get("refusal") or "", str, f"{where}.refusal"))
             continue
         if kind not in ("text", "input_text", "output_text"):
             raise RefusedParameter(
