@@ -73,6 +73,7 @@ def load_object(reference: str, folder: Path | None, where: str = _NEXT_TO_CONFI
     module_name, colon, name = reference.partition(":")
     if not (colon and module_name and name):
         raise UnusableObject("it does not have the form package.module:function")
+    _check_module_name(module_name, folder)
     try:
         with _first_on_path(folder):
             module = importlib.import_module(module_name)
@@ -85,6 +86,21 @@ def load_object(reference: str, folder: Path | None, where: str = _NEXT_TO_CONFI
         hint = f"did you mean {module_name}:{similar[0]}?" if similar else None
         raise UnusableObject(f"the module {module_name} has no {name}", hint)
     return value
+
+
+def _check_module_name(name: str, folder: Path | None) -> None:
+    """Refuse a file of the user with the name of a module of Python.
+
+    Which of the two an import finds depends on whether anything has imported the module of Python
+    before, and so on the command.
+    """
+    top = name.partition(".")[0]
+    if folder is None or top not in sys.stdlib_module_names:
+        return
+    for file in (folder / f"{top}.py", folder / top / "__init__.py"):
+        if file.is_file():
+            what = f"{top} is a module of Python, which hides {file.relative_to(folder)}"
+            raise UnusableObject(what, f"rename it, for example to my_{top}, and name it here")
 
 
 def build_failure(
