@@ -216,6 +216,29 @@ def test_version_is_the_same_if_another_thread_parses_meanwhile(project: Project
     assert collisions
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        'import importlib\nimportlib.import_module("version_late")',
+        'from importlib import import_module\ndef f():\n    import_module("version_late")',
+        'from importlib import import_module as load\nload(name="version_late")',
+        'import importlib\nload = importlib.import_module\nload("version_late")',
+        'import importlib\nimportlib.import_module(".version_late", "version_parts")',
+        '__import__("version_late")',
+        'import pkgutil\npkgutil.resolve_name("version_late:VALUE")',
+    ],
+)
+def test_module_that_a_call_imports_counts(project: Project, code: str) -> None:
+    """With another content of it, an approved call would be made with code nobody has approved."""
+    late = "version_parts/version_late.py" if "parts" in code else "version_late.py"
+    project.write(late, "VALUE = 1\n")
+    project.write("version_agents.py", f"{code}\n{FILES['version_agents.py']}")
+    before = project.versions()
+    project.write(late, "VALUE = 2\n")
+    after = project.versions()
+    assert {name for name in after if after[name] != before[name]} == {"coder", "desk", "line"}
+
+
 def test_unusable_code_has_no_version(project: Project) -> None:
     project.write("version_agents.py", "raise RuntimeError")
     assert {name for name, version in project.versions().items() if version is None} == {"coder"}

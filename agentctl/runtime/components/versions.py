@@ -114,13 +114,61 @@ def _list_imports(text: bytes, package: tuple[str, ...]) -> Iterator[str]:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return
+    importers = _find_importers(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Call) and _name_of(node.func) in importers:
+            yield from _read_import_call(node, package)
+        elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join(filter(None, (*above, node.module)))
             yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)
+
+
+_IMPORTERS = frozenset({"import_module", "__import__", "run_module", "resolve_name"})
+"""Functions of `importlib`, `runpy` and `pkgutil` whose first argument names a module."""
+
+
+def _find_importers(tree: ast.AST) -> set[str]:
+    """Return the names of the functions that import a module in a file, other names included."""
+    importers = set(_IMPORTERS)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            importers |= {
+                each.asname for each in node.names if each.asname and each.name in _IMPORTERS
+            }
+        elif isinstance(node, ast.Assign) and _name_of(node.value) in _IMPORTERS:
+            importers |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return importers
+
+
+def _name_of(node: ast.expr) -> str:
+    """Return the last name of `a` and of `b.a`; empty for another expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _read_import_call(node: ast.Call, package: tuple[str, ...]) -> Iterator[str]:
+    """Yield the module that a call such as `importlib.import_module("name")` imports.
+
+    Only a constant is known without running the code (docs/versions.md). A relative name is of the
+    package in the second argument if that is a constant, else of the file's own package.
+    """
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    texts = [each.value for each in given if isinstance(each, ast.Constant)]
+    if not texts or not isinstance(texts[0], str):
+        return
+
+    name = texts[0].partition(":")[0]
+    relative = name.lstrip(".")
+    level = len(name) - len(relative)
+    if level and len(texts) > 1 and isinstance(texts[1], str):
+        package = tuple(texts[1].split("."))
+    above = package[: len(package) - level + 1] if level else ()
+    if relative and "/" not in relative:
+        yield ".".join((*above, relative))
 
 
 def _find_module(folder: Path, name: str) -> Iterator[Path]:
