@@ -530,7 +530,7 @@ def test_null_member_counts_as_absent(name: str) -> None:
 
 
 def test_different_keys_with_one_kid_are_left_out() -> None:
-    """Which of them is meant is open; the same key twice is not ambiguous."""
+    """No kid tells two different keys apart; the same key twice is not ambiguous."""
     third = named(public_jwk(rsa_pair(3).public), "c")
     entries = [ENTRY, named(OTHER_JWK, "a"), third, third]
     keys = KeySet.from_jwks({"keys": entries}, algorithm="RS256")

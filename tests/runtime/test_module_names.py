@@ -14,7 +14,7 @@ from agentctl.runtime.imports import UnusableObject, load_object
 def test_file_with_the_name_of_a_module_of_python_is_refused(
     tmp_path: Path, name: str, is_package: bool
 ) -> None:
-    """Whether or not a command has imported the module of Python before."""
+    """The result is the same if a command has imported the module of Python before."""
     file = tmp_path / name / "__init__.py" if is_package else tmp_path / f"{name}.py"
     file.parent.mkdir(exist_ok=True)
     file.write_text("def hello(message):\n    return message\n")

@@ -1,4 +1,4 @@
-"""Times in queries: the ends of their range at every door, and a + that is not encoded."""
+"""Times in queries: the ends of their range at every interface, and a + that is not encoded."""
 
 from __future__ import annotations
 
