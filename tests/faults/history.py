@@ -20,8 +20,11 @@ HISTORY = Path(__file__).with_name("history.toml")
 
 PATCHES = Path(__file__).with_name("history")
 
-SECONDS = 180.0
-"""Time after which the tests of a mend are stuck."""
+SECONDS = 120.0
+"""Time after which the tests of a fault are stuck."""
+
+BASELINE_SECONDS = 1_800.0
+"""Time after which the tests without a fault are ended."""
 
 
 def replay(copy: Copy, forks: Forks, names: Collection[str] = ()) -> int:
@@ -37,43 +40,52 @@ def replay(copy: Copy, forks: Forks, names: Collection[str] = ()) -> int:
     if unknown := set(names) - listed.keys():
         raise SystemExit(f"not in history.toml: {', '.join(sorted(unknown))}")
     chosen = {name: listed[name] for name in listed if not names or name in names}
+
+    tests = [test for fault in chosen.values() for test in fault["tests"]]
+    without = forks.run(tests, seconds=BASELINE_SECONDS)
+    if without.stuck is not None:
+        raise SystemExit(f"{without.stuck}: no end without a fault: {without.last_line}")
+    forks.import_libraries()
+
     missed = 0
-    for number, (name, fault) in enumerate(chosen.items()):
+    for name, fault in chosen.items():
         print(f"\n{name}: {fault['subject']}")
-        tests = fault["tests"]
-        without = _run(forks, tests)
-        if number == 0:
-            forks.import_libraries()
-        if without.exit != 0:
-            missed += 1
-            print(f"  CANNOT BE TRIED: without the fault: {without.last_line}", flush=True)
-            continue
-        noticed = _replay_one(copy, forks, name, tests)
-        if not noticed:
+        usable = [test for test in fault["tests"] if not _has_failed(test, without)]
+        for test in fault["tests"]:
+            if test not in usable:
+                print(f"  {test}: fails without the fault")
+        if not usable or not _replay_one(copy, forks, name, usable):
             missed += 1
     print(f"\n{len(chosen) - missed} of {len(chosen)} noticed")
     return missed
 
 
+def _has_failed(test: str, outcome: Outcome) -> bool:
+    """Return True if a test, or one of its cases, has failed or could not be imported."""
+    file = test.partition("::")[0]
+    return any(name in (file, test) or name.startswith(f"{test}[") for name in outcome.failed)
+
+
 def _replay_one(copy: Copy, forks: Forks, name: str, tests: list[str]) -> bool:
     """Bring back one fault and run its tests; return True if one of them fails."""
     path = PATCHES / f"{name}.patch"
-    before = {
-        file: (copy.root / file).read_text()
-        for file in run_git("apply", "--numstat", "-z", str(path)).split("\0")
-        for file in file.split("\t")[2:]
-    }
+    # Three values for each file: its added and deleted lines, and its name.
+    changes = run_git("apply", "--numstat", "-z", str(path)).split("\0")
+    files = [Path(change.split("\t")[2]) for change in changes if change]
+    sources = {file: (copy.root / file).read_text() for file in files}
     if problem := copy.apply(path.read_text()):
         print(f"  CANNOT BE TRIED: the patch does not fit: {problem}", flush=True)
         return False
-    for file in before:
+
+    for file in files:
         # Bytecode that is cached for the file without the fault must not be used.
-        copy.write(Path(file), (copy.root / file).read_text())
-    outcome = _run(forks, tests)
-    for file, source in before.items():
-        copy.write(Path(file), source)
-    for test in outcome.failed:
-        print(f"  {test}")
+        copy.write(file, (copy.root / file).read_text())
+    outcome = forks.run(tests, seconds=SECONDS)
+    for file, source in sources.items():
+        copy.write(file, source)
+
+    for test, why in outcome.failed.items():
+        print(f"  {test}: {why}")
     if outcome.stuck is not None:
         print(f"  STUCK in {outcome.stuck}")
     if not outcome.failed and outcome.stuck is None:
@@ -81,7 +93,3 @@ def _replay_one(copy: Copy, forks: Forks, name: str, tests: list[str]) -> bool:
         return False
     print(f"  {outcome.cpu_seconds:.1f} CPU seconds", flush=True)
     return True
-
-
-def _run(forks: Forks, tests: list[str]) -> Outcome:
-    return forks.run(tests, seconds=SECONDS)
