@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,8 @@ FIRST_TESTS = 20
 @contextlib.contextmanager
 def open_forks() -> Iterator[tuple[Copy, Forks]]:
     """Open a copy of the repository, and the process that runs its tests."""
+    # The copy is deleted and the process ends, too, if this one is asked to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         copy = Copy(Path(folder))
         forks = Forks(copy.root, Path(folder) / "t")
@@ -121,7 +124,9 @@ def record(given: argparse.Namespace) -> int:
         with open_forks() as (copy, forks):
             trial = Trial(copy, forks, module, reference.tests)
             print_left_out(trial)
-            reference.left_out = trial.left_out
+            reference.left_out = {
+                name: reason.partition(":")[0] for name, reason in trial.left_out.items()
+            }
             reference.write()
             for fault in missing:
                 result = trial.try_fault(fault)

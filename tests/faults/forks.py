@@ -17,6 +17,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,13 +28,13 @@ import pytest
 
 __all__ = ["Forks", "Outcome"]
 
-_OWN = ("agentctl", "tests", "conftest", "__main__", "__mp_main__")
-"""Top packages that are not imported before a fork: their files change."""
+_LIBRARIES = (sysconfig.get_path("stdlib"), str(Path(pytest.__file__).parents[1]))
+"""The folders of the modules that are imported before a fork: their files do not change."""
 
 
 @dataclass
 class Outcome:
-    """The outcome of a run of pytest."""
+    """The result of a run of pytest."""
 
     failed: dict[str, str] = field(default_factory=dict)
     """Ids of the tests that failed, and paths of the files that could not be imported, with the
@@ -79,7 +80,7 @@ class Forks:
         seconds: float,
         only: Collection[str] | None = None,
         measured: Path | None = None,
-        marked: str = "",
+        options: Sequence[str] = (),
     ) -> Outcome:
         """Run tests, all of them regardless of failures.
 
@@ -88,13 +89,13 @@ class Forks:
             seconds: the time after which the run is ended.
             only: the ids of the tests to run, of those in `paths`; None for all.
             measured: a module of which the executed lines are measured, relative to the root.
-            marked: an expression of marks, as for `-m` of pytest.
+            options: further arguments of pytest, such as `-m` with an expression of marks.
         """
         request = {
             "paths": list(paths),
             "only": None if only is None else sorted(only),
             "measured": measured and str(measured),
-            "marked": marked,
+            "options": list(options),
             "seconds": seconds,
             "temporary": str(self._temporary),
         }
@@ -117,10 +118,10 @@ class Forks:
         return Outcome(**answer)
 
     def close(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        """End the process, and the run that it waits for."""
+        self._process.terminate()
+        # Waits for the process, and closes the pipes.
+        self._process.communicate()
 
 
 class _Recorder:
@@ -180,7 +181,12 @@ class _Recorder:
             self._coverage.stop()
             lines = self._coverage.get_data().contexts_by_lineno(self._module)
             self._write(reached={line: sorted(filter(None, of)) for line, of in lines.items()})
-        self._write(modules=sorted(sys.modules))
+        libraries = [
+            name
+            for name, module in list(sys.modules.items())
+            if (getattr(module, "__file__", None) or "").startswith(_LIBRARIES)
+        ]
+        self._write(modules=libraries)
 
 
 def _run_pytest(request: Mapping[str, Any], log: Path) -> int:
@@ -201,8 +207,7 @@ def _run_pytest(request: Mapping[str, Any], log: Path) -> int:
         arguments += ["-p", "no:cacheprovider", f"--basetemp={request['temporary']}/pytest"]
         # pytest cannot rewrite the assertions of plugins that are imported already.
         arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
-        if request["marked"]:
-            arguments += ["-m", request["marked"]]
+        arguments += request["options"]
         code = int(pytest.main([*arguments, *request["paths"]], plugins=[recorder]))
         recorder.finish()
         return code
@@ -218,6 +223,7 @@ def _fork(request: Mapping[str, Any]) -> dict[str, Any]:
         code = 70
         try:
             os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             descriptor = os.open(output, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)
@@ -226,9 +232,11 @@ def _fork(request: Mapping[str, Any]) -> dict[str, Any]:
             sys.stdout.flush()
         finally:
             os._exit(code)
-    status, used = _wait(child, request["seconds"])
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
+    try:
+        status, used = _wait(child, request["seconds"])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
     outcome = _read_events(log)
     outcome["exit"] = os.waitstatus_to_exitcode(status)
     outcome["cpu_seconds"] = round(used, 2)
@@ -254,7 +262,7 @@ def _wait(child: int, seconds: float) -> tuple[int, float]:
         time.sleep(0.02)
 
 
-_found_modules: set[str] = set()
+_found_modules: dict[str, None] = {}
 
 
 def _read_events(log: Path) -> dict[str, Any]:
@@ -276,21 +284,26 @@ def _read_events(log: Path) -> dict[str, Any]:
             elif "reached" in event:
                 reached = event["reached"]
             elif "modules" in event:
-                _found_modules.update(event["modules"])
+                _found_modules.update(dict.fromkeys(event["modules"]))
                 running = None
     return {"failed": failed, "stuck": running, "seconds": seconds, "reached": reached}
 
 
 def _import_libraries() -> None:
-    """Import the libraries that forks have imported."""
-    for name in sorted(_found_modules - sys.modules.keys()):
-        if name.partition(".")[0] not in _OWN:
-            # Some are modules of a test, and some can only be imported by others.
+    """Import the libraries that forks have imported, in the same order.
+
+    Modules in C come with the modules that they accelerate: `_asyncio` before `asyncio` would be
+    initialized twice, and no task would know that it is the current one.
+    """
+    for name in _found_modules:
+        if name not in sys.modules and not name.startswith("_"):
+            # Some can only be imported by others.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
 
 
 def _serve() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     # A library may print while it is imported.
     os.dup2(2, 1)

@@ -40,7 +40,7 @@ class KnownFault:
     stuck: str | None = None
     """The test that did not end with the fault, which counts as noticed."""
     excused: str | None = None
-    """The reason if no test has to notice the fault any more."""
+    """The reason for which no test has to notice the fault any more."""
 
     @property
     def is_noticed(self) -> bool:

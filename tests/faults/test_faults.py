@@ -1,10 +1,21 @@
-"""The faults that `python -m tests.faults` puts into a module."""
+"""Faults, the runs that find their tests, and the reference (`python -m tests.faults`)."""
 
 from __future__ import annotations
 
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from tests.faults import reference
+from tests.faults.copies import REPOSITORY
+from tests.faults.forks import Forks
+from tests.faults.history import HISTORY, PATCHES
 from tests.faults.mutations import choose_faults, find_faults
+from tests.faults.reference import KnownFault, Reference, describe_failures
+from tests.faults.trials import Result, find_deciding_lines, find_near_tests, list_modules
 
 SOURCE = '''"""A docstring with = and AND."""
 
@@ -68,3 +79,172 @@ def test_an_excluded_fault_is_replaced_and_the_others_stay() -> None:
     assert chosen[0] not in again
     assert len(again) == 6
     assert set(chosen[1:]) <= set(again)
+
+
+NESTED = """LIMIT = 3
+
+def read(rows, size=LIMIT):
+    if (
+        rows
+        and size
+    ):
+        first = rows[
+            0
+        ]
+        return first
+    try:
+        with rows:
+            match size:
+                case 1 if rows:
+                    return None
+    except KeyError:
+        raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "deciding"),
+    [
+        (1, None),
+        (3, range(3, 19)),
+        (6, [4, 5, 6, 7]),
+        (9, [8, 9, 10]),
+        (11, [11]),
+        (15, [14, 15]),
+        (16, [16]),
+        (18, [18]),
+    ],
+)
+def test_tests_of_a_fault_execute_its_statement(
+    line: int, deciding: list[int] | range | None
+) -> None:
+    found = find_deciding_lines(NESTED, line)
+    assert found == deciding
+
+
+SEEN = {"tests/a.py": {"test_a": 2, "test_b": 1}, "tests/b.py": {"(not imported)": 1}}
+
+
+def test_failed_tests_are_listed_by_function_with_their_cases() -> None:
+    failed = ["tests/a.py::test_a[1]", "tests/a.py::test_b", "tests/a.py::test_a[a::b]"]
+    assert describe_failures([*failed, "tests/b.py"]) == SEEN
+
+
+def test_reference_is_read_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
+    module = Path("agentctl/store/listing.py")
+    first, second = find_faults(SOURCE)[:2]
+    known = Reference(module)
+    known.seed = 1
+    known.tests = ["tests/a.py"]
+    known.left_out = {"tests/a.py::test_slow": "takes long"}
+    known.add(second, Result(["tests/a.py::test_a"], None, 3, 0.5))
+    known.add(first, Result([], "tests/a.py::test_b", 3, 0.5))
+    assert known.path == tmp_path / "store.listing.json"
+    # Each fault is one line.
+    assert len([line for line in known.path.read_text().splitlines() if '"old"' in line]) == 2
+
+    again = Reference(module)
+    assert (again.seed, again.tests, again.left_out) == (1, known.tests, known.left_out)
+    assert again.faults == known.faults
+    assert [fault.is_noticed for fault in again.faults] == [True, True]
+    found = again.find(second)
+    assert found is not None
+    assert found.is_test("tests/a.py::test_a[3]")
+    assert not found.is_test("tests/a.py::test_b")
+    again.keep([first])
+    assert again.find(second) is None
+    assert again.find(first) is not None
+
+
+def test_fault_of_the_reference_is_found_after_its_line_has_moved() -> None:
+    (fault,) = [each for each in find_faults(SOURCE) if each.new == "pass"]
+    known = KnownFault(fault.line, fault.old, fault.new)
+    moved = "\n" * 7 + SOURCE
+    found = known.find(find_faults(moved))
+    assert found is not None
+    assert (found.line, found.new) == (fault.line + 7, "pass")
+    assert known.find(find_faults(SOURCE.replace("append", "extend"))) is None
+
+
+@pytest.fixture
+def forks(tmp_path: Path) -> Iterator[tuple[Path, Forks]]:
+    """Open a folder with a test file, and the process that runs tests there."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "pytest.ini").write_text("[pytest]\n")
+    (root / ".venv").symlink_to(sys.prefix)
+    (root / "tests").symlink_to(Path(__file__).parents[1])
+    opened = Forks(root, tmp_path / "t")
+    yield root, opened
+    opened.close()
+
+
+COUNTED = """import pathlib, pytest, time, module
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_double(number):
+    assert module.double(number) == 2 * number
+
+def test_name():
+    assert module.get_name() == "name"
+
+def test_end():
+    if module.get_name() != "name":
+        time.sleep(600)
+"""
+
+MODULE = """def double(number):
+    return 2 * number
+
+def get_name():
+    return "name"
+"""
+
+
+def test_all_failures_of_a_changed_module_are_found_in_forks(forks: tuple[Path, Forks]) -> None:
+    root, opened = forks
+    (root / "module.py").write_text(MODULE)
+    (root / "test_module.py").write_text(COUNTED)
+    ids = [f"test_module.py::{name}" for name in ("test_double[1]", "test_double[2]", "test_name")]
+    first = opened.run(["test_module.py"], seconds=60, measured=Path("module.py"))
+    assert (first.failed, first.stuck, first.exit) == ({}, None, 0)
+    assert first.reached == {
+        1: [], 2: ids[:2], 4: [], 5: ["test_module.py::test_end", ids[2]],
+    }  # fmt: skip
+    opened.import_libraries()
+
+    (root / "module.py").write_text(MODULE.replace("2 *", "20 *"))
+    again = opened.run(["test_module.py"], seconds=60, only=ids)
+    assert list(again.failed) == ids[:2]
+    assert list(again.seconds) == ids
+
+    (root / "module.py").write_text(MODULE.replace('"name"', '"other name"'))
+    stuck = opened.run(["test_module.py"], seconds=5)
+    assert list(stuck.failed) == ids[2:]
+    assert (stuck.stuck, stuck.exit) == ("test_module.py::test_end", -9)
+
+    (root / "module.py").write_text("import nothing_like_this")
+    broken = opened.run(["test_module.py"], seconds=60)
+    assert list(broken.failed) == ["test_module.py"]
+
+
+def test_each_real_fault_has_a_patch_and_tests_that_exist() -> None:
+    listed = tomllib.loads(HISTORY.read_text())
+    assert {path.stem for path in PATCHES.glob("*.patch")} == set(listed)
+    for fault in listed.values():
+        assert fault["subject"]
+        for test in fault["tests"]:
+            file, _, function = test.partition("::")
+            assert f"def {function.partition('[')[0]}(" in (REPOSITORY / file).read_text()
+
+
+def test_modules_of_the_reference_and_their_near_tests_exist() -> None:
+    modules = list_modules()
+    assert len(modules) == 10
+    for module in modules:
+        assert (REPOSITORY / module).is_file()
+        for test in find_near_tests(module):
+            assert (REPOSITORY / test).is_file(), f"{test}: name its new place in modules.toml"

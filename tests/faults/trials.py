@@ -33,8 +33,9 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 MODULES = Path(__file__).with_name("modules.toml")
 """The near tests of modules, where those that import the module are not the right ones."""
 
-FAST = "check or doors"
-"""The layers whose tests try faults (tests/layers.py), as an expression of marks."""
+FAST = ("-m", "check or doors", "-k", "not postgres")
+"""The tests that try faults, as arguments of pytest: of these layers (tests/layers.py). The cases
+with PostgreSQL are left out, because each fork would start a server."""
 
 BASELINE_SECONDS = 1_800.0
 """Time after which the tests without a fault are ended."""
@@ -94,10 +95,10 @@ class Trial:
             SystemExit: the tests did not end.
         """
         measured = self._forks.run(
-            self._tests, seconds=BASELINE_SECONDS, measured=self._module, marked=FAST
+            self._tests, seconds=BASELINE_SECONDS, measured=self._module, options=FAST
         )
         self._forks.import_libraries()
-        usual = self._forks.run(self._tests, seconds=BASELINE_SECONDS, marked=FAST)
+        usual = self._forks.run(self._tests, seconds=BASELINE_SECONDS, options=FAST)
         for outcome in (measured, usual):
             if outcome.stuck is not None:
                 raise SystemExit(f"{outcome.stuck}: no end without a fault: {outcome.last_line}")
@@ -144,7 +145,7 @@ class Trial:
         usual = sum(self._seconds[name] for name in names)
         files = list(dict.fromkeys(name.partition("::")[0] for name in names))
         return self._forks.run(
-            files, only=names, seconds=max(MINIMUM_SECONDS, 5 * usual), marked=FAST
+            files, only=names, seconds=max(MINIMUM_SECONDS, 5 * usual), options=FAST
         )
 
 
