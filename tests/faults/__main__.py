@@ -113,10 +113,12 @@ def record(given: argparse.Namespace) -> int:
         reference = Reference(module)
         if reference.seed != given.seed or reference.tests != find_near_tests(module):
             reference.faults = []
+        reference.follow(find_faults((REPOSITORY / module).read_text()))
+        # The faults that were recorded before the module changed stay.
         chosen = choose(module, RECORDED, given.seed)
-        reference.keep(chosen)
         missing = [fault for fault in chosen if reference.find(fault) is None]
-        print(f"{module}: {len(missing)} of {len(chosen)} faults are missing", flush=True)
+        missing = missing[: RECORDED - len(reference.faults)]
+        print(f"{module}: {len(missing)} of {RECORDED} faults are missing", flush=True)
         if not missing:
             continue
         reference.seed = given.seed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +93,19 @@ class Reference:
         self.write()
         return known
 
-    def keep(self, faults: Sequence[Fault]) -> None:
-        """Forget all but some faults: the module was changed since they were recorded."""
-        wanted = {(fault.line, fault.old, fault.new) for fault in faults}
-        self.faults = [each for each in self.faults if (each.line, each.old, each.new) in wanted]
+    def follow(self, faults: Sequence[Fault]) -> None:
+        """Give each fault the number that its line has now, and forget those whose line is gone.
+
+        Args:
+            faults: all faults of the present source.
+        """
+        present: dict[tuple[int, str, str], KnownFault] = {}
+        for known in self.faults:
+            fault = known.find(faults)
+            if fault is not None:
+                key = (fault.line, fault.old, fault.new)
+                present.setdefault(key, replace(known, line=fault.line))
+        self.faults = [present[key] for key in sorted(present)]
 
     def write(self) -> None:
         """Write the file: each fault is one line, so that versions can be compared."""

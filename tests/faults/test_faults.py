@@ -154,9 +154,11 @@ def test_reference_is_read_as_it_was_written(
     assert found is not None
     assert found.is_test("tests/a.py::test_a[3]")
     assert not found.is_test("tests/a.py::test_b")
-    again.keep([first])
-    assert again.find(second) is None
-    assert again.find(first) is not None
+
+    again.follow(find_faults("\n" + SOURCE))
+    assert [fault.line for fault in again.faults] == [first.line + 1, second.line + 1]
+    again.follow(find_faults(SOURCE.replace("run_id = :id", "run_id")))
+    assert again.find(first) is None
 
 
 def test_fault_of_the_reference_is_found_after_its_line_has_moved() -> None:
