@@ -213,9 +213,7 @@ def test_all_failures_of_a_changed_module_are_found_in_forks(forks: tuple[Path, 
     ids = [f"test_module.py::{name}" for name in ("test_double[1]", "test_double[2]", "test_name")]
     first = opened.run(["test_module.py"], seconds=60, measured=Path("module.py"))
     assert (first.failed, first.stuck, first.exit) == ({}, None, 0)
-    assert first.reached == {
-        1: [], 2: ids[:2], 4: [], 5: ["test_module.py::test_end", ids[2]],
-    }  # fmt: skip
+    assert first.reached == {1: [], 2: ids[:2], 4: [], 5: ["test_module.py::test_end", ids[2]]}
     opened.import_libraries()
 
     (root / "module.py").write_text(MODULE.replace("2 *", "20 *"))
