@@ -308,12 +308,13 @@ class Outbox:
             self.console = f"{settings.server.address}/console"
         self.wake: Callable[[], None] = lambda: None
 
-    def select(self, event: str, component_id: str) -> list[Webhook]:
-        """Return the endpoints that want an event of a component."""
+    def select(self, event: str, *component_ids: str) -> list[Webhook]:
+        """Return the endpoints that want an event of one of some components."""
         return [
             webhook
             for webhook in self._webhooks
-            if event in webhook.events and (not webhook.agents or component_id in webhook.agents)
+            if event in webhook.events
+            and (not webhook.agents or not {*webhook.agents}.isdisjoint(component_ids))
         ]
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 
 from agentctl import errors
@@ -23,8 +24,16 @@ from agentctl.records.times import now
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import webhooks
-from agentctl.store.repositories.webhooks import Attempt, AttemptEnd
-from agentctl.webhooks.attempts import GONE, Outcome, Receiver, plan_next
+from agentctl.store.repositories.webhooks import Attempt, AttemptEnd, Waits
+from agentctl.webhooks.attempts import (
+    GONE,
+    JITTER,
+    LONGEST_WAIT,
+    SCHEDULE,
+    Outcome,
+    Receiver,
+    plan_next,
+)
 from agentctl.webhooks.signing import load_signer
 from agentctl.work.event_loop import Tasks
 
@@ -36,6 +45,15 @@ LEASE_SECONDS = 60.0
 
 TICK_SECONDS = 2.0
 """Maximum time between two looks for due attempts, such as those of commands and dead servers."""
+
+RECALL_SECONDS = 60.0
+"""Time between two looks for deliveries that wait for a time of a clock that was set back."""
+
+_WAITS = Waits(
+    after=[int(seconds * (1 + JITTER) * 1_000_000) for seconds in SCHEDULE[1:]],
+    longest=int(LONGEST_WAIT * (1 + JITTER) * 1_000_000),
+    tolerance=int(LEASE_SECONDS * 1_000_000),
+)
 
 _log = logging.getLogger("agentctl.webhooks")
 
@@ -77,6 +95,9 @@ class Deliveries:
         self._holder = new_id()
         self._in_flight = Counter[str]()
         self._attempts = Tasks()
+        self._next_recall = 0.0
+        # By endpoint: the database that was given the last slot.
+        self._last_served: dict[str, str] = {}
         self._rate_limited = RateLimitedLog(_log)
 
     def prepare(self, settings: Settings) -> None:
@@ -93,31 +114,93 @@ class Deliveries:
 
         A database that does not answer is left out.
         """
+        await self._recall()
         disabled: set[str] | None = None
-        for webhook_id, receiver in self._receivers.items():
-            for database in self._databases.get_open().values():
+        for webhook_id in self._receivers:
+            if self._in_flight[webhook_id] >= IN_FLIGHT:
+                continue
+            waiting = await self._find_due(webhook_id)
+            if waiting and disabled is None:
+                disabled = await self._read_disabled()
+                if disabled is None:
+                    return
+            if disabled is None or webhook_id not in disabled:
+                await self._claim_in_turns(webhook_id, waiting)
+
+    async def _recall(self) -> None:
+        """Let deliveries be due whose times were written by a clock that was set back."""
+        clock = asyncio.get_running_loop().time
+        if clock() < self._next_recall:
+            return
+        self._next_recall = clock() + RECALL_SECONDS
+        for database in self._databases.get_open().values():
+            with self._reporting_failures():
+                look = webhooks.has_too_long_waits(_WAITS, now())
+                if await database.read(look, size="large"):
+                    count = await database.write(webhooks.recall(_WAITS, now()))
+                    _log.info("%d deliveries of webhooks are due: the clock was set back", count)
+
+    async def _find_due(self, webhook_id: str) -> list[Database]:
+        """Return the databases with due attempts of an endpoint, in the order of their turns."""
+        found = list[Database]()
+        for database in self._databases.get_open().values():
+            with self._reporting_failures():
+                at = await database.read(webhooks.get_next_time(webhook_id))
+                if at is not None and at <= now():
+                    found.append(database)
+        # The databases after the one that was given the last slot come first.
+        last = self._last_served.get(webhook_id)
+        ids = [database.id for database in found]
+        start = ids.index(last) + 1 if last in ids else 0
+        return [*found[start:], *found[:start]]
+
+    async def _read_disabled(self) -> set[str] | None:
+        """Return the ids of the disabled endpoints; None if they cannot be read now."""
+        with self._reporting_failures():
+            rows = await self._databases.system.read(webhooks.list_disabled())
+            return {row.webhook_id for row in rows}
+        return None
+
+    async def _claim_in_turns(self, webhook_id: str, waiting: Sequence[Database]) -> None:
+        """Share the free slots of an endpoint among the databases that have attempts for it.
+
+        So a database with a backlog does not delay the events of the others: it gets every slot
+        only while nothing else is due.
+        """
+        present = waiting
+        while present:
+            # Those that used their whole share may have more, for what the others have left.
+            busy = list[Database]()
+            for number, database in enumerate(present):
                 free = IN_FLIGHT - self._in_flight[webhook_id]
-                if free <= 0:
-                    break
-                try:
-                    at = await database.read(webhooks.get_next_time(webhook_id))
-                    if at is None or at > now():
-                        continue
-                    if disabled is None:
-                        rows = await self._databases.system.read(webhooks.list_disabled())
-                        disabled = {row.webhook_id for row in rows}
-                    if webhook_id in disabled:
-                        break
-                    until = now() + int(LEASE_SECONDS * 1_000_000)
-                    claim = webhooks.claim(webhook_id, self._holder, now(), until, free)
-                    claimed = await database.write(claim)
-                except errors.AgentctlError as error:
-                    # The other databases may answer.
-                    self._rate_limited.log("webhooks cannot be delivered now: %s", error.detail)
-                    continue
-                for attempt in claimed:
-                    self._in_flight[webhook_id] += 1
-                    self._attempts.start(self._attempt(database, receiver, attempt))
+                share = math.ceil(free / (len(present) - number))
+                if share <= 0:
+                    return
+                if await self._claim(webhook_id, database, share) == share:
+                    busy.append(database)
+            present = busy
+
+    async def _claim(self, webhook_id: str, database: Database, limit: int) -> int:
+        """Start due attempts of an endpoint from one database; return their number."""
+        with self._reporting_failures():
+            until = now() + int(LEASE_SECONDS * 1_000_000)
+            claim = webhooks.claim(webhook_id, self._holder, now(), until, limit)
+            claimed = await database.write(claim)
+            for attempt in claimed:
+                self._last_served[webhook_id] = database.id
+                self._in_flight[webhook_id] += 1
+                receiver = self._receivers[webhook_id]
+                self._attempts.start(self._attempt(database, receiver, attempt))
+            return len(claimed)
+        return 0
+
+    @contextlib.contextmanager
+    def _reporting_failures(self) -> Iterator[None]:
+        """Leave out a database that does not answer: the others may."""
+        try:
+            yield
+        except errors.AgentctlError as error:
+            self._rate_limited.log("webhooks cannot be delivered now: %s", error.detail)
 
     async def _attempt(self, database: Database, receiver: Receiver, attempt: Attempt) -> None:
         webhook_id = receiver.webhook.id

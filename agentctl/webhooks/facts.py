@@ -98,9 +98,17 @@ def _list_files(stored: str | None) -> dict[str, list[str]]:
 
 @unit
 def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
-    """Store the event of an approval that was decided, or has expired, in this transaction."""
+    """Store the event of an approval that was decided, or has expired, in this transaction.
+
+    It is an event of the component that has asked, and of that of the root run: an endpoint of a
+    team gets the decisions of its members, as it gets the pause of the team that names them.
+    """
+    if not outbox.is_used:
+        return
     event = "approval.expired" if row.status == "expired" else "approval.decided"
-    selected = outbox.select(event, row.component_id)
+    root = yield from webhooks.get_reported_run(row.root_run_id)
+    above = () if root is None else (root.component_id,)
+    selected = outbox.select(event, row.component_id, *above)
     if not selected:
         return
     at = row.decided_at or now()

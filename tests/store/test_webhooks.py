@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agentctl.store.repositories import webhooks
 from agentctl.store.repositories.webhooks import AttemptEnd, NewDelivery
+from agentctl.webhooks.attempts import SCHEDULE
+from agentctl.webhooks.deliveries import _WAITS
 from tests.store.conftest import Store
 from tests.store.rows import START
 
@@ -67,3 +71,34 @@ def test_ended_lease_is_claimed_again_and_its_end_is_refused(store: Store) -> No
     row = store.read(webhooks.get("a"))
     assert row is not None
     assert (row.state, row.attempts) == ("delivered", 2)
+
+
+def add_failed(store: Store, name: str, attempts: int, status: int, seconds: float) -> None:
+    """Store a delivery after some failures, whose next attempt is due in some seconds."""
+    store.write(webhooks.create(NewDelivery(name, name, "ops", "run.failed", "r", "{}", 0)))
+    for number in range(1, attempts + 1):
+        (attempt,) = store.write(webhooks.claim("ops", "w", 0, 0, 1))
+        due = int(seconds * 1_000_000) if number == attempts else 0
+        end = AttemptEnd("waiting", due, status, "x", None)
+        assert store.write(webhooks.end_attempt(attempt, "w", end))
+
+
+@pytest.mark.parametrize("attempts", range(1, len(SCHEDULE)))
+def test_wait_that_the_schedule_allows_is_kept(store: Store, attempts: int) -> None:
+    allowed = SCHEDULE[attempts] * 1.1
+    add_failed(store, "due", attempts, 500, allowed)
+    assert store.write(webhooks.recall(_WAITS, 0)) == 0
+    # A minute of tolerance, because the clocks of servers differ.
+    assert store.write(webhooks.recall(_WAITS, -61_000_000)) == 1
+
+
+def test_wait_that_the_receiver_asked_for_is_kept(store: Store) -> None:
+    add_failed(store, "due", 1, 503, 86_400)
+    assert not store.read(webhooks.has_too_long_waits(_WAITS, 0))
+
+
+def test_lease_of_another_process_is_kept(store: Store) -> None:
+    store.write(webhooks.create(NewDelivery("leased", "leased", "ops", "run.failed", "r", "{}", 0)))
+    (_,) = store.write(webhooks.claim("ops", "w", 0, 60_000_000, 1))
+    assert not store.read(webhooks.has_too_long_waits(_WAITS, 0))
+    assert store.read(webhooks.has_too_long_waits(_WAITS, -3_600_000_000))

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
+import orjson
 import pytest
 
 from agentctl.config import load_settings
+from agentctl.config.settings import Settings
+from agentctl.config.webhooks import Webhook
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import NewRun
 from agentctl.records.times import now
@@ -26,7 +29,7 @@ from agentctl.store.database import Database, Outbox, Sql, Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, runs, sessions
 from agentctl.store.visibility import EVERYONE
-from agentctl.webhooks.facts import publish_run
+from agentctl.webhooks.facts import publish_decision, publish_run
 from agentctl.webhooks.signing import generate_secret
 from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, create_deployment
@@ -103,11 +106,35 @@ class BreakingDatabase:
 
 
 @unit
-def create_run(run_id: str) -> Steps[None]:
+def create_run(run_id: str, **more: Any) -> Steps[None]:
     session = sessions.build_session("s1", "agent", user_id="ann", now=now())
     if (yield from sessions.get("s1", EVERYONE)) is None:
         yield from sessions.create(session)
-    yield from runs.create(NewRun(a_spec(run_id), "w1", now()))
+    yield from runs.create(NewRun(a_spec(run_id, **more), "w1", now()))
+
+
+async def test_endpoint_of_a_team_gets_the_decisions_of_its_members(tmp_path: Path) -> None:
+    def build(id: str, *agents: str) -> Webhook:
+        return Webhook(id, "https://example.org", ("approval.decided",), agents=agents)
+
+    webhooks = (build("team", "crew"), build("member", "echo"), build("all"), build("no", "b"))
+    outbox = Outbox(Settings(webhooks=webhooks))
+    (tmp_path / "agentctl.toml").write_text(SETTINGS)
+    databases = Databases(load_settings(tmp_path / "agentctl.toml", {}), create=True)
+    main = databases["main"]
+    try:
+        await main.write(create_run("r1", component_type="team", component_id="crew"))
+        # The approval of a call of the member `echo`.
+        await main.write(create_approval("r1"))
+        row = await main.read(approvals.get("a1", EVERYONE))
+        assert row is not None
+        await main.write(publish_decision(outbox, row))
+        _, stored = await main.read(read_facts())
+    finally:
+        await databases.close()
+
+    assert sorted(webhook_id for _, _, webhook_id, _ in stored) == ["all", "member", "team"]
+    assert {orjson.loads(body)["data"]["component_id"] for *_, body in stored} == {"echo"}
 
 
 @unit

@@ -7,6 +7,7 @@ one dies. The end of an attempt is stored only by the holder of the lease.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -127,6 +128,25 @@ _CLAIM = Sql(
     " ORDER BY next_at LIMIT :limit) AND state = 'waiting' AND next_at <= :now"
     " RETURNING delivery_id, event_id, body, attempts"
 )
+_RETRIES = 9
+"""Attempts after the first one."""
+
+# The wall clock was ahead when `next_at` was written, and was set back since. The lease of an
+# attempt, and a delivery without one, wait for no schedule.
+_WAITS_TOO_LONG = (
+    "state = 'waiting' AND next_at > :now + cast(:tolerance as bigint) + CASE"
+    " WHEN attempts = 0 OR lease_by IS NOT NULL THEN 0"
+    " WHEN last_status IN (429, 502, 503, 504) THEN cast(:longest as bigint)"
+    + "".join(
+        f" WHEN attempts = {number} THEN cast(:after_{number} as bigint)"
+        for number in range(1, _RETRIES + 1)
+    )
+    + " ELSE cast(:longest as bigint) END"
+)
+_ANY_WAITS_TOO_LONG = Sql(f"SELECT 1 FROM webhook_deliveries WHERE {_WAITS_TOO_LONG} LIMIT 1")
+_RECALL = Sql(
+    f"UPDATE webhook_deliveries SET next_at = :now WHERE {_WAITS_TOO_LONG} RETURNING delivery_id"
+)
 _END = Sql(
     "UPDATE webhook_deliveries SET state = :state, next_at = :next_at, lease_by = NULL,"
     " last_status = :last_status, last_error = :last_error, delivered_at = :delivered_at"
@@ -200,6 +220,38 @@ def claim(webhook_id: str, holder: str, now: int, until: int, limit: int) -> Wor
     return _CLAIM.rows(
         Attempt, webhook_id=webhook_id, holder=holder, now=now, until=until, limit=limit
     )
+
+
+class Waits(NamedTuple):
+    """The longest waits of deliveries that the present clock allows, in microseconds.
+
+    Attributes:
+        after: after each number of attempts, from 1 on.
+        longest: after a response that may ask for a wait.
+        tolerance: what is added to each of them: the clocks of servers differ.
+    """
+
+    after: Sequence[int]
+    longest: int
+    tolerance: int
+
+    def build_values(self, now: int) -> dict[str, Value]:
+        """Return the parameters of the statements that compare them with a time."""
+        after = {f"after_{number}": wait for number, wait in enumerate(self.after, 1)}
+        return {"now": now, "longest": self.longest, "tolerance": self.tolerance, **after}
+
+
+def has_too_long_waits(waits: Waits, now: int) -> Work[bool]:
+    """Return True if `recall` would find deliveries."""
+    return _ANY_WAITS_TOO_LONG.has_rows(**waits.build_values(now))
+
+
+def recall(waits: Waits, now: int) -> Work[int]:
+    """Let deliveries be due that wait longer than their schedule allows. Return their number.
+
+    Their times were written by a clock that was ahead, and was set back since.
+    """
+    return _RECALL.count_rows(**waits.build_values(now))
 
 
 def end_attempt(attempt: Attempt, holder: str, end: AttemptEnd) -> Work[bool]:
