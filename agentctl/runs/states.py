@@ -98,8 +98,8 @@ class Ending:
 PARENT_ENDED = Ending.cancelled("system:parent", "The parent run ended")
 """The end of a member that works when its parent run ends."""
 
-WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
-"""The end of a run that another process has ended, or goes on with."""
+WORKER_LOST = Ending.failed("WORKER_LOST", "The process that worked on the run is gone")
+"""The end of a run whose worker died, or was declared dead: another process ends it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,15 @@ DETAILS: dict[FailureCode, str] = {
 """The public text of each code, used if there is no more specific one."""
 
 
+def build_too_large() -> ExecutionError:
+    """Build the failure of a run whose stored data would exceed `limits.run_bytes`.
+
+    It has one code, whoever adds the data: a tool, the code of an agent, or a model that has done
+    nothing wrong.
+    """
+    return ExecutionError("AGENT_FAILED", "The run exceeded its maximum size")
+
+
 _CONTEXT_TEXTS = (
     "context_length_exceeded",
     "maximum context length",

@@ -47,7 +47,9 @@ _ENGINE = {
     " person refused the change, the agent has another kind now, or a workflow has another step in"
     " the place of one that waits",
     "QUEUE_TIMEOUT": "The run waited in the queue for `limits.queue_seconds`",
-    "WORKER_LOST": "The worker of the run died",
+    "WORKER_LOST": "The process that worked on the run is gone",
+    "AGENT_FAILED": "The code of the agent failed, or the run would exceed `limits.run_bytes`, with"
+    " data of its code, its tools or its models",
 }
 """Codes of runs that the engine ends (agentctl/runs)."""
 

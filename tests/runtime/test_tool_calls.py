@@ -358,5 +358,6 @@ def test_result_that_makes_a_run_too_large_is_kept(model_endpoint: ModelEndpoint
     )
 
     assert failure is not None
+    assert failure.code == "AGENT_FAILED"
     assert failure.detail == "The run exceeded its maximum size"
     assert only_call(ended)["result"] == "X" * 300

@@ -43,7 +43,7 @@ from agentctl.runs.desk.waiting import (
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.log.fold import StoredLog, begin_transcript, find_root_id, fold_events
 from agentctl.runs.log.results import take_counters
-from agentctl.runs.states import AlreadyFinished, Ending, is_final
+from agentctl.runs.states import WORKER_LOST, AlreadyFinished, Ending, is_final
 from agentctl.runtime.transcript.history import mark_kept, parse_messages
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Outbox, Steps, unit
@@ -64,8 +64,6 @@ PARALLEL_RUNS = 64
 
 MAXIMUM_RETURNS = 2
 """Times that a leg is run again from its checkpoint after its worker was lost."""
-
-WORKER_LOST = Ending.failed("WORKER_LOST", "The process that worked on the run is gone")
 
 WORKER_LOST_REASON = "The worker was lost"
 

@@ -18,7 +18,7 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.failures import ExecutionError, check_parts
+from agentctl.runtime.failures import build_too_large, check_parts
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import ModelAccess, get_access
 from agentctl.runtime.models.attempts import call_model, dump_message, load_message
@@ -332,7 +332,7 @@ class _ArrivingAnswer:
     def count_arriving(self, size: int) -> None:
         self._size += size
         if self._size > self._run_bytes:
-            raise ExecutionError("AGENT_FAILED", "The run exceeded its maximum size")
+            raise build_too_large()
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         self.usage = usage

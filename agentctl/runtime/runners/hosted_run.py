@@ -15,7 +15,7 @@ import orjson
 from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context, leave_out
-from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.failures import ExecutionError, build_too_large
 from agentctl.runtime.files import LoadedFile, Message, build_files, leave_out_files, load_files
 from agentctl.runtime.json_values import (
     NO_JSON_FORM,
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.tracing import Span
 
 T = TypeVar("T")
-
-_TOO_LARGE = "The run exceeded its maximum size"
 
 MAXIMUM_ARGUMENTS = 128
 """Maximum number of arguments of a tool call."""
@@ -342,7 +340,7 @@ class HostedRun:
         try:
             output = await self.convert(value)
         except ValueTooLarge as error:
-            raise ExecutionError("AGENT_FAILED", _TOO_LARGE) from error
+            raise build_too_large() from error
         except NotSerializable as error:
             raise ExecutionError(
                 "AGENT_FAILED", "The result of the agent has no JSON form"
@@ -473,11 +471,11 @@ class HostedRun:
     def check_room(self, characters: int) -> None:
         """Refuse a text that cannot fit before any work on it."""
         if self._kept_bytes + characters > self.environment.limits.run_bytes:
-            raise ExecutionError("AGENT_FAILED", _TOO_LARGE)
+            raise build_too_large()
 
     def reserve(self, size: int) -> None:
         """Count bytes that the run keeps."""
         self._kept_bytes += size
         self.transcript.size = self._kept_bytes
         if self._kept_bytes > self.environment.limits.run_bytes:
-            raise ExecutionError("AGENT_FAILED", _TOO_LARGE)
+            raise build_too_large()

@@ -18,7 +18,13 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy, hash_value
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import RunEnvironment, perform_decided
-from agentctl.runtime.failures import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, ExecutionError, check_parts
+from agentctl.runtime.failures import (
+    MAXIMUM_FAILURES,
+    MAXIMUM_UNKNOWN,
+    ExecutionError,
+    build_too_large,
+    check_parts,
+)
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.pauses import (
     ApprovedEnd,
@@ -500,4 +506,4 @@ class Conversation:
         self._kept_bytes += size
         self._transcript.size = self._kept_bytes
         if self._kept_bytes + self._arriving_bytes > self.context.limits.run_bytes:
-            raise ExecutionError("MODEL_REJECTED", "The run exceeded its maximum size")
+            raise build_too_large()
