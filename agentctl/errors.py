@@ -410,6 +410,16 @@ class WaitsForDecision(AgentctlError, code="WAITS_FOR_DECISION", exit_code=9):
     """The run of the command waits for a decision of a person."""
 
 
+def is_store_failure(error: BaseException) -> bool:
+    """Return True if a database, or the store of files, does not answer in this process.
+
+    The failures of a client of another server, which the code of an agent may use, are none.
+    """
+    return type(error) is Unavailable or isinstance(
+        error, BytesMissing | DatabaseMoved | OutcomeUnknown
+    )
+
+
 def build_empty_value_error(name: str) -> UsageError:
     """Build the error of an option, argument or environment variable with an empty value.
 

@@ -69,8 +69,8 @@ DETAILS: dict[FailureCode, str] = {
 def build_too_large() -> ExecutionError:
     """Build the failure of a run whose stored data would exceed `limits.run_bytes`.
 
-    It has one code, whoever adds the data: a tool, the code of an agent, or a model that has done
-    nothing wrong.
+    It has one code, whether a tool, the code of an agent or a model adds the data: the model has
+    done nothing wrong.
     """
     return ExecutionError("AGENT_FAILED", "The run exceeded its maximum size")
 

@@ -273,8 +273,9 @@ CALL = Machine(
             "a person reports what happened; `none` lets it be made again",
         ),
         Transition(
-            "forget", ("executing",), ("none",), ("sweep",),
-            "its worker is dead, and it may be made again with its id",
+            "forget", ("executing",), ("none",), ("owner", "sweep"),
+            "its worker is dead, and it may be made again with its id; or its owner did not know"
+            " that its begin was committed, and stops before the call",
         ),
         Transition(
             "doubt", ("executing",), ("unknown",), ("caller", "owner", "sweep"),

@@ -131,6 +131,28 @@ async def retry_while_unavailable(
             await asyncio.wait({stopped}, timeout=next(waits))
 
 
+async def retry_until_stopped(
+    attempt: Callable[[], Awaitable[T]], stopped: asyncio.Future[None]
+) -> T:
+    """Retry a read or a write of the code of a run (`retry_while_unavailable`).
+
+    Args:
+        stopped: done when the run has to stop. It is only looked at, as the code may work in a
+            thread with its own event loop, which cannot await it.
+
+    Raises:
+        CancelledError: the run has to stop. Its code does not get a failure of the database then,
+            with which it could go on.
+        Unavailable: the database did not answer for `RETRY_LIMIT_SECONDS`.
+    """
+
+    def check_stop() -> None:
+        if stopped.done():
+            raise asyncio.CancelledError
+
+    return await retry_while_unavailable(attempt, on_unavailable=check_stop)
+
+
 async def read_after_change(attempt: Callable[[], Awaitable[T]], run_id: str) -> T:
     """Retry a read of a run that a request has started or continued (`retry_while_unavailable`).
 

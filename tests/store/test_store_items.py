@@ -44,7 +44,11 @@ def use(
             raise asyncio.CancelledError
 
     async def main() -> Any:
-        run: Any = SimpleNamespace(spec=SimpleNamespace(user_id=user), checkpoint=checkpoint)
+        run: Any = SimpleNamespace(
+            spec=SimpleNamespace(user_id=user),
+            checkpoint=checkpoint,
+            stop_requested=asyncio.get_running_loop().create_future(),
+        )
         items = RunItems(store.database, run, quotas, is_shared=is_shared)
         return await work(RunStore(items))
 

@@ -1,4 +1,4 @@
-"""Which deliveries a process makes next: in turns between databases, and after a clock was set."""
+"""The next deliveries of a process: in turns between databases, and after a clock was set."""
 
 from __future__ import annotations
 

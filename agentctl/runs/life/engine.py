@@ -330,7 +330,8 @@ class Engine:
                 raise
 
         try:
-            if run.parent is None:
+            if run.parent is None and run.spec.purpose is None:
+                # The caller of a root run gets the failure, and may try again.
                 return await commit()
             return await retry_while_unavailable(commit, stopped=run.stop_requested)
         except asyncio.CancelledError:
@@ -411,7 +412,7 @@ class Engine:
             return
         # After the response: background work never delays it.
         try:
-            for spec in await plan_background_runs(run):
+            for spec in await retry_while_unavailable(lambda: plan_background_runs(run)):
                 if not self.draining:
                     await self._start_background_run(spec, run.component)
         except errors.AgentctlError as error:

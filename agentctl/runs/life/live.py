@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import orjson
 
 from agentctl.config.settings import Limits
-from agentctl.errors import OutcomeUnknown
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
@@ -31,12 +30,14 @@ from agentctl.runtime.transcript.answer import StopTexts
 from agentctl.runtime.transcript.events import RunEvent
 from agentctl.runtime.transcript.history import SessionState, StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
-from agentctl.store.database import Steps, unit
+from agentctl.store.database import Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, run_reads, runs
 from agentctl.store.visibility import EVERYONE
-from agentctl.work.event_loop import retry_while_unavailable
+from agentctl.work.event_loop import retrieve_exception, retry_until_stopped
 from agentctl.work.run_scope import CurrentCall, current_call
+
+T = TypeVar("T")
 
 
 class MemberRunner(Protocol):
@@ -184,7 +185,7 @@ class LiveRun:
         if self.spec.user_id is None:
             return None
         databases = self._databases
-        return RunMemories(databases.system, self.spec.user_id, self.spec, quotas=databases.quotas)
+        return RunMemories(databases.system, self.spec.user_id, self, quotas=databases.quotas)
 
     def open_store(self, *, is_shared: bool) -> RunItems:
         databases = self._databases
@@ -317,7 +318,7 @@ class LiveRun:
     async def is_first_of_session(self) -> bool:
         if self.parent is not None or self.is_first:
             return self.is_first
-        oldest = await self.database.read(run_reads.list_in_session(self.spec.session_id, limit=1))
+        oldest = await self._read(run_reads.list_in_session(self.spec.session_id, limit=1))
         return not oldest or oldest[0].run_id == self.run_id
 
     async def run_member(
@@ -357,31 +358,29 @@ class LiveRun:
     async def begin_call(self, approval_id: str) -> None:
         """Store that an approved call begins.
 
-        A commit with an unknown outcome is read back; if it cannot be read, nothing is called.
+        A write with an unknown outcome is repeated, and finds what it has committed. If it cannot
+        be repeated, because the run stops or the database stays away, nothing is called.
         """
         self.checkpoint()
+        # One time for all attempts: by it, a repetition knows its own write.
         begin = _begin_call(self.run_id, self.root.run_id, self.attempt, approval_id, now())
-        try:
-            begun = await self.database.write(begin)
-        except OutcomeUnknown:
-            row = await self.database.read(approvals.get(approval_id, EVERYONE))
-            begun = row is not None and row.execution == "executing"
-        if not begun:
+        if not await self._write(begin):
             await self.stop_as_stored()
 
     async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
         text = orjson.dumps(result).decode()
         execution = "failed" if failed else "done"
-        end = approvals.end_execution(approval_id, self.run_id, execution, text, now())
-        await retry_while_unavailable(lambda: self.database.write(end), stopped=self.stop_requested)
+        await self._write(approvals.end_execution(approval_id, self.run_id, execution, text, now()))
 
     async def begin_effect(self) -> None:
         root = self.root
         if root.leg is None or self.journal is not None:
             return
-        if root._effects is None:
+        if root._effects is None or _has_failed(root._effects):
             mark = runs.mark_effects(root.run_id, root.attempt)
-            root._effects = asyncio.create_task(root.database.write(mark))
+            # A call that is cancelled does not interrupt the write: other calls wait for it, too.
+            root._effects = asyncio.create_task(root._write(mark))
+            root._effects.add_done_callback(retrieve_exception)
         if not await asyncio.shield(root._effects):
             await self.stop_as_stored()
 
@@ -392,16 +391,29 @@ class LiveRun:
         and nothing above it goes on.
 
         Raises:
-            CancelledError: always.
+            CancelledError: always, unless the database stays away.
+            Unavailable: the reason cannot be read.
         """
         for run in (self.root, self):
-            state = await self.database.read(run_reads.get_state(run.run_id))
+            state = await self._read(run_reads.get_state(run.run_id))
             if state is None or (state.status, state.attempt) != ("RUNNING", run.attempt):
                 self.root.stop(WORKER_LOST)
             elif state.cancel_requested_at is not None:
                 actor = state.cancel_requested_by or "system"
                 run.stop(Ending.cancelled(actor, state.cancel_reason))
         raise asyncio.CancelledError
+
+    async def _read(self, work: Work[T]) -> T:
+        """Read what the run needs, and wait for the database (`retry_until_stopped`)."""
+        return await retry_until_stopped(lambda: self.database.read(work), self.stop_requested)
+
+    async def _write(self, work: Work[T]) -> T:
+        """Do the same for a write. A second execution of it has the same result, and no effect."""
+        return await retry_until_stopped(lambda: self.database.write(work), self.stop_requested)
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 class ReportedRun(LiveRun):
@@ -495,10 +507,25 @@ def _concerns_parent(ending: Ending) -> bool:
 def _begin_call(
     run_id: str, root_run_id: str, attempt: int, approval_id: str, at: int
 ) -> Steps[bool]:
+    """Store that an approved call begins, once.
+
+    Args:
+        at: the time of the begin, by which a repetition of this write finds what it has committed.
+
+    Returns:
+        False if the call must not be made: it has begun before, the run stops, or another process
+        has it.
+    """
     root = yield from run_reads.lock_state(root_run_id)
     run = root if run_id == root_run_id else (yield from run_reads.lock_state(run_id))
     if run is None or root is None or run.attempt != attempt or run.status != "RUNNING":
         return False
+    row = yield from approvals.get(approval_id, EVERYONE)
+    has_begun = row is not None and (row.execution, row.executing_at) == ("executing", at)
     if root.cancel_requested_at is not None or run.cancel_requested_at is not None:
+        if has_begun:
+            # An attempt with an unknown outcome was committed, and the cancel came after it. The
+            # call is not made, and the record says so.
+            yield from approvals.forget_execution(approval_id)
         return False
-    return (yield from approvals.begin_execution(approval_id, run_id, at))
+    return has_begun or (yield from approvals.begin_execution(approval_id, run_id, at))

@@ -35,7 +35,7 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import find_version
 from agentctl.runtime.context import MemberResult, MemberStatus
 from agentctl.runtime.tracing import SPAN_STATUSES, Span
-from agentctl.work.event_loop import Tasks, retry_while_unavailable
+from agentctl.work.event_loop import Tasks, retry_until_stopped, retry_while_unavailable
 from agentctl.work.run_scope import CurrentCall, outside_run
 
 CONCURRENT_MEMBERS = 256
@@ -145,7 +145,9 @@ class Members:
             if run is not None:
                 span = span or parent.transcript.spans.start_member(run_id, component.id)
                 return await self._wait(run, span)
-        result = await parent.database.read(legs.read_waiting_member(run_id))
+        result = await retry_until_stopped(
+            lambda: parent.database.read(legs.read_waiting_member(run_id)), parent.stop_requested
+        )
         if result is None:
             await parent.stop_as_stored()
         if result.status != "PAUSED":

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
@@ -36,10 +36,19 @@ from agentctl.store.repositories.store_items import FoundItems, Space
 from agentctl.store.threads import call_in_thread
 from agentctl.store.uploads import Uploads
 from agentctl.store.visibility import EVERYONE, Visibility
-from agentctl.work.event_loop import retry_while_unavailable
+from agentctl.work.event_loop import retry_until_stopped
 
-if TYPE_CHECKING:
-    from agentctl.runtime.context import RunEnvironment
+T = TypeVar("T")
+
+
+class StoringRun(Protocol):
+    """The run whose code reads and writes; see `runs.life.live.LiveRun`."""
+
+    @property
+    def spec(self) -> RunSpec: ...
+    @property
+    def stop_requested(self) -> asyncio.Future[None]: ...
+    def checkpoint(self) -> None: ...
 
 
 class RunItems:
@@ -50,7 +59,7 @@ class RunItems:
     """
 
     def __init__(
-        self, database: Database, run: RunEnvironment, quotas: Quotas, *, is_shared: bool
+        self, database: Database, run: StoringRun, quotas: Quotas, *, is_shared: bool
     ) -> None:
         self._database = database
         self._run = run
@@ -66,17 +75,25 @@ class RunItems:
 
     async def list_namespaces(self) -> list[Namespace]:
         work = store_items.list_namespaces(self._space, now())
-        return await self._database.read(work, size="run")
+        return await retry_until_stopped(
+            lambda: self._database.read(work, size="run"), self._run.stop_requested
+        )
 
     async def put(self, puts: Sequence[ItemPut]) -> None:
         # A call in a thread goes on after a cancel: it writes nothing any more.
         self._run.checkpoint()
-        await self._database.write(store_items.put(self._space, puts, self._quotas, now()))
+        put = store_items.put(self._space, puts, self._quotas, now())
+        await retry_until_stopped(lambda: self._database.write(put), self._run.stop_requested)
 
     async def _read(self, work: Work[FoundItems], refresh: bool) -> list[StoreItem]:
-        found = await self._database.read(work, size="run")
+        found = await retry_until_stopped(
+            lambda: self._database.read(work, size="run"), self._run.stop_requested
+        )
         if refresh and found.limited:
-            await self._database.write(store_items.refresh(found.limited, now()))
+            extend = store_items.refresh(found.limited, now())
+            await retry_until_stopped(
+                lambda: self._database.write(extend), self._run.stop_requested
+            )
         return found.items
 
 
@@ -87,7 +104,9 @@ class RunMemories:
         database: the system database, which has the memories.
     """
 
-    def __init__(self, database: Database, user_id: str, run: RunSpec, *, quotas: Quotas) -> None:
+    def __init__(
+        self, database: Database, user_id: str, run: StoringRun, *, quotas: Quotas
+    ) -> None:
         self._database = database
         self._quotas = quotas
         self._user_id = user_id
@@ -100,7 +119,7 @@ class RunMemories:
         Raises:
             QuotaExceeded: the user has as many memories as the quotas allow.
         """
-        run = self._run
+        run = self._run.spec
         row = memories.build_memory(
             self._user_id,
             memory,
@@ -110,29 +129,47 @@ class RunMemories:
             team_id=run.component_id if run.component_type == "team" else None,
             run_id=run.run_id,
         )
-        return _to_memory(await self._database.write(_create_once(row, self._quotas)))
+        return _to_memory(await self._write(_create_once(row, self._quotas)))
 
     async def recall(self, text: str = "", *, limit: int = 10) -> list[Memory]:
         if not 1 <= limit <= MAXIMUM_FOUND:
             raise ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_FOUND}")
-        rows = await self._database.read(memories.search(self._user_id, text, limit))
+        rows = await self._read(memories.search(self._user_id, text, limit))
         if not rows:
-            rows = await self._database.read(memories.list_recent(self._user_id, limit))
+            rows = await self._read(memories.list_recent(self._user_id, limit))
         return [_to_memory(row) for row in rows]
 
     async def update(self, memory_id: str, memory: str) -> bool:
-        return await self._database.write(_replace_text(memory_id, self._visibility, memory))
+        return await self._write(_replace_text(memory_id, self._visibility, memory))
 
     async def forget(self, memory_id: str) -> bool:
-        return await self._database.write(memories.delete(memory_id, self._visibility))
+        if await self._read(memories.get(memory_id, self._visibility)) is None:
+            return False
+        # After an unknown outcome it is repeated, and may find that the memory is gone already.
+        await self._write(memories.delete(memory_id, self._visibility))
+        return True
+
+    async def _read(self, work: Work[T]) -> T:
+        return await retry_until_stopped(
+            lambda: self._database.read(work), self._run.stop_requested
+        )
+
+    async def _write(self, work: Work[T]) -> T:
+        return await retry_until_stopped(
+            lambda: self._database.write(work), self._run.stop_requested
+        )
 
 
 @unit
 def _create_once(row: MemoryRow, quotas: Quotas) -> Steps[MemoryRow]:
     """Store a memory, unless the user has one with the same text.
 
-    Models repeat themselves, and a tool call that was interrupted may be made again.
+    Models repeat themselves, and a tool call that was interrupted may be made again. A write with
+    an unknown outcome is repeated with the same id, also if its text has no words to search for.
     """
+    owner = Visibility(everyone=False, user_id=row.user_id)
+    if (stored := (yield from memories.get(row.memory_id, owner))) is not None:
+        return stored
     for known in (yield from memories.search(row.user_id, row.memory, MAXIMUM_FOUND)):
         if known.memory == row.memory:
             return known
@@ -166,17 +203,13 @@ _ENDING = re.compile(r"\.[A-Za-z0-9]{1,8}")
 """The ending of a name that the copy of a file has, too: some libraries look at it."""
 
 
-class FileOwner(Protocol):
+class FileOwner(StoringRun, Protocol):
     """The run that has the files."""
 
-    @property
-    def spec(self) -> RunSpec: ...
     @property
     def database(self) -> Database: ...
     @property
     def attempt(self) -> int: ...
-    @property
-    def stop_requested(self) -> asyncio.Future[None]: ...
     def emit(self, event: RunEvent) -> None: ...
 
 
@@ -197,7 +230,10 @@ class RunFiles:
         self.folder: TemporaryDirectory[str] | None = None
 
     async def find(self, file_ids: Iterable[str]) -> dict[str, FileReference]:
-        rows = await self._run.database.read(files.get_all([*file_ids], EVERYONE))
+        work = files.get_all([*file_ids], EVERYONE)
+        rows = await retry_until_stopped(
+            lambda: self._run.database.read(work), self._run.stop_requested
+        )
         spec = self._run.spec
         owner = spec.session_id, spec.user_id
         return {
@@ -252,16 +288,14 @@ class RunFiles:
                 created_at=at,
             )
             reserve = _reserve(row, run.attempt, settings, self._quotas)
-            place = await retry_while_unavailable(
-                lambda: run.database.write(reserve), stopped=run.stop_requested
+            place = await retry_until_stopped(
+                lambda: run.database.write(reserve), run.stop_requested
             )
             if isinstance(place, FileRow):
                 return place.build_reference()
             await uploads.store.keep(received.path, row.blob)
         save = _save(row, run.attempt, settings, place)
-        stored = await retry_while_unavailable(
-            lambda: run.database.write(save), stopped=run.stop_requested
-        )
+        stored = await retry_until_stopped(lambda: run.database.write(save), run.stop_requested)
         if stored.file_id == row.file_id:
             run.emit(FileSaved(_build_record(stored)))
         return stored.build_reference()

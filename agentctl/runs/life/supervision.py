@@ -490,7 +490,8 @@ def _publish_end(run: LiveRun, ending: LegEnd | None) -> None:
 
 async def _record(run: LiveRun, work: Work[object], ended: str) -> None:
     try:
-        await run.database.write(work)
+        # Nothing else would record it: the run would seem to hold this work for ever.
+        await retry_while_unavailable(lambda: run.database.write(work))
     except errors.AgentctlError:
         _log.warning("run %s: could not record that %s has ended", run.run_id, ended)
 
@@ -516,7 +517,9 @@ def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> LegEnd:
         return HandOver()
     if isinstance(failure, ExecutionError):
         return Ending.failed(failure.code, failure.detail)
-    if isinstance(failure, errors.Unavailable):
+    if isinstance(failure, errors.BytesMissing):
+        return Ending.failed("INTERNAL", failure.detail)
+    if errors.is_store_failure(failure):
         return DATABASE_UNAVAILABLE
     _log.error("run %s failed", run.run_id, exc_info=failure)
     return _FAILED

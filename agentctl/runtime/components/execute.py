@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import orjson
 
 from agentctl.config.settings import Agent, ModelSettings
-from agentctl.errors import AgentctlError, InvalidConfiguration
+from agentctl.errors import AgentctlError, InvalidConfiguration, is_store_failure
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.pauses import CallOutcome, JournaledCall, Parked, Paused
@@ -186,6 +186,10 @@ async def execute_component(
         _log.error("run %s failed: %s", context.spec.run_id, error.detail, extra=extra)
         raise ExecutionError("INTERNAL", "The component is not configured correctly") from error
     except Exception as error:
+        if is_store_failure(error):
+            # It has waited as long as a run may. Its end says so, and is stored when it can be.
+            _log.warning("run %s cannot go on: %s", context.spec.run_id, error)
+            raise
         _log.exception("run %s failed with an internal error", context.spec.run_id)
         context.keep_cause(error)
         raise ExecutionError("INTERNAL") from error

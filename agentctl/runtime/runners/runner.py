@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Collection
 from typing import Protocol, runtime_checkable
 
-from agentctl.errors import InvalidConfiguration, Unavailable
+from agentctl.errors import InvalidConfiguration, is_store_failure
 from agentctl.records.times import now
 from agentctl.runtime.context import ContextMisuse, RunEnvironment
 from agentctl.runtime.failures import ExecutionError
@@ -126,12 +126,14 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         # The agent cancelled itself, for example in a task group.
         _log.warning("run %s: the agent ended with CancelledError", environment.spec.run_id)
         raise ExecutionError("AGENT_FAILED") from None
-    except (ExecutionError, InvalidConfiguration, Parked, Paused, Unavailable):
+    except (ExecutionError, InvalidConfiguration, Parked, Paused):
         raise
     except ContextMisuse as error:
         environment.keep_cause(error)
         raise ExecutionError("AGENT_FAILED", f"The code of the agent failed: {error}") from None
     except BaseException as error:
+        if is_store_failure(error):
+            raise
         # Also SystemExit, which would end the process. The text may contain secrets: it goes to
         # the log, and to those who may read causes.
         if not environment.is_stopping:

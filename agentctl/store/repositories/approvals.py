@@ -297,7 +297,7 @@ def settle_unknown(
 
 
 def forget_execution(approval_id: str) -> Work[None]:
-    """Allow an idempotent call that was executing when its server died to be made again."""
+    """Store that a call did not begin: it was not made, or is idempotent and its server died."""
     return _FORGET_EXECUTION.execute(approval_id=approval_id)
 
 
