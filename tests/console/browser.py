@@ -115,7 +115,7 @@ class ConsolePage:
 
     def check_reports(self) -> None:
         """Check that the page broke no rule and asked no other host."""
-        assert self.reports == []
+        assert not self.reports, self.reports
         assert self.page.evaluate("window.violations") == []
         # Others are blobs, and parts of the browser's own viewer of PDF.
         hosts = {urlsplit(url).netloc for url in self.requests if url.startswith("http")}
