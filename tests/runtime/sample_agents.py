@@ -98,6 +98,11 @@ async def stream(message: str, context: RunContext) -> AsyncIterator[Any]:
     yield Output(Ticket(title="one"))
 
 
+async def cuts_characters(message: str) -> AsyncIterator[Any]:
+    for piece in ("x \ud83d", "\ude00 y", "\ud83d", Progress("half"), "\ude00", "\ud83d"):
+        yield piece
+
+
 async def yields_number(message: str) -> AsyncIterator[Any]:
     yield "a"
     yield 5

@@ -154,6 +154,13 @@ def test_open_call_of_a_completed_run_is_closed() -> None:
     ]
 
 
+def test_generator_may_cut_a_character() -> None:
+    """Two halves in two pieces are one character; a half that is alone is replaced."""
+    ended, failure = attempt(hosted("cuts_characters"), "hello", component="code")
+    assert failure is None
+    assert ended.transcript.content == "x \U0001f600 y\ufffd\ufffd\ufffd"
+
+
 @pytest.mark.parametrize("name", ["fails", "exits", "cancels_itself", "yields_number"])
 def test_failure_shows_no_text_of_the_exception(
     name: str, caplog: pytest.LogCaptureFixture

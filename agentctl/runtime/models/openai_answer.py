@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import orjson
 
-from agentctl.records.text import read_name, replace_unstorable
+from agentctl.records.text import PieceJoiner, read_name
 from agentctl.runtime.models.calls import UNKNOWN_REASON, AnswerSink, ModelFailure, build_usage
 from agentctl.runtime.models.openai_errors import build_stream_failure
 from agentctl.runtime.tracing import bound_count
@@ -144,6 +144,8 @@ class OpenAIAnswer:
         self._tagged = False
         self._kind: PartKind = ""
         self._pending: list[str] = []
+        self._pieces = PieceJoiner()
+        self._open_texts: list[str] = []
 
     def add_events(self, events: Iterable[bytes]) -> None:
         """Add the events of one read, and pass their text to the sink."""
@@ -156,6 +158,7 @@ class OpenAIAnswer:
                 if not data:
                     continue
                 if data.startswith(_DONE):
+                    self._end_piece()
                     self.done = True
                     return
                 self.add_chunk(parse_json(data))
@@ -172,6 +175,7 @@ class OpenAIAnswer:
         try:
             self.add_chunk(completion)
         finally:
+            self._end_piece()
             self._flush()
 
     def add_chunk(self, chunk: dict[str, Any]) -> None:
@@ -198,6 +202,8 @@ class OpenAIAnswer:
         delta = choice.get("delta")
         if delta:
             self._add_delta(delta)
+        if reason:
+            self._end_piece()
         if choice.get("error"):
             raise build_stream_failure(choice["error"])
 
@@ -236,6 +242,7 @@ class OpenAIAnswer:
             self._add_call(piece)
 
     def _begin_part(self, kind: PartKind) -> None:
+        self._end_piece()
         self._flush()
         self._kind = kind
         if kind != "call":
@@ -253,14 +260,26 @@ class OpenAIAnswer:
             return
         if self._kind != "text":
             self._begin_part("text")
-        self.texts.append(replace_unstorable(text))
-        self._pending.append(text)
+        self._add_piece(text, self.texts)
 
     def _add_thinking(self, field: str, text: str) -> None:
         if self._kind != "thinking":
             self._begin_part("thinking")
-        self.thinking.setdefault(field, []).append(replace_unstorable(text))
-        self._pending.append(text)
+        self._add_piece(text, self.thinking.setdefault(field, []))
+
+    def _add_piece(self, piece: str, texts: list[str]) -> None:
+        if texts is not self._open_texts:
+            self._end_piece()
+            self._open_texts = texts
+        if text := self._pieces.add(piece):
+            texts.append(text)
+            self._pending.append(text)
+
+    def _end_piece(self) -> None:
+        """End the text that is open: a half of a character that waits gets no other half."""
+        if rest := self._pieces.end():
+            self._open_texts.append(rest)
+            self._pending.append(rest)
 
     def _add_details(self, details: object, *, shows: bool) -> None:
         """Keep thinking that may be signed or encrypted, which some providers need back.

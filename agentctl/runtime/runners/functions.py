@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from agentctl.agents import Output, Progress, Thinking, ToolCompleted, ToolStarted, Usage
+from agentctl.records.text import PieceJoiner
 from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
@@ -164,20 +165,28 @@ class GeneratorRunner(_PythonRunner):
 
     async def _iterate(self, run: HostedRun, replay: Replay, output: ReplayedOutput) -> None:
         generator: AsyncIterator[Any] = (await self._bind(run))()
+        pieces = PieceJoiner()
         async with aclosing(generator):  # type: ignore[type-var]  # an async generator function
             async for item in generator:
                 if replay.paused is not None:
                     return
+                if isinstance(item, str):
+                    item = pieces.add(str.__str__(item))
+                elif rest := pieces.end():
+                    run.add_text(output.take_text(rest))
+
                 repeats = output.is_replaying or replay.drops_reports
                 await _report(item, run, output, repeats=repeats)
                 await run.take_turn()
+        if rest := pieces.end():
+            run.add_text(output.take_text(rest))
         output.finish()
 
 
 async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:
     """Report what a generator has yielded, unless it repeats an earlier leg."""
     if isinstance(item, str):
-        run.add_text(output.take_text(str.__str__(item)))
+        run.add_text(output.take_text(item))
         return
     if isinstance(item, Progress | Usage):
         if repeats:
