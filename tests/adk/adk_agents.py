@@ -116,6 +116,16 @@ line = SequentialAgent(
 )
 
 
+steps = SequentialAgent(
+    name="steps",
+    sub_agents=[
+        Agent(name="one", model=chat("one"), tools=[PAY]),
+        Agent(name="two", model=chat("two")),
+        Agent(name="three", model=chat("three")),
+    ],
+)
+
+
 def double(node_input: str) -> dict[str, str]:
     """Repeat a text."""
     return {"twice": node_input * 2}

@@ -146,6 +146,22 @@ def test_rejected_call_is_not_made(server: WaitingServer, models: ScriptedModels
     assert server.deployment.ledger(run) == []
 
 
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+def test_steps_after_a_confirmation_are_made(
+    server: WaitingServer, models: ScriptedModels, decision: str
+) -> None:
+    """A bare agent is not resumable in the library: its later steps would be left out."""
+    models.begin({"one": [PAYMENT, "One."], "two": ["Two."], "three": ["Three."]})
+    run = server.start("steps", "pay bob")
+    assert run["status"] == "PAUSED", run["error"]
+    server.decide(run, decision)
+    run = server.wait_for_end(run)
+    assert (run["status"], run["content"]) == ("COMPLETED", "One.\n\nTwo.\n\nThree."), run["error"]
+    assert [each["agent_id"] for each in get_members(server, run)] == ["one", "two", "three"]
+    paid = ["pay 10 to bob"] if decision == "approve" else []
+    assert server.deployment.ledger(run) == paid
+
+
 def test_one_of_two_calls_is_rejected(server: WaitingServer, models: ScriptedModels) -> None:
     models.begin({"payer": [[*PAYMENT, ("pay", {"amount": 20, "to": "eve"})], "Half."]})
     run = server.start("payer", "pay both")

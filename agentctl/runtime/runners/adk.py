@@ -9,8 +9,9 @@ from contextlib import aclosing
 from typing import Any
 
 import orjson
+from google.adk.agents import LoopAgent, ParallelAgent, SequentialAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
-from google.adk.apps.app import App
+from google.adk.apps.app import App, ResumabilityConfig
 from google.adk.events.event import Event
 from google.adk.runners import InMemoryRunner
 from google.adk.utils._sync_runner import _use_sync_callable_runner
@@ -34,6 +35,11 @@ from agentctl.runtime.transcript.history import complete_history
 
 _NAME = "agentctl"
 
+_NOT_RESUMABLE = (
+    "The run cannot wait: the steps after the pause would not be made. Set"
+    " resumability_config=ResumabilityConfig(is_resumable=True) in the App"
+)
+
 _OWN_HINT = "ToolConfirmation"
 """Part of the library's own question, which explains its interface to programs."""
 
@@ -54,7 +60,8 @@ class AdkRunner(LibraryRunner):
     kind = "google-adk"
 
     def __init__(self, target: Any, _: RunnerOptions) -> None:
-        self._app = target if isinstance(target, App) else App(name=_NAME, root_agent=target)
+        app = target if isinstance(target, App) else App(name=_NAME, root_agent=target)
+        self._app = _make_resumable(app)
         # It closes the toolsets of the agents, and the plugins.
         super().__init__(OwnerTask(lambda: InMemoryRunner(app=self._app)))
 
@@ -107,6 +114,8 @@ class AdkRunner(LibraryRunner):
         session = await service.get_session(**place)
         kept = session.events[len(earlier) :]
         if waiting := list_waiting(kept):
+            if not _can_continue(self._app):
+                raise ExecutionError("AGENT_FAILED", _NOT_RESUMABLE)
             stored = keep_state(run, lambda: _dump(kept))
             asks = [_build_ask(call) for call in waiting]
             raise Paused(asks, {"events": stored, **report.to_json()})
@@ -136,6 +145,31 @@ class AdkRunner(LibraryRunner):
             author = "user" if message["role"] == "user" else self._app.root_agent.name
             if content.parts:
                 yield Event(invocation_id="-", author=author, content=content)
+
+
+def _make_resumable(app: App) -> App:
+    """Return an app whose steps continue after a pause.
+
+    The library answers a confirmation to the agent that asked. Only in a resumable app does it go on
+    with the agents after it: without, the run would be complete with steps that were never made. An
+    app that says itself that it is not resumable stays so.
+    """
+    if app.resumability_config is not None or not _has_steps(app.root_agent):
+        return app
+    return app.model_copy(update={"resumability_config": ResumabilityConfig(is_resumable=True)})
+
+
+def _can_continue(app: App) -> bool:
+    """Return True if the rest of the app is made after a pause."""
+    config = app.resumability_config
+    return bool(config and config.is_resumable) or not _has_steps(app.root_agent)
+
+
+def _has_steps(agent: Any) -> bool:
+    """Return True if an agent, or one below it, runs its agents one after the other."""
+    if isinstance(agent, SequentialAgent | LoopAgent | ParallelAgent):
+        return True
+    return any(_has_steps(each) for each in getattr(agent, "sub_agents", ()))
 
 
 async def _call_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
