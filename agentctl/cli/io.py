@@ -25,6 +25,9 @@ _MAXIMUM_TOKEN_BYTES = 1 << 16
 _ERASE = "\r\x1b[K"
 """Moves the cursor to the beginning of its line, and erases the line."""
 
+MINIMUM_WIDTH = 10
+"""Columns that are drawn for on a terminal with fewer."""
+
 _NO_WRAP = "\x1b[?7l"
 """Makes a terminal cut long lines: one that draws characters wider than expected must not wrap a
 draft, which is erased by its number of lines."""
@@ -101,8 +104,12 @@ class IO:
         return os.environ.get("TERM", "dumb") != "dumb"
 
     def width(self, stream: TextIO) -> int | None:
-        """Return the columns of the terminal `stream`; COLUMNS wins. None: unknown."""
-        return _read_size("COLUMNS", stream, 0)
+        """Return the columns of the terminal `stream`; COLUMNS wins. None: unknown.
+
+        At least `MINIMUM_WIDTH`: rich cannot wrap in a few columns, and nobody can read it.
+        """
+        columns = _read_size("COLUMNS", stream, 0)
+        return None if columns is None else max(columns, MINIMUM_WIDTH)
 
     def height(self, stream: TextIO) -> int:
         """Return the lines of the terminal `stream`, by default 25; LINES wins."""

@@ -164,6 +164,23 @@ def test_notes_are_above_a_block_that_is_not_complete(lines: EventLines, screen:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 8])
+def test_terminal_of_few_columns_is_no_error(columns: int, screen: Screen) -> None:
+    text = (
+        "# Head\n\n- one\n  1. two\n\n> quoted\n\n| a | b |\n| - | - |\n| c | d |\n\n"
+        "```\ncode\n```\n日本 end\n\n---\n"
+    )
+    variables = {"COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}
+    with patch.dict(os.environ, variables), using_io(IO(io.StringIO(), screen, screen)):
+        lines = create_event_lines("agent", "table", run_id="r1")
+        for part in text.splitlines(keepends=True):
+            take(lines, "RunContent", content=part)
+        take(lines, "TeamRunStarted", run_id="m1", agent_id="echo")
+        take(lines, "RunCompleted", content=text, metrics={})
+        lines.flush()
+    assert "code" in screen.text
+
+
 def test_a_draft_is_one_safe_line_that_fits(lines: EventLines, screen: Screen) -> None:
     take(lines, "RunContent", content="\x1b[2J\r\u202e" + "日本\t" * 300 + "end")
     draft = screen.text.rpartition("\x1b[?7l")[2].removesuffix("\x1b[?7h")
