@@ -100,6 +100,16 @@ def test_members_go_on_on_another_server(graphs: WaitingDeployment) -> None:
             assert asked["execution"] == "done"
 
 
+def test_run_with_two_agents_of_one_name_can_wait(shared_graphs: WaitingServer) -> None:
+    """With the library alone it can; what agentctl adds to an agent must not change that."""
+    run = shared_graphs.start("openai_twins", CALL)
+    assert run["status"] == "PAUSED", run["error"]
+    shared_graphs.decide(run, "approve")
+    ended = shared_graphs.wait_for_end(run)
+    assert (ended["status"], ended["content"]) == ("COMPLETED", "paid 10"), ended["error"]
+    assert shared_graphs.deployment.ledger(run) == ["pay 10 to bob for None"]
+
+
 def test_cancel_of_a_paused_run_makes_no_call(shared_graphs: WaitingServer) -> None:
     run = shared_graphs.start("openai_caller", CALL)
     shared_graphs.cancel("openai_caller", run["run_id"])

@@ -68,6 +68,16 @@ def build_caller() -> Any:
     return build("tool:ask_payer", tool, name="caller")
 
 
+def build_twins() -> Any:
+    """An agent that calls two agents as tools that have one name and the same settings."""
+    tools = [
+        build("tool:pay", pay, name="Helper").as_tool("ask_payer", "Pay.", parameters=Payment),
+        build("tool:pay", pay, name="Helper").as_tool("ask_other", "Pay.", parameters=Payment),
+    ]
+    return build("tool:ask_payer", *tools, name="caller")
+
+
+openai_twins: Any = build_twins()
 openai_payer: Any = build("tool:pay", pay)
 openai_two: Any = build("tools:pay", pay)
 openai_planner: Any = build("plan", pay, look)

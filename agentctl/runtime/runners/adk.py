@@ -150,7 +150,7 @@ class AdkRunner(LibraryRunner):
 def _make_resumable(app: App) -> App:
     """Return an app whose steps continue after a pause.
 
-    The library answers a confirmation to the agent that asked. Only in a resumable app does it go on
+    The library gives the answer to the agent that asked. Only in a resumable app does it continue
     with the agents after it: without, the run would be complete with steps that were never made. An
     app that says itself that it is not resumable stays so.
     """

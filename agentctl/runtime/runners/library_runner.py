@@ -183,6 +183,10 @@ def keep_state(run: HostedRun, dump: Callable[[], str | bytes]) -> Any:
     try:
         stored = dump()
     except Exception as error:
+        # The library says what to change, such as a name that two agents have. Its text is for the
+        # operator.
+        _log.warning("run %s: its state cannot be stored", run.context.run_id, exc_info=error)
+        run.environment.keep_cause(error)
         detail = "The run cannot wait: it has a value that cannot be stored"
         raise ExecutionError("AGENT_FAILED", detail) from error
     state = run.hide_files(orjson.loads(stored))

@@ -34,6 +34,7 @@ from agentctl.runtime.runners.openai_agents_parts import (
     read_arguments,
 )
 from agentctl.runtime.runners.openai_agents_report import (
+    AddedHooks,
     AgentReport,
     CountingRunner,
     MemberHooks,
@@ -64,7 +65,9 @@ class OpenAIAgentsRunner(LibraryRunner):
         self._build_deps = options.build_deps
         called = [get_tool_agent(tool) for each in list_agents(agent) for tool in each.tools]
         for each in list_agents(*filter(None, called)):
-            if not isinstance(each.hooks, MemberHooks):
+            if each.hooks is None:
+                each.hooks = AddedHooks()
+            elif not isinstance(each.hooks, MemberHooks):
                 each.hooks = MemberHooks(each.hooks)
 
     async def run(self, message: str, run: HostedRun) -> None:

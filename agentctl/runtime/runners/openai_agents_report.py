@@ -408,6 +408,20 @@ class MemberHooks(AgentHooks[Any]):  # type: ignore[misc]
         await self._inner.on_tool_end(context, agent, tool, result)
 
 
+class AddedHooks(MemberHooks):
+    """The hooks of an agent whose author has given it none.
+
+    The library stores no run with two agents that only their hooks may tell apart. These hooks tell
+    nothing apart, and of hooks that can be called the library does not think so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __call__(self) -> None:
+        """Do nothing: the library never calls them."""
+
+
 def _find_part(context: Any) -> Part | None:
     """Return the member whose model is called: its context is that of its tool call."""
     report = current_report.get()
