@@ -28,6 +28,7 @@ from langgraph.runtime import Runtime
 from pydantic import SecretStr
 from pydantic_ai import Agent, FunctionToolset
 from pydantic_ai import RunContext as Run
+from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from typing_extensions import TypedDict
@@ -436,3 +437,11 @@ def failing_agno_tool() -> Any:
 
 def model_of_agno_fails() -> Any:
     return agno_agent("http-500")
+
+
+async def write_cut_text(messages: Any, info: Any) -> AsyncIterator[str]:
+    for piece in ("x \ud83d", "\ude00 y", "\ud83d"):
+        yield piece
+
+
+pydantic_cut: Agent[Any, str] = Agent(FunctionModel(stream_function=write_cut_text))

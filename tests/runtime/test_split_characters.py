@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agentctl.config.settings import Agent
 from agentctl.records.text import PieceJoiner, replace_unstorable
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import attempt, settings
@@ -40,3 +41,10 @@ def test_model_may_cut_a_character(
     )
     assert failure is None
     assert ended.transcript.content == text
+
+
+def test_model_of_a_library_may_cut_a_character() -> None:
+    agent = Agent("code", object="tests.runtime.sample_frameworks:pydantic_cut")
+    ended, failure = attempt(settings(agents=(agent,)), "hello", component="code")
+    assert failure is None
+    assert ended.transcript.content == "x \U0001f600 y\ufffd"

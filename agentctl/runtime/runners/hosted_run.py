@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from agentctl.agents import RunContext
-from agentctl.records.text import replace_unstorable
+from agentctl.records.text import PieceJoiner, replace_unstorable
 from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context, leave_out
 from agentctl.runtime.failures import ExecutionError, build_too_large
 from agentctl.runtime.files import LoadedFile, Message, build_files, leave_out_files, load_files
@@ -90,6 +90,8 @@ class HostedRun:
         self.counted: dict[str, int] = {}
         self.hidden = HiddenFiles(is_url_safe=kind in ("google-adk", "pydantic-ai"))
         self._needs_separator = False
+        self._text_pieces = PieceJoiner()
+        self._origin: Mapping[str, str] | None = None
         self._output = b"null"
         self._turns = Turns()
 
@@ -184,11 +186,24 @@ class HostedRun:
         Args:
             origin: further fields of the event (docs/contract.md "Events").
         """
+        if origin != self._origin:
+            self.end_text()
+            self._origin = origin
+        # A text that cannot fit is refused before any work on it (docs/decisions/0075).
+        self.check_room(len(delta))
+        self._take_text(self._text_pieces.add(delta))
+
+    def end_text(self) -> None:
+        """End the open text: a half of a character that waits for the other half gets none."""
+        if rest := self._text_pieces.end():
+            self._take_text(rest)
+
+    def _take_text(self, delta: str) -> None:
         if delta := self._accept_text(delta):
             if self.transcript.stop is None:
-                self._add_accepted(origin, delta)
+                self._add_accepted(self._origin, delta)
             else:
-                self.transcript.stop.take(delta, partial(self._add_accepted, origin))
+                self.transcript.stop.take(delta, partial(self._add_accepted, self._origin))
 
     def _add_accepted(self, origin: Mapping[str, str] | None, delta: str) -> None:
         if self.transcript.open_answer is None:
@@ -213,6 +228,7 @@ class HostedRun:
     def begin_answer(self) -> None:
         """Start a new answer of a model. An empty line separates its text from earlier text."""
         self.checkpoint()
+        self.end_text()
         self.transcript.begin_answer()
         self._needs_separator = bool(self.transcript.content)
 
@@ -262,6 +278,7 @@ class HostedRun:
             ExecutionError: also above `MAXIMUM_ARGUMENTS` or `MAXIMUM_CALLS`.
         """
         self.checkpoint()
+        self.end_text()
         call_id = replace_unstorable(str(call_id))
         name = replace_unstorable(str(name))
         if len(arguments) > MAXIMUM_ARGUMENTS:

@@ -112,7 +112,9 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         transcript.keep_runner_kind(kind)
         if access is not None:
             access.library = kind
-        await runner.run(message, HostedRun(environment, runner.kind))
+        hosted = HostedRun(environment, runner.kind)
+        await runner.run(message, hosted)
+        hosted.end_text()
         await complete_members(environment)
     except LateReport:
         if not environment.has_ended:
