@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from google.adk.agents import Agent, SequentialAgent
+from google.adk.apps.app import App, ResumabilityConfig
 from google.adk.models import Gemini
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext
@@ -123,6 +124,19 @@ steps = SequentialAgent(
         Agent(name="two", model=chat("two")),
         Agent(name="three", model=chat("three")),
     ],
+)
+
+
+fixed = App(
+    name="fixed",
+    root_agent=SequentialAgent(
+        name="fixed_steps",
+        sub_agents=[
+            Agent(name="before", model=chat("before"), tools=[PAY]),
+            Agent(name="after", model=chat("after")),
+        ],
+    ),
+    resumability_config=ResumabilityConfig(is_resumable=False),
 )
 
 

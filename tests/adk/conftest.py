@@ -27,7 +27,9 @@ def deployment(
     folder: Path = tmp_path_factory.mktemp("adk")
     text = SOURCE.read_text()
     (folder / SOURCE.name).write_text(text)
-    names = re.findall(r"^(\w+) = (?:Agent|SequentialAgent|Workflow|gemini)\(", text, re.MULTILINE)
+    names = re.findall(
+        r"^(\w+) = (?:Agent|App|SequentialAgent|Workflow|gemini)\(", text, re.MULTILINE
+    )
     tables = [f'[[agents]]\nid = "{name}"\nobject = "adk_agents:{name}"' for name in names]
     inner = create_deployment(folder, models.url, extra="\n\n".join(tables))
     gemini = {"GOOGLE_GEMINI_BASE_URL": vendor_endpoint.root_url, "GOOGLE_API_KEY": "x"}

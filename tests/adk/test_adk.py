@@ -162,6 +162,17 @@ def test_steps_after_a_confirmation_are_made(
     assert server.deployment.ledger(run) == paid
 
 
+def test_steps_that_would_not_be_made_end_the_run_at_the_pause(
+    server: WaitingServer, models: ScriptedModels
+) -> None:
+    """The author says that the app is not resumable: a decision would lose the later steps."""
+    models.begin({"before": [PAYMENT, "Before."], "after": ["After."]})
+    run = server.start("fixed", "pay bob")
+    assert (run["status"], run["error"]["code"]) == ("ERROR", "AGENT_FAILED")
+    assert "ResumabilityConfig(is_resumable=True)" in run["error"]["detail"]
+    assert server.deployment.ledger(run) == []
+
+
 def test_one_of_two_calls_is_rejected(server: WaitingServer, models: ScriptedModels) -> None:
     models.begin({"payer": [[*PAYMENT, ("pay", {"amount": 20, "to": "eve"})], "Half."]})
     run = server.start("payer", "pay both")
