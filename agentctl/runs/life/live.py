@@ -408,7 +408,12 @@ class LiveRun:
         return await retry_until_stopped(lambda: self.database.read(work), self.stop_requested)
 
     async def _write(self, work: Work[T]) -> T:
-        """Do the same for a write. A second execution of it has the same result, and no effect."""
+        """Write what the run has to store, and wait for the database (`retry_until_stopped`).
+
+        Args:
+            work: is repeated after an unknown outcome, so a second execution of it must have the
+                result of the first one, and no further effect.
+        """
         return await retry_until_stopped(lambda: self.database.write(work), self.stop_requested)
 
 
