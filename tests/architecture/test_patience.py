@@ -35,6 +35,7 @@ BOUNDS = {
     "failures/server.py TOOL_SECONDS": "a setting of the server",
     "failures/tools.py TIMEOUT": "a setting of a library of agents",
     "faults/history.py SECONDS": "the tests of a mend may be stuck",
+    "faults/history.py BASELINE_SECONDS": "a fault may cause an endless loop",
     "faults/trials.py BASELINE_SECONDS": "the tests without a fault may be stuck",
     "faults/trials.py LONGEST_SECONDS": "a choice of tests",
     "faults/trials.py MINIMUM_SECONDS": "a fault may cause an endless loop",

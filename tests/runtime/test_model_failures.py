@@ -61,9 +61,9 @@ def test_text_before_a_broken_connection_is_kept(model_endpoint: ModelEndpoint) 
     ("model", "code"),
     [
         ("endless", "MODEL_REJECTED"),
-        ("trickle", "MODEL_REJECTED"),
-        ("arguments", "MODEL_REJECTED"),
-        ("thoughts", "MODEL_REJECTED"),
+        ("trickle", "AGENT_FAILED"),
+        ("arguments", "AGENT_FAILED"),
+        ("thoughts", "AGENT_FAILED"),
         ("http-long", "MODEL_REJECTED"),
     ],
 )

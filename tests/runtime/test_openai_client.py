@@ -19,6 +19,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from agentctl.config.settings import Model, ModelSettings
+from agentctl.records.text import replace_unstorable
 from agentctl.runtime.models.calls import ModelCall, ModelConnection, ModelFailure
 from agentctl.runtime.models.library_model import LibraryConnection
 from agentctl.runtime.models.openai_chat import OpenAIConnection
@@ -102,12 +103,18 @@ async def observe(connection: ModelConnection, message: str) -> dict[str, Any]:
         found["repeatable"] = failure.is_repeatable
         found["wait"] = None if failure.retry_after is None else round(failure.retry_after)
     return {
-        "received": sink.text,
+        "received": _join_surrogates(sink.text),
         "thinking": sink.thinking,
         "usage": sink.usage,
         "failure": None,
         **found,
     }
+
+
+def _join_surrogates(text: str) -> str:
+    """Return a text as it can be stored: the library passes on what the pieces of a stream have."""
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return replace_unstorable(joined)
 
 
 Results = dict[str, tuple[dict[str, Any], dict[str, Any]]]

@@ -109,6 +109,17 @@ def test_too_many_pairs_are_refused() -> None:
         parse_pairs(b"&".join([b"a=1"] * (MAXIMUM_PAIRS + 1)))
 
 
+def _is_outside_of_utc(value: object) -> bool:
+    """Return True for a time before the year 1 or after 9999 in UTC, which could not be written."""
+    if not isinstance(value, datetime):
+        return False
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("annotation", KINDS, ids=("int", "bool", "float", "choice", "time"))
 def test_random_values_are_parsed_as_by_fastapi(annotation: Any, chance: random.Random) -> None:
     reference, allowed = KINDS[annotation]
@@ -133,7 +144,7 @@ def test_random_values_are_parsed_as_by_fastapi(annotation: Any, chance: random.
             if isinstance(theirs, datetime):
                 theirs = (theirs - EPOCH) // timedelta(microseconds=1)
             assert value == theirs, text
-        elif theirs is not None:
+        elif theirs is not None and not _is_outside_of_utc(theirs):
             assert re.fullmatch(allowed, text, re.ASCII) is None, text
     assert accepted > 10 * TIMES
     report("parameters", 1_500 * TIMES)

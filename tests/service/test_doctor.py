@@ -293,8 +293,8 @@ def test_skipped_keys_are_named(tmp_path: Path) -> None:
     )
     found = texts_of(list(configuration.check_keys(settings)), "note")
     assert found == (
-        "JWKS key 'e\\x1b' is skipped: it is for another use -> agentctl keys list\n"
-        "JWKS key without kid is skipped: it is of another key type -> agentctl keys list"
+        "JWKS key 2 ('e\\x1b') is left out: it is for another use -> agentctl keys list\n"
+        "JWKS key 3 (without kid) is left out: it is of another key type -> agentctl keys list"
     )
     assert configuration.has_third_party_keys(settings)
 

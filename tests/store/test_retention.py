@@ -32,6 +32,7 @@ KEPT = {
     "copy_state": "a copy of the database",
     "copy_tables": "a copy of the database",
     "disabled_webhooks": "endpoints",
+    "file_days": "counts of a user, which a deletion does not give back",
     "leases": "processes",
     "memories": "belong to a user",
     "memory_terms": "belong to a memory",
