@@ -347,7 +347,7 @@ function ToolLine({ item, run, db, now, opened, onAll, plain }) {
       ? html`<div class="inside">
           <p class="caption">Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>{ }</button>
             ${plain ? null : html` <a href=${toHash(["runs", run.run_id, "timeline"], { db, call: `${run.run_id}/${item.tool_call_id}` })}>Timeline</a>`}</p>
-          <pre class="json" tabindex="0"><${Long} text=${writeExact(item.tool_args ?? {}, null, 2)} /></pre>
+          <pre class="json" tabindex="0"><${Long} text=${writeExact(item.tool_args ?? {}, 2)} /></pre>
           <p class="caption">Result ${result ? html`<${Copy} text=${result} />` : null}</p>
           <pre class="json" tabindex="0">${result ? html`<${Long} text=${result} />` : words}</pre>
           <${Rest} item=${item} onAll=${onAll} />
@@ -406,7 +406,7 @@ export function JsonDialog({ title, value, load, onClose }) {
   useEffect(() => {
     load?.().then(setShown, () => null);
   }, []);
-  const text = writeExact(shown, null, 2);
+  const text = writeExact(shown, 2);
   return html`<${Dialog} title=${title} onClose=${onClose} wide=${true}>
     <pre class="json" tabindex="0"><${Long} text=${text} /></pre>
     <div class="buttons">

@@ -180,7 +180,7 @@ function Tool({ tool }) {
   return html`<details class="fold"><summary><code>${cut(tool.name, 80)}(${cut(names, 120)})</code></summary>
     <div class="inside">
       ${tool.description ? html`<p dir="auto">${printable(tool.description)}</p>` : null}
-      <${Json} text=${writeExact(tool.parameters, null, 2)} />
+      <${Json} text=${writeExact(tool.parameters, 2)} />
     </div></details>`;
 }
 

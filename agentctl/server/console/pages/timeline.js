@@ -161,7 +161,7 @@ function Detail({ row, names, db, asked }) {
 }
 
 function Tool({ item }) {
-  return html`<h3 class="caption">Arguments</h3><${Json} text=${writeExact(item.tool_args ?? {}, null, 2).slice(0, CUT)} />
+  return html`<h3 class="caption">Arguments</h3><${Json} text=${writeExact(item.tool_args ?? {}, 2).slice(0, CUT)} />
     <h3 class="caption">Result</h3><${Json} text=${item.result ?? "no result"} />`;
 }
 
@@ -184,6 +184,6 @@ function Sent({ run, id, db }) {
       ${first ? html`<p class="dim">${formatNumber(first)} earlier messages are not shown.</p>` : null}
       ${found.messages.slice(first).map((each, at) => html`<p key=${at} class="caption">${each.role} ${printable(each.tool_name)}</p>
         <pre class="json" tabindex="0">${printable(each.content ?? "missing")}${each.tool_calls
-          ? printable(writeExact(each.tool_calls, null, 2)).slice(0, CUT) : null}</pre>`)}`;
+          ? printable(writeExact(each.tool_calls, 2)).slice(0, CUT) : null}</pre>`)}`;
   }}<//>`;
 }

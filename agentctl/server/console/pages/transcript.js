@@ -83,7 +83,7 @@ function Index({ runs, offset, current, onSelect, session }) {
     <ol>${runs.map((run, at) => html`<${Still} key=${run.run_id} view=${Entry} run=${run} number=${offset === null ? "" : offset + at + 1}
       current=${run.run_id === current} onSelect=${onSelect} />`)}</ol>
     ${[["metadata", session.metadata], ["state", session.session_state]].map(([label, value]) => value && Object.keys(value).length
-      ? html`<details key=${label}><summary>${label}</summary><${Json} text=${writeExact(value, null, 2)} /></details>`
+      ? html`<details key=${label}><summary>${label}</summary><${Json} text=${writeExact(value, 2)} /></details>`
       : null)}
   </nav>`;
 }
