@@ -106,6 +106,6 @@ async def compare(operations: Operations, endpoint: ModelEndpoint) -> Counter[st
             statuses[call["status"]] += 1
             said[describe_record(call)] += 1
     sent = count_sent(endpoint)
-    assert said - sent == Counter(), "the records say what was not sent"
-    assert sent - said == Counter(), "the records lack what was sent"
+    assert not said - sent, f"the records say what was not sent: {said - sent}"
+    assert not sent - said, f"the records lack what was sent: {sent - said}"
     return statuses

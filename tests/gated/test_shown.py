@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.store.database import Sql
 from tests.conditions import wait_for_run, wait_until
 from tests.durable.agents import DURABLE
-from tests.endpoint import ModelEndpoint
+from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.gated.shown import compare, read_calls
 from tests.gated.site import Site, answer, call, create_site, kill
 from tests.process import ServerProcess
@@ -110,6 +110,15 @@ FINAL = ("COMPLETED", "ERROR", "CANCELLED")
 HANGING = ("hang", "half", "trickle")
 
 NUMBER = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+
+
+@pytest.fixture(scope="module")
+def model_endpoint() -> Iterator[ModelEndpoint]:
+    """An endpoint of this file: the shared server of the folder may still call models at the other
+    one, and these tests compare all requests that arrive."""
+    endpoint = start_endpoint()
+    yield endpoint
+    endpoint.stop()
 
 
 @pytest.fixture
