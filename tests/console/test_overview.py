@@ -268,7 +268,9 @@ def test_period_and_place_are_part_of_the_link(
     server: ThreadedServer, browser: Browser, seer: str
 ) -> None:
     place = "#/overview?period=90d&component=http-500"
-    with open_console(browser, server.url, place, token=seer) as shown:
+    # Fresh, because a page keeps the clock that it gets here: in a later test, a token of some
+    # seconds would have expired before it is used.
+    with open_console(browser, server.url, place, token=seer, fresh=True) as shown:
         expect(_tile(shown, "Runs")).to_contain_text("2")
         slider = shown.page.get_by_role("slider", name="Runs: days")
         expect(slider).to_have_attribute("aria-valuemax", "89")
