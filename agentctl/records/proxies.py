@@ -106,6 +106,7 @@ def _check_value(name: str, value: str) -> None:
             cause=f"it has {kind}, not http, https, socks5 or socks5h",
             hint=hint,
         )
+
     try:
         parts = urlsplit(value)
         is_url = bool(parts.hostname) and parts.port != 0
@@ -117,6 +118,7 @@ def _check_value(name: str, value: str) -> None:
             cause="it is not a URL with a host, such as http://proxy.example.org:3128",
             hint=hint,
         )
+
     if scheme.startswith("socks") and find_spec("socksio") is None:
         raise InvalidConfiguration(
             f"The proxy of the environment variable {name} cannot be used",
