@@ -357,6 +357,14 @@ class OpenFile:
             raise
         return connection
 
+    def forget_log(self) -> None:
+        """Forget which log belongs to the file, until the next connection opens one.
+
+        To be called when a connection was closed that may have been the last one.
+        """
+        with self._lock:
+            self._logs = {}
+
     def _check_content(self, connection: apsw.Connection) -> None:
         # Read by the connection: to open and close the file here would end the locks that SQLite
         # has on it (https://www.sqlite.org/howtocorrupt.html 2.2).

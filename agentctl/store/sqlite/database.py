@@ -441,6 +441,9 @@ class SqliteDatabase:
             if self._reader is not None:
                 self._reader.close(True)
                 self._reader = None
+                # The writer may have accepted work and not be connected yet: then this was the last
+                # connection, and SQLite has removed the log with it.
+                self._file.forget_log()
             if self._writer is not None:
                 # Last, so that the checkpoint of the last connection runs on the writer thread.
                 waits += (self._writer.stop, self._writer.join)
