@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentctl import errors
 from agentctl.config import settings
 from agentctl.store.databases import open_database
+from agentctl.store.repositories import sessions
 from agentctl.store.schema import SCHEMA_VERSION, TABLES, load_migrations
+from agentctl.store.sqlite.connection import OpenFile
+from agentctl.store.visibility import EVERYONE
 from tests.conditions import PATIENCE
 from tests.process import without_coverage
+from tests.store.rows import a_session_with_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -250,3 +257,27 @@ def test_a_read_only_file_is_reported_and_not_written(closed: Path) -> None:
     assert told.startswith("Unavailable | The database "), told
     assert told.count("\n") == 1
     assert closed.read_bytes() == before
+
+
+async def test_write_before_a_close_outlives_the_connection_of_the_reader(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader of the loop is closed first, and SQLite removes the log with a last connection."""
+    is_closing = threading.Event()
+    connect = OpenFile.connect
+
+    def connect_late(file: OpenFile, open_connection: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            assert is_closing.wait(PATIENCE)
+        return connect(file, open_connection)
+
+    database = open_database(entry(path), create=True)
+    monkeypatch.setattr(OpenFile, "connect", connect_late)
+    assert await database.read(sessions.get("s1", EVERYONE)) is None
+    written = asyncio.ensure_future(database.write(a_session_with_run()))
+    await asyncio.sleep(0)
+    waits = database._shut_down()
+    is_closing.set()
+    for wait in waits:
+        wait()
+    await written
