@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +32,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphInterrupt
 
 from agentctl.runtime.failures import ExecutionError
+
+_log = logging.getLogger("agentctl.runtime")
 
 _current: ContextVar[TaskCalls | None] = ContextVar("agentctl_task_calls", default=None)
 
@@ -145,9 +148,17 @@ class TaskCalls:
         results = {space: dict(known) for space, known in self._known.items() if space in waiting}
         for space in self._ended.keys() & waiting:
             for call_id, result in self._ended[space].items():
-                kind, data = self._serializer.dumps_typed(result)
+                try:
+                    kind, data = self._serializer.dumps_typed(result)
+                except Exception as error:
+                    # Any value of a user's class can fail here. The run waits all the same, and the
+                    # node makes this call again, as LangGraph does with each of its calls.
+                    _log.warning("call %s: its result cannot be kept", call_id, exc_info=error)
+                    continue
+
                 encoded = base64.b64encode(data).decode()
                 results.setdefault(space, {})[call_id] = [kind, encoded]
+
         return {"askers": self._askers, "results": results}
 
 
