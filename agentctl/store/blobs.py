@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
 from agentctl import errors
 from agentctl.config.extras import build_extra_command
 from agentctl.config.upkeep import Files
-from agentctl.store.threads import call_in_thread
+from agentctl.store.threads import call_in_thread, open_in_thread
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -135,7 +135,9 @@ class FolderStore:
             flush(each)
 
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
-        file = await call_on_files((self._folder / key).open, "rb", 0)
+        path = self._folder / key
+        with translate_failures():
+            file = await open_in_thread(lambda: path.open("rb", 0))
         try:
             await call_on_files(file.seek, start)
             while start < end and (

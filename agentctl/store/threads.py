@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from functools import partial
+from typing import ParamSpec, Protocol, TypeVar
 
 from agentctl.work.event_loop import retrieve_exception
 
@@ -18,35 +19,71 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Closable(Protocol):
+    """Something that has to be closed, as a file."""
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
 async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a blocking function in a new thread; return its result, or raise its exception.
 
     A cancel abandons the call: the thread continues, and its outcome is dropped.
     """
+    return await _call_in_thread(partial(function, *args, **kwargs), drop=lambda value: None)
+
+
+async def open_in_thread(function: Callable[[], C]) -> C:
+    """Do the same as `call_in_thread` for a function that opens something.
+
+    A cancel abandons the call: what the thread opens after it is closed.
+    """
+    return await _call_in_thread(function, drop=lambda opened: opened.close())
+
+
+async def _call_in_thread(function: Callable[[], T], *, drop: Callable[[T], None]) -> T:
+    """Call a blocking function in a new thread.
+
+    Args:
+        drop: called with a result that nothing waits for any more, in any thread.
+    """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
-    def deliver(value: T | None, error: BaseException | None) -> None:
+    def deliver(value: T) -> None:
         if outcome.done():
-            return
-        if error is not None:
-            outcome.set_exception(error)
+            drop(value)
         else:
-            outcome.set_result(value)  # type: ignore[arg-type]  # without an error the result
+            outcome.set_result(value)
+
+    def fail(error: BaseException) -> None:
+        if not outcome.done():
+            outcome.set_exception(error)
 
     def call() -> None:
-        value = None
-        error = None
         try:
-            value = function(*args, **kwargs)
-        except BaseException as failure:
-            error = failure
-        # The event loop may be closed: no one needs the outcome then.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(deliver, value, error)
+            value = function()
+        except BaseException as error:
+            # The event loop may be closed: no one needs the outcome then.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(fail, error)
+            return
+        try:
+            loop.call_soon_threadsafe(deliver, value)
+        except RuntimeError:
+            drop(value)
 
     threading.Thread(target=call, name="agentctl blocking call", daemon=True).start()
-    return await outcome
+    try:
+        return await outcome
+    except asyncio.CancelledError:
+        # A cancel may come between the result and the next step of the task that waits for it.
+        if outcome.done() and not outcome.cancelled() and outcome.exception() is None:
+            drop(outcome.result())
+        raise
 
 
 async def complete_in_thread(

@@ -16,9 +16,6 @@ from tests.runs.unlucky_runs import KINDS, Search, UnluckyRuns, is_of_library, q
 
 __all__ = ["quick_retries"]
 
-# A cancel while a thread opens the bytes of a file abandons the thread, and Python closes the file.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-
 SAMPLE_STEP = 37
 """Of that many calls, a sample lets one fail; the calls differ between the kinds."""
 

@@ -184,7 +184,7 @@ class UnluckyRuns:
         """
         session_id = new_id()
         request = await self._build_request(kind, session_id)
-        self._earlier = await self._list_runs(session_id)
+        self._earlier = await self.list_runs(session_id)
         self.failing.begin(failure)
         try:
             async with asyncio.timeout(PATIENCE):
@@ -247,7 +247,7 @@ class UnluckyRuns:
         claims = self.service.hosting.engine.claims
         self._is_done = False
         while True:
-            rows = await self._list_runs(session_id)
+            rows = await self.list_runs(session_id)
             if rows and all(row.status in FINAL for row in rows) and not self._is_busy():
                 self._is_done = True
                 return
@@ -264,7 +264,7 @@ class UnluckyRuns:
         engine = self.service.hosting.engine
         return engine.has_live_runs() or bool(engine._run_tasks._tasks)
 
-    async def _list_runs(self, session_id: str) -> list[RunFacts]:
+    async def list_runs(self, session_id: str) -> list[RunFacts]:
         rows = await self._look(_LIST_RUNS.rows(RunFacts, session_id=session_id))
         earlier = {row.run_id for row in self._earlier}
         return [row for row in rows if row.run_id not in earlier]
@@ -287,7 +287,7 @@ class UnluckyRuns:
     async def _find_problems(
         self, kind: str, session_id: str, *, streamed: bool, is_cancelled: bool
     ) -> list[str]:
-        rows = await self._list_runs(session_id)
+        rows = await self.list_runs(session_id)
         asked = [
             row
             for run in rows

@@ -223,7 +223,7 @@ def _is_plain(run: LiveRun, ending: Ending) -> bool:
         and not (run.has_checkpoint or run.has_asked)
         and run.state_changes is None
         and run.spec.purpose is None
-        and not any(child.is_paused for child in run.children)
+        and not any(child.has_asked for child in run.children)
         and (run.parent is not None or not run.database.outbox.is_used)
     )
 
@@ -269,7 +269,11 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
     run.lets_begin = finished.advanced
     durable = run.spec.durable
     may_wait = run.has_asked or run.leg is not None
-    if durable or may_wait or any(child.is_paused for child in run.children):
+    # A member that has tried to pause, not only one that is known to be paused: its pause may be
+    # committed while this process does not know that yet. If it comes after this end, it finds the
+    # status of this run, and is refused.
+    members_may_wait = any(child.has_asked for child in run.children)
+    if durable or may_wait or members_may_wait:
         yield from cancel_waiting_members(run.run_id, end.finished_at)
         yield from close_approvals(
             run.run_id, ending.actor or "system", end.finished_at, durable=durable

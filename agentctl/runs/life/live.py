@@ -20,7 +20,7 @@ from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.log.stream import EventPlace, Recorder, Stream
-from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd, Pause
+from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult
 from agentctl.runtime.failures import CauseReader, ExecutionError
@@ -91,7 +91,7 @@ class LiveRun:
         state_changes: the changes of a root run to the state, once the work has ended.
         attempt: number that fences the writes of this leg; 1 in the first leg.
         has_checkpoint: True if the run has a checkpoint, which goes with its end.
-        has_asked: True if this leg has tried to store a pause.
+        has_asked: True if this leg has tried to store a pause, which may be committed.
         lets_begin: True if its end let another run of the session begin, which waited.
         version_change: JSON of the change of the version before this leg; None for none.
         trace: the trace of this leg, once it has begun; None if it is not traced.
@@ -203,11 +203,6 @@ class LiveRun:
     def goes_on(self) -> bool:
         """True if an earlier leg has done a part of its work."""
         return self.leg is not None or bool(self._start.steps)
-
-    @property
-    def is_paused(self) -> bool:
-        """True once the leg has ended with a pause."""
-        return self.ended.done() and isinstance(self.ended.result(), Pause)
 
     def mark_stored(self, worker_id: str, admitted: AdmittedRun) -> None:
         """Take over the values of the committed row; start to record events."""

@@ -33,7 +33,7 @@ from agentctl.store.repositories.files import FileRow
 from agentctl.store.repositories.memories import MAXIMUM_FOUND, MemoryRow
 from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.store_items import FoundItems, Space
-from agentctl.store.threads import call_in_thread
+from agentctl.store.threads import call_in_thread, open_in_thread
 from agentctl.store.uploads import Uploads
 from agentctl.store.visibility import EVERYONE, Visibility
 from agentctl.work.event_loop import retry_until_stopped
@@ -259,7 +259,7 @@ class RunFiles:
         ending = Path(file.name).suffix
         ending = ending if _ENDING.fullmatch(ending) else ""
         path = Path(self.folder.name, f"{file.file_id}{ending}")
-        with await call_in_thread(path.open, "wb") as copy:
+        with await open_in_thread(lambda: path.open("wb")) as copy:
             async for part in self.stream(file):
                 await call_in_thread(copy.write, part)
         return path
