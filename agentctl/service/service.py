@@ -295,19 +295,8 @@ def log_startup_warnings(settings: Settings) -> None:
     paths = [sqlite_path(entry.url) for entry in settings.databases if is_sqlite_url(entry.url)]
     if not paths:
         return
-    from agentctl.store.sqlite.inspect import (
-        MINIMUM_SQLITE_VERSION,
-        NETWORK_FILESYSTEMS,
-        detect_filesystem,
-        get_sqlite_version,
-        is_at_least,
-    )
+    from agentctl.store.sqlite.inspect import NETWORK_FILESYSTEMS, detect_filesystem
 
-    version = get_sqlite_version()
-    if not is_at_least(version, MINIMUM_SQLITE_VERSION):
-        _log.warning(
-            "SQLite %s can damage a database; %s is required", version, MINIMUM_SQLITE_VERSION
-        )
     for path in paths:
         if (kind := detect_filesystem(path)) in NETWORK_FILESYSTEMS:
             message = "%s is on a network filesystem (%s), where SQLite locks are not reliable"

@@ -47,7 +47,7 @@ def test_a_project_of_init_has_no_problems(agentctl: Agentctl, project: Path) ->
     assert ended.code == 0
     checks = {finding["check"] for finding in report(ended)}
     assert checks == {
-        "configuration", "keys", "exposure", "settings", "versions", "clock", "database main",
+        "configuration", "keys", "exposure", "settings", "clock", "database main",
     }  # fmt: skip
     assert ended.stderr == "no problems, 4 notes\n"
     assert sorted(project.parent.rglob("*")) == before
@@ -90,7 +90,7 @@ def test_an_invalid_configuration_is_a_problem(agentctl: Agentctl, home: Path, t
     ended = agentctl("doctor", "-o", "json")
     assert ("configuration" in dict(wrong(ended))) == (ended.code == 1)
     checks = {finding["check"] for finding in report(ended)}
-    assert {"configuration", "versions", "clock"} <= checks
+    assert {"configuration", "clock"} <= checks
     assert ended.stderr.startswith("error: ")
 
 

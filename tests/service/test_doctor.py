@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 import apsw
@@ -49,55 +48,6 @@ def texts_of(findings: list[Finding], verdict: str) -> str:
     return "\n".join(
         f"{each.what} -> {each.remedy}" for each in findings if each.verdict == verdict
     )
-
-
-@pytest.mark.parametrize(
-    ("version", "floor", "enough"),
-    [
-        ("2.15.1", "2.15.1", True),
-        ("2.15.0", "2.15.1", False),
-        ("2.9.9", "2.15.1", False),
-        ("3", "2.15.1", True),
-        ("49.0.0", "49", True),
-        ("49", "49.0.1", False),
-        ("49rc1", "49", False),
-        ("1.3.1.dev2", "1.3.1", False),
-        ("1.3.1.post1", "1.3.1", True),
-        ("1.3.1+local", "1.3.1", True),
-        ("50.0b1", "49", True),
-        ("unknown", "1", False),
-    ],
-)
-def test_versions_are_compared_as_numbers(version: str, floor: str, enough: bool) -> None:
-    assert configuration.is_at_least(version, floor) is enough
-
-
-def test_installed_versions_suffice() -> None:
-    findings = list(configuration.check_versions())
-    floor = configuration.MINIMUM_VERSIONS["cryptography"]
-    # `make test-lowest` installs an older cryptography, which is accepted and reported.
-    old = not configuration.is_at_least(metadata.version("cryptography"), floor)
-    assert [finding.verdict for finding in findings] == ["ok", *["wrong"] * old, "ok"]
-    assert not old or findings[1].what.startswith("cryptography ")
-    assert "pyjwt " in findings[-1].what
-
-
-def test_minimum_versions_match_the_package() -> None:
-    asked = {line.replace(" ", "").lower() for line in metadata.requires("agentctl") or ()}
-    # An older cryptography is accepted, for environments that pin it, and doctor reports it.
-    for name in ("pyjwt", "starlette", "uvicorn", "httptools"):
-        (line,) = (line for line in asked if line.startswith((f"{name}>", f"{name}<")))
-        floor = next(part[2:] for part in line[len(name) :].split(",") if part.startswith(">="))
-        assert configuration.is_at_least(floor, configuration.MINIMUM_VERSIONS[name])
-
-
-def test_old_version_is_wrong_with_a_command_as_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configuration, "MINIMUM_SQLITE_VERSION", "99")
-    monkeypatch.setattr(configuration, "MINIMUM_VERSIONS", {"pyjwt": "99", "no-such-thing": "1"})
-    found = texts_of(list(configuration.check_versions()), "wrong")
-    assert "SQLite 3." in found
-    assert "-m pip install --upgrade 'pyjwt>=99'" in found
-    assert "no-such-thing is not installed" in found
 
 
 @pytest.mark.parametrize(

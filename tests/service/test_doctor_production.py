@@ -126,12 +126,6 @@ CASES: dict[str, tuple[Change, str, str, str]] = {
         "authorization is off",
         "enabled = true",
     ),
-    "claims of a provider": (
-        lambda settings, _: replace(settings, authorization=PROVIDER),
-        "note",
-        "no other is read",
-        'scopes_claim = ["scopes", "scope"]',
-    ),
     "role of administrators": (
         lambda settings, _: replace(settings, authorization=ROLES),
         "note",

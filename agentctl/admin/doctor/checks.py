@@ -55,7 +55,6 @@ def list_steps(
         for server in loaded.mcp_servers:
             connect = partial(configuration.check_mcp_server, loaded, server)
             yield DoctorStep(f"mcp server {server.id}", connect)
-    yield _sync_step("versions", configuration.check_versions)
     yield _sync_step("clock", lambda: [configuration.check_clock()])
     if isinstance(settings, AgentctlError):
         return

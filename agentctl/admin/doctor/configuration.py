@@ -1,4 +1,4 @@
-"""Checks of the configuration: models, tools, agents, exposure; of versions, and of the clock."""
+"""Checks of the configuration: models, tools, agents, exposure; and of the clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.verifier import Verifier
 from agentctl.config import require_verification_key
-from agentctl.config.extras import build_install_command
 from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.outgoing import check_proxies
@@ -29,19 +28,6 @@ from agentctl.errors import InvalidConfiguration, InvalidKey
 from agentctl.records.hosts import is_loopback_host, split_address
 from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.times import format_rfc3339, now
-from agentctl.store.sqlite.inspect import MINIMUM_SQLITE_VERSION, get_sqlite_version, is_at_least
-
-MINIMUM_VERSIONS = {
-    "pyjwt": "2.15.1",
-    "cryptography": "49",
-    "starlette": "1.3.1",
-    "uvicorn": "0.54",
-    "httptools": "0.8",
-    "h11": "0.16",
-}
-"""Minimum versions of distributions: older ones have security advisories."""
-
-_CHECK = "versions"
 
 _EARLIEST = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 _LATEST = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
@@ -141,31 +127,6 @@ def _check_tokens(authorization: Authorization, foreign: bool) -> Iterator[Findi
 
 def _weak(what: str, remedy: str) -> Finding:
     return note("settings", what, remedy)
-
-
-def check_versions() -> Iterator[Finding]:
-    """Check the versions of SQLite in apsw and of every distribution of `MINIMUM_VERSIONS`."""
-    from importlib import metadata
-
-    sqlite = get_sqlite_version()
-    if is_at_least(sqlite, MINIMUM_SQLITE_VERSION):
-        yield ok(_CHECK, f"SQLite {sqlite}")
-    else:
-        text = f"SQLite {sqlite} can damage a database; {MINIMUM_SQLITE_VERSION} is required"
-        yield wrong(_CHECK, text, build_install_command("--upgrade", "apsw"))
-    good = []
-    for name, floor in MINIMUM_VERSIONS.items():
-        try:
-            version = metadata.version(name)
-            text = f"{name} {version} has known weaknesses"
-            if is_at_least(version, floor):
-                good.append(f"{name} {version}")
-                continue
-        except metadata.PackageNotFoundError:
-            text = f"{name} is not installed"
-        yield wrong(_CHECK, text, build_install_command("--upgrade", f"{name}>={floor}"))
-    if good:
-        yield ok(_CHECK, ", ".join(good))
 
 
 def check_clock(present: float | None = None) -> Finding:

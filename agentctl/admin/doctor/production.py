@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentctl.admin.doctor.configuration import has_third_party_keys
 from agentctl.admin.doctor.files import check_private
 from agentctl.auth.explain.credential import quote_value
 from agentctl.auth.explain.origins import describe_claims, find_unread_claims, suggest_setting
-from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, collect_scopes
+from agentctl.auth.tokens.grants import ScopeRules, collect_scopes
 from agentctl.auth.tokens.mint import inspect_token
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
@@ -87,10 +86,6 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
 
 def _check_rights(settings: Settings) -> Iterator[Finding]:
     table = settings.authorization
-    is_default = not table.roles and table.scopes_claim == (SCOPES_CLAIM,)
-    if table.enabled and is_default and has_third_party_keys(settings):
-        text = f"identity providers seldom write the claim {SCOPES_CLAIM}, and no other is read"
-        yield note(_CHECK, text, 'scopes_claim = ["scopes", "scope"] in [authorization]')
     for role, scopes in table.roles.items():
         if table.admin_scope in scopes:
             text = f"the role {quote_value(role)} allows everything, on the data of every user"

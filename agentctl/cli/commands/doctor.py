@@ -27,9 +27,9 @@ EXAMPLE = "agentctl doctor --config agentctl.toml"
 
 HELP = """Check the installation, or a server, and suggest fixes.
 
-Checks configuration, keys, databases, versions and network exposure, and changes nothing. Of large
-databases it reads a part and reports which: db check and runs doctor read all. With --url it checks
-that the server is ready and, for an administrator, its workers, databases, free space and backups.
+Checks configuration, keys, databases and network exposure, and changes nothing. Of large databases
+it reads a part and reports which: db check and runs doctor read all. With --url it checks that the
+server is ready and, for an administrator, its workers, databases, free space and backups.
 Exit code 1 if there is a problem; a note is no problem.
 """
 

@@ -1,4 +1,4 @@
-"""Checks of a SQLite file, of its filesystem and of the version of SQLite. Nothing is changed."""
+"""Checks of a SQLite file and of its filesystem. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ import apsw
 from agentctl.store.sqlite import schema
 from agentctl.store.sqlite.connection import connect_reader, connect_writer, to_public_error
 from agentctl.store.sqlite.thread import run_on_thread
-
-
-def get_sqlite_version() -> str:
-    """Return the version of SQLite in use: that of apsw, not that of the system."""
-    return apsw.sqlite_lib_version()
 
 
 def read_journal_mode(path: Path) -> str:
@@ -78,24 +73,6 @@ async def find_schema_differences(path: Path, version: int) -> list[tuple[str, b
     """Compare the schema of a file with the migrations (`schema.compare_schema`)."""
     objects = await run_on_thread(path, lambda connection, _: schema.read_schema(connection))
     return list(schema.compare_schema(objects, version))
-
-
-MINIMUM_SQLITE_VERSION = "3.51.3"
-"""In older versions, two connections that write and checkpoint at the same time can damage a file
-in WAL mode."""
-
-
-def is_at_least(version: str, floor: str) -> bool:
-    """Return True if `version` is `floor` or later; a pre-release such as `2.0rc1` is earlier."""
-    numbers = re.match(r"\d+(?:\.\d+)*", version)
-    if numbers is None:
-        return False
-    parts = [[*map(int, text.split("."))] for text in (numbers[0], floor)]
-    size = max(map(len, parts))
-    actual, needed = (part + [0] * (size - len(part)) for part in parts)
-    if actual == needed:
-        return re.match(r"[.-]?(a|b|rc|dev)", version[numbers.end() :]) is None
-    return actual > needed
 
 
 NETWORK_FILESYSTEMS = frozenset(
