@@ -96,7 +96,6 @@ _MEANINGS = {
     "budgets.tokens": "the limit in tokens; or `cost`, exactly one of the two",
     "budgets.cost": "the limit in US dollars",
     "budgets.on_exceed": '"refuse": no further run starts; "stop": live runs end as well',
-    "budgets.warn": 'part of the limit from which on the state is "warning"',
     "budgets.unknown": 'of a cost, models without a known price: "refuse" or "allow"',
     "webhooks.id": "id in commands and records",
     "webhooks.url": "address of the receiver, https; its path may be a secret and is shown nowhere",

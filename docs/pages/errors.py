@@ -46,7 +46,7 @@ _ENGINE = {
     "VERSION_CHANGED": "The component changed while the run waited, and `on_change` is `fail`, a"
     " person refused the change, the agent has another kind now, or a workflow has another step in"
     " the place of one that waits",
-    "QUEUE_TIMEOUT": "The run waited in the queue for `limits.queue_seconds`",
+    "QUEUE_TIMEOUT": "The run waited in the queue for a day",
     "WORKER_LOST": "The process that worked on the run is gone",
     "AGENT_FAILED": "The code of the agent failed, or the run would exceed `limits.run_bytes`, with"
     " data of its code, its tools or its models",

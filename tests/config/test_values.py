@@ -268,8 +268,8 @@ def test_former_key_with_the_constant_is_accepted(key: str, value: object, reads
 
 
 def test_all_former_keys_of_a_file_are_named_at_once(reads: Reads) -> None:
-    text = "[limits]\nheader_count = 99\n[retention]\ndelivered_days = 8\n"
+    text = "[limits]\nheader_count = 99\n[approvals]\npending = 8\n"
     with pytest.raises(InvalidConfiguration) as caught:
         reads(text)
-    assert caught.value.hint == "remove the keys: limits.header_count, retention.delivered_days"
+    assert caught.value.hint == "remove the keys: limits.header_count, approvals.pending"
     assert caught.value.cause == "line 2 of the file"
