@@ -28,6 +28,15 @@ def build_calls_with_one_id(tool: str) -> str:
     return json.dumps({"role": "assistant", "content": None, "tool_calls": calls})
 
 
+def build_tool_calls(*tools: str) -> str:
+    """Return the message for which the model `exact` calls tools without arguments at once."""
+    calls = [
+        {"id": f"call-{name}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for name in tools
+    ]
+    return json.dumps({"tool_calls": calls})
+
+
 def create_graph_deployment(folder: Path, model_url: str, *modules: str) -> WaitingDeployment:
     """Create a deployment with the agents of modules in this folder."""
     sources = [Path(__file__).with_name(f"{module}.py") for module in modules]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.pauses.graphs import CALL, build_calls_with_one_id
+from tests.pauses.graphs import CALL, build_calls_with_one_id, build_tool_calls
 from tests.pauses.waiting import WaitingServer
 
 AGENTS = ("waiting_graphs",)
@@ -102,7 +102,7 @@ def test_answer_reaches_the_call_that_has_asked(shared_graphs: WaitingServer) ->
         }
         for name in "AB"
     ]
-    run = shared_graphs.start("removals", json.dumps({"tool_calls": calls}))
+    run = shared_graphs.start("calls", json.dumps({"tool_calls": calls}))
     (asked,) = shared_graphs.list_approvals(run)
     assert asked["question"] == "Remove A?"
 
@@ -119,6 +119,21 @@ def test_answer_reaches_the_call_that_has_asked(shared_graphs: WaitingServer) ->
     # The call of A has ended before the question about B: it is not made again.
     ledger = shared_graphs.deployment.ledger(run)
     assert [line for line in ledger if line.endswith("removed")] == ["A is removed"]
+
+
+def test_result_that_cannot_be_stored_does_not_prevent_a_pause(
+    shared_graphs: WaitingServer,
+) -> None:
+    """Its call is made again when the graph continues, as LangGraph does with each of them."""
+    run = shared_graphs.start("calls", build_tool_calls("lock", "confirm"))
+    assert run["status"] == "PAUSED", run
+    assert shared_graphs.deployment.ledger(run) == ["lock"]
+
+    shared_graphs.decide(run, "answer", answer="yes")
+    run = shared_graphs.wait_for_end(run)
+    assert run["status"] == "COMPLETED", run
+    assert [call["result"] for call in run["tools"]] == ["locked", "confirmed with yes"]
+    assert shared_graphs.deployment.ledger(run) == ["lock", "lock"]
 
 
 def test_cancel_of_a_paused_run_makes_no_call(shared_graphs: WaitingServer) -> None:

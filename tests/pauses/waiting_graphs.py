@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -172,20 +173,34 @@ async def remove(name: str, config: RunnableConfig) -> str:
     return f"{name} is removed"
 
 
-def build_removals() -> Any:
+@tool
+async def confirm() -> str:
+    """Ask a person."""
+    return f"confirmed with {interrupt('Go on?')}"
+
+
+@tool(response_format="content_and_artifact")
+async def lock(config: RunnableConfig) -> tuple[str, Any]:
+    """Return what no serializer can store."""
+    record(config["configurable"]["run_context"], "lock")
+    return "locked", threading.Lock()
+
+
+def build_calls() -> Any:
     """Build a graph that executes all calls of an answer in one node."""
-    chat = build_chat("exact").bind_tools([remove])
+    tools = [remove, confirm, lock]
+    chat = build_chat("exact").bind_tools(tools)
 
     async def call_model(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
         return {"messages": [await chat.ainvoke(state["messages"], config)]}
 
     graph = StateGraph(MessagesState)
     graph.add_node("model", call_model)
-    graph.add_node("tools", ToolNode([remove]))
+    graph.add_node("tools", ToolNode(tools))
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", tools_condition)
     graph.add_edge("tools", "model")
     return graph.compile()
 
 
-removals: Any = build_removals()
+calls: Any = build_calls()
