@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
+from dataclasses import replace
 
 import pytest
 
 from tests.pauses.graphs import CALL, build_calls_with_one_id, build_tool_calls
-from tests.pauses.waiting import WaitingServer
+from tests.pauses.waiting import WaitingDeployment, WaitingServer
+from tests.server.files_of_runs import build_png
 
 AGENTS = ("waiting_graphs",)
 
@@ -134,6 +138,24 @@ def test_result_that_cannot_be_stored_does_not_prevent_a_pause(
     assert run["status"] == "COMPLETED", run
     assert [call["result"] for call in run["tools"]] == ["locked", "confirmed with yes"]
     assert shared_graphs.deployment.ledger(run) == ["lock", "lock"]
+
+
+@pytest.mark.parametrize("form", ["calls", "kept_calls"])
+def test_bytes_of_files_in_kept_results_do_not_count(graphs: WaitingDeployment, form: str) -> None:
+    """The file is too large for the state of a run, which refers to it."""
+    picture = build_png() + random.Random(1).randbytes(120_000)
+    limited = replace(graphs, variables={"AGENTCTL_LIMITS__RUN_BYTES": "200000"})
+    with limited.serve() as server:
+        file_id = server.upload("dot.png", picture)
+        run = server.start(form, build_tool_calls("show", "confirm"), files=[file_id])
+        assert run["status"] == "PAUSED", run
+
+        server.decide(run, "answer", answer="yes")
+        run = server.wait_for_end(run)
+        assert run["status"] == "COMPLETED", run
+
+    artifact = f"artifact {hashlib.sha256(picture).hexdigest()}"
+    assert limited.ledger(run) == ["show", artifact]
 
 
 def test_cancel_of_a_paused_run_makes_no_call(shared_graphs: WaitingServer) -> None:

@@ -45,6 +45,16 @@ class WaitingServer:
         record = self._request("POST", f"/agents/{agent}/runs", sent)
         return self.wait_for(record["run_id"], "PAUSED", *FINAL)
 
+    def upload(self, name: str, data: bytes) -> str:
+        """Store a file of the user who runs the agents; return its id."""
+        headers = self.deployment.inner.bearer("ann", ADMIN)
+        url = f"{self.process.url}/files"
+        answer = httpx2.post(
+            url, params={"name": name}, content=data, headers=headers, timeout=PATIENCE
+        )
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["file_id"])
+
     def list_approvals(self, run: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the approvals of a run, oldest first."""
         path = f"/approvals?run_id={run['run_id']}&sort_order=asc"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import os
 import pickle
 import threading
@@ -186,21 +188,41 @@ async def lock(config: RunnableConfig) -> tuple[str, Any]:
     return "locked", threading.Lock()
 
 
-def build_calls() -> Any:
+@tool(response_format="content_and_artifact")
+async def show(config: RunnableConfig) -> tuple[str, Any]:
+    """Return the file of the message, as its bytes are sent to a model."""
+    context: RunContext = config["configurable"]["run_context"]
+    record(context, "show")
+    return "shown", base64.b64encode(await context.files[0].read()).decode()
+
+
+def build_calls(**options: Any) -> Any:
     """Build a graph that executes all calls of an answer in one node."""
-    tools = [remove, confirm, lock]
+    tools = [remove, confirm, lock, show]
     chat = build_chat("exact").bind_tools(tools)
 
     async def call_model(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
         return {"messages": [await chat.ainvoke(state["messages"], config)]}
 
+    async def note_artifacts(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        context = config["configurable"]["run_context"]
+        for message in state["messages"]:
+            artifact = getattr(message, "artifact", None)
+            if isinstance(artifact, str):
+                digest = hashlib.sha256(base64.b64decode(artifact)).hexdigest()
+                record(context, f"artifact {digest}")
+        return {}
+
     graph = StateGraph(MessagesState)
     graph.add_node("model", call_model)
     graph.add_node("tools", ToolNode(tools))
+    graph.add_node("artifacts", note_artifacts)
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", tools_condition)
-    graph.add_edge("tools", "model")
-    return graph.compile()
+    graph.add_edge("tools", "artifacts")
+    graph.add_edge("artifacts", "model")
+    return graph.compile(**options)
 
 
 calls: Any = build_calls()
+kept_calls: Any = build_calls(checkpointer=FileSaver())

@@ -187,7 +187,8 @@ class LangGraphRunner(LibraryRunner):
         await report.restore()
         if leg is None and not hasattr(self._graph, "builder"):
             report.skip_input(read_messages(saved.input))
-        task_calls = TaskCalls(None if leg is None else leg.state.get("task_calls"))
+        stored_calls = None if leg is None else leg.state.get("task_calls")
+        task_calls = TaskCalls(stored_calls, run.hidden)
         task_calls.use()
         journal = self._open_journal(run, saved, control, report, approved)
         saved.config["callbacks"] = [model_calls, Effects(run, approved)]
@@ -282,6 +283,8 @@ class LangGraphRunner(LibraryRunner):
             return _Thread(graph, config, configured, values, saver, options)
 
         if leg is not None:
+            # The checkpointer of the graph has the bytes of files; its calls have not.
+            await run.take_over_hidden(leg.state.get("task_calls", {}).get("hidden"))
             configurable |= leg.state["thread"]
             if not (await self._graph.aget_state(config)).values:
                 raise ExecutionError(

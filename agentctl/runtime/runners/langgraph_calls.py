@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from langgraph._internal._constants import (
     CONFIG_KEY_CHECKPOINT_NS,
@@ -32,8 +32,12 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphInterrupt
 
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.runners.hidden_files import HiddenFiles
 
 _log = logging.getLogger("agentctl.runtime")
+
+_Serialized: TypeAlias = tuple[str, bytes]
+"""A value as the serializer of LangGraph returns it: the kind of its form, and its data."""
 
 _current: ContextVar[TaskCalls | None] = ContextVar("agentctl_task_calls", default=None)
 
@@ -43,15 +47,21 @@ class TaskCalls:
 
     Args:
         stored: what `to_json` returned at the last pause; None in the first leg.
+        hidden: the files whose bytes results may have, and not their JSON. It has taken over the
+            files of `stored["hidden"]`.
     """
 
-    def __init__(self, stored: Mapping[str, Any] | None) -> None:
+    def __init__(self, stored: Mapping[str, Any] | None, hidden: HiddenFiles) -> None:
         stored = stored or {}
+        self._hidden = hidden
         self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
         self._askers: dict[str, list[str]] = dict(stored.get("askers", {}))
         """The ids of the calls that have asked, by the namespace of their task, in the order of the
         questions."""
-        self._known: dict[str, dict[str, list[str]]] = dict(stored.get("results", {}))
+        self._known: dict[str, dict[str, _Serialized]] = {
+            namespace: {call_id: self._from_text(text) for call_id, text in results.items()}
+            for namespace, results in stored.get("results", {}).items()
+        }
         """The serialized results of calls that ended in earlier legs, by namespace and id."""
         self._asked: dict[str, list[tuple[str, str, object]]] = {}
         """The namespace, the call and the value of each question of this leg, by the id of its
@@ -85,12 +95,11 @@ class TaskCalls:
         askers = self._askers.get(namespace, ())
         return [number for number, asker in enumerate(askers) if asker == call_id]
 
-    def find_result(self, namespace: str, call_id: str) -> tuple[str, bytes] | None:
+    def find_result(self, namespace: str, call_id: str) -> _Serialized | None:
         """Return the serialized result of a call that an earlier leg has made."""
-        stored = self._known.get(namespace, {}).get(call_id)
-        return None if stored is None else (stored[0], base64.b64decode(stored[1]))
+        return self._known.get(namespace, {}).get(call_id)
 
-    def load(self, result: tuple[str, bytes]) -> Any:
+    def load(self, result: _Serialized) -> Any:
         return self._serializer.loads_typed(result)
 
     def begin(self, namespace: str, call_id: str) -> None:
@@ -144,22 +153,52 @@ class TaskCalls:
                 namespace, call_id, _ = reported[0]
                 self._askers.setdefault(namespace, []).append(call_id)
 
+        results = self._serialize_results()
+        stored: dict[str, Any] = {"askers": self._askers, "results": self._to_texts(results)}
+        if self._have_files(results):
+            stored["hidden"] = self._hidden.record()
+
+        return stored
+
+    def _serialize_results(self) -> dict[str, dict[str, _Serialized]]:
+        """Return the results of the tasks that wait, those of earlier legs first."""
         waiting = self._askers.keys()
         results = {space: dict(known) for space, known in self._known.items() if space in waiting}
         for space in self._ended.keys() & waiting:
             for call_id, result in self._ended[space].items():
                 try:
-                    kind, data = self._serializer.dumps_typed(result)
+                    serialized = self._serializer.dumps_typed(result)
                 except Exception as error:
                     # Any value of a user's class can fail here. The run waits all the same, and the
                     # node makes this call again, as LangGraph does with each of its calls.
                     _log.warning("call %s: its result cannot be kept", call_id, exc_info=error)
                     continue
 
-                encoded = base64.b64encode(data).decode()
-                results.setdefault(space, {})[call_id] = [kind, encoded]
+                results.setdefault(space, {})[call_id] = serialized
 
-        return {"askers": self._askers, "results": results}
+        return results
+
+    def _have_files(self, results: Mapping[str, Mapping[str, _Serialized]]) -> bool:
+        """Return True if the next leg needs the files of the run to read the results."""
+        return any(
+            self._hidden.is_in(data) for known in results.values() for _, data in known.values()
+        )
+
+    def _to_texts(
+        self, results: Mapping[str, Mapping[str, _Serialized]]
+    ) -> dict[str, dict[str, list[str]]]:
+        return {
+            namespace: {call_id: self._to_text(result) for call_id, result in known.items()}
+            for namespace, known in results.items()
+        }
+
+    def _to_text(self, result: _Serialized) -> list[str]:
+        kind, data = result
+        return [kind, base64.b64encode(self._hidden.hide(data)).decode()]
+
+    def _from_text(self, stored: list[str]) -> _Serialized:
+        kind, text = stored
+        return kind, self._hidden.reveal(base64.b64decode(text))
 
 
 class BoundCall:
