@@ -1,4 +1,4 @@
-"""The registration of extensions: what packages such as `interop` and `top` add to the core.
+"""The registration of extensions: what packages such as `interop` add to the core.
 
 The core imports no extension, so that its changes need none in a module of a product. It loads the
 modules of `BUILT_IN` and uses the `EXTENSION` of each.
@@ -24,7 +24,6 @@ BUILT_IN = (
     "agentctl.interop.mcp",
     "agentctl.interop.ai_sdk",
     "agentctl.interop.agui",
-    "agentctl.top",
 )
 """The modules of the extensions of this distribution, each with an `EXTENSION`."""
 

@@ -226,7 +226,7 @@ ROWS: tuple[Row, ...] = (
         "Runs of all sessions, a run by its id",
         refused(_COMMANDS, _NO_COUNTERPART, f"{_BY_ID}; `runs list` and `get` need `--session`, and"
             " `runs wait` `--agent`, `--team` or `--workflow` as well"),
-        commands=("runs list", "runs get", "runs wait", "top"),
+        commands=("runs list", "runs get", "runs wait"),
     ),
     Row(
         "List sessions",

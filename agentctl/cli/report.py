@@ -30,7 +30,11 @@ _SERVER_OPTION = re.compile(r"no such option: --(?:url|context|token-file)\b", r
 """A command without these options works locally only: so the hint."""
 _ROOT_OPTION = re.compile(r"no such option: --version\b", re.IGNORECASE)
 _WRONG_WORD = re.compile(r"no such (?:option: -+|command ')([\w-]+)", re.IGNORECASE)
-_REMOVED = {"agentctl sessions stat": "the sums of runs are in: agentctl usage --by component"}
+_REMOVED = {
+    "agentctl sessions stat": "the sums of runs are in: agentctl usage --by component",
+    "agentctl top": "use the console of the server (agentctl console), "
+    "agentctl runs list --live --watch, or agentctl runs watch RUN_ID",
+}
 """Hints for commands of earlier versions."""
 _NO_TOKEN = re.compile(r"no such option: --token\b(?!-)", re.IGNORECASE)
 

@@ -184,7 +184,7 @@ async def _survey_workers(hosting: Hosting) -> list[tuple[WorkerRow, WorkerRecor
 
 
 def _judge_worker(row: WorkerRow, record: WorkerRecord) -> Finding:
-    """Describe a worker in the words of `agentctl top`."""
+    """Describe a worker, with a remedy if it is dead or of another version."""
     check = f"worker {row.worker_id[:13]}"
     runs = record["live_runs"]
     what = f"process {row.pid} on {row.host}, with {runs} live {'run' if runs == 1 else 'runs'}"

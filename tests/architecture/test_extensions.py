@@ -25,7 +25,7 @@ from agentctl.server import create_app
 file = Path(sys.argv[1])
 codes = [main([*words, "--help"]) for words in ((), ("db",), ("sessions", "list"), ("doctor",))]
 app = create_app(load_settings(file))
-loaded = [name for name in sys.modules if name.startswith(("agentctl.interop", "agentctl.top"))]
+loaded = [name for name in sys.modules if name.startswith("agentctl.interop")]
 print(json.dumps([codes, len(app.routes), loaded]))
 """
 
@@ -44,7 +44,6 @@ def test_core_works_without_extensions(tmp_path: Path) -> None:
     help_text, _, last = ended.stdout.rstrip().rpartition("\n")
     codes, routes, loaded = json.loads(last)
     assert (codes, routes > 50, loaded) == ([0, 0, 0, 0], True, [])
-    assert "\n  top " not in help_text
     assert "--database" not in help_text
     assert "AgentOS" not in help_text
 

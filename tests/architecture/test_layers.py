@@ -48,13 +48,12 @@ BELOW: dict[str, set[str]] = {
     "client": {"errors", "records", "interface", "remote"},
     "cli": LOWER | {"runs", "webhooks", "service", "admin", "server", "remote"},
     "interop": LOWER | {"runs", "webhooks", "service", "admin", "server", "remote", "cli"},
-    "top": BASE | {"admin", "auth", "cli", "service", "transcripts"},
     "__main__": {"cli"},
 }
 """The parts of the package that each part may import, besides itself and `light_dataclass`."""
 
-EXTENSIONS = ("agentctl.interop", "agentctl.top")
-"""Packages that the core loads by the registration in `agentctl.extensions` only."""
+EXTENSIONS = "agentctl.interop"
+"""The package whose modules the core loads by the registration in `agentctl.extensions` only."""
 
 HEAVY = (
     "apsw",

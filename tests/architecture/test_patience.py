@@ -25,7 +25,6 @@ BOUNDS = {
     "chaos/test_short.py LONG_SECONDS": "the length of the load",
     "chaos/test_short.py SECONDS": "the length of the load",
     "chaos/test_table.py SECONDS": "the length of a fault",
-    "cli/measure_top.py SECONDS": "the length of a measurement",
     "conformance/hosted_tools.py STUBBORN_SECONDS": "the work of a tool",
     "conformance/test_kinds.py CANCEL_SECONDS": "a value of a request",
     "console/test_costs.py IDLE_SECONDS": "a page without requests is idle",

@@ -90,6 +90,5 @@ def test_root_help_has_every_command_under_a_heading() -> None:
     sections = root.list_sections()
     assert [*sections] == ["Start", "Work", "Money and people", "Operate", "Set up"]
     assert [row for rows in sections.values() for row in rows] == root.summarize_commands()
-    assert sorted(
-        {name for name, _ in sections["Work"]} & {"top", "runs", "budgets"}, reverse=True
-    ) == ["top", "runs"]
+    names_of_work = {name for name, _ in sections["Work"]}
+    assert names_of_work & {"runs", "budgets"} == {"runs"}

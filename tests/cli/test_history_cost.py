@@ -15,13 +15,9 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentctl.interface.requests import RunFilter
-from agentctl.remote import RemoteOperations
 from agentctl.server import create_app
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import sessions
-from agentctl.top.feed import RunFeed
-from agentctl.top.views import RunsView, SessionsView
 from tests.commands import run_command
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -81,17 +77,6 @@ class Counted:
         result = run_command(*arguments, *at, environment=environment, folder=self.folder)
         assert result.code == 0, result.stderr
         return result.stdout
-
-    async def open_panes(self, session_id: str, run_id: str) -> None:
-        """Read the lists and the panes of `top` for a session and one of its runs."""
-        token = self.host.deployment.token("boss", ADMIN)
-        async with RemoteOperations(self.host.url, token) as operations:
-            for view, key in (
-                (SessionsView(operations, RunFilter()), session_id),
-                (RunsView(RunFeed(operations, RunFilter(session_id=session_id))), run_id),
-            ):
-                await view.refresh()
-                await view.read_pane(key, "transcript", 80)
 
 
 @unit
@@ -197,12 +182,3 @@ def test_tables_of_runs_read_none_of_their_texts(
     counted.run(*command)
     _, size = counted.traffic.take()
     assert size < 10 * SIZE_OF_A_RUN, "a summary has neither content nor messages"
-
-
-def test_screen_costs_the_same_for_any_number_of_runs(counted: Counted) -> None:
-    costs: dict[int, tuple[int, int]] = {}
-    for size in SIZES[1:]:  # the screen has the newest 100 runs
-        counted.traffic.take()
-        asyncio.run(counted.open_panes(f"s{size:05}", f"s{size:05}-{size - 1:05}"))
-        costs[size] = counted.traffic.take()
-    check_equal(costs)

@@ -47,6 +47,12 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
             "error: no such command 'stat'\n\n"
             "hint: the sums of runs are in: agentctl usage --by component\n",
         ),
+        (
+            ["top", "--url", "http://127.0.0.1:7777"],
+            "error: no such command 'top'\n\n"
+            "hint: use the console of the server (agentctl console), "
+            "agentctl runs list --live --watch, or agentctl runs watch RUN_ID\n",
+        ),
         (["sessions", "lst"], "error: no such command 'lst'\n\nhint: did you mean 'list'?\n"),
         (
             ["sessions", "list", "--version"],

@@ -140,7 +140,7 @@ model = "default"
 
 UNUSED_BY_SERVER = {
     "agno", "anthropic", "asyncpg", "fastapi", "google", "httpx", "langgraph", "mcp",
-    "openai", "opentelemetry", "pydantic", "pydantic_ai", "pydantic_core", "rich", "textual",
+    "openai", "opentelemetry", "pydantic", "pydantic_ai", "pydantic_core", "rich",
 }  # fmt: skip
 """Libraries that an idle server with SQLite and an OpenAI-compatible endpoint does not load."""
 

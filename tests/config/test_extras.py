@@ -19,7 +19,7 @@ REQUIREMENTS = [
     "httptools>=0.8",
     'mcp<3,>=2.3; extra == "mcp"',
     'pydantic-ai-slim[openai]<3,>=2.68; extra == "pydantic-ai"',
-    'textual<9,>=8.2 ; extra == "top"',
+    'watchfiles<2,>=1.1 ; extra == "reload"',
 ]
 
 
@@ -60,7 +60,7 @@ def test_extra_of_a_wheel_is_its_requirements(
     if source is not None:
         (installed / "direct_url.json").write_text(json.dumps(source))
     assert split("mcp") == ["mcp<3,>=2.3"]
-    assert split("top") == ["textual<9,>=8.2"]
+    assert split("reload") == ["watchfiles<2,>=1.1"]
     assert split("pydantic-ai") == ["pydantic-ai-slim[openai]<3,>=2.68"]
 
 
@@ -93,6 +93,6 @@ def test_container_is_built_again(
 def test_every_extra_that_a_hint_names_exists() -> None:
     named = {traits.extra for traits in PROVIDERS.values() if traits.extra}
     named |= {"adk", "agno", "keyring", "langgraph", "mcp", "metrics", "openai-agents"}
-    named |= {"otel", "prices", "pydantic-ai", "reload", "s3", "top"}
+    named |= {"otel", "prices", "pydantic-ai", "reload", "s3"}
     provided = metadata.metadata("agentctl").get_all("Provides-Extra") or []
     assert named == set(provided) - {"test"}
