@@ -39,19 +39,15 @@ class AddedTable(NamedTuple):
 
 
 class AddedCommand(NamedTuple):
-    """A command.
+    """A command at the end of a group.
 
     Attributes:
-        path: its words: `top`, or `db import` for a command at the end of a group.
+        path: its words: `db import`.
         place: its module, which has an `EXAMPLE`, and its function: `package.module:function`.
-        sentence: the first sentence of its help, for a command of the root.
-        after: the command of the root that it follows.
     """
 
     path: str
     place: str
-    sentence: str = ""
-    after: str = ""
 
 
 class AddedRoute(NamedTuple):

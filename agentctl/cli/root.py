@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ from agentctl import __version__
 from agentctl.cli.help import COLOR_HELP, CommandApp, When
 from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
-from agentctl.extensions import insert_after, load_extensions
+from agentctl.extensions import load_extensions
 
 if TYPE_CHECKING:
     from agentctl.cli.completion import Subject
@@ -68,7 +67,8 @@ _COMMANDS = {
     "help": ("help:show_help", "Show a help topic or the help of a command"),
 }
 """Commands and groups in the order of the help, each with its module and the object in it, and the
-first sentence of its help: so the help of the root imports no command. Extensions add others."""
+first sentence of its help: so the help of the root imports no command. Extensions add commands to
+groups."""
 
 _SECTIONS = {
     "init": "Start",
@@ -90,14 +90,15 @@ class _LazyCommands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            self._loaded[name] = _load_command(name, _list_commands()[name][0])
+            place, _ = _COMMANDS[name]
+            self._loaded[name] = _load_command(name, _PACKAGE + place)
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_list_commands())
+        return iter(_COMMANDS)
 
     def __len__(self) -> int:
-        return len(_list_commands())
+        return len(_COMMANDS)
 
 
 class _LazyRootGroup(RootGroup):
@@ -116,7 +117,7 @@ class _LazyRootGroup(RootGroup):
         return complete(subject, parameters, incomplete)
 
     def summarize_commands(self) -> list[tuple[str, str]]:
-        return [(name, sentence) for name, (_, sentence) in _list_commands().items()]
+        return [(name, sentence) for name, (_, sentence) in _COMMANDS.items()]
 
     def list_sections(self) -> dict[str, list[tuple[str, str]]]:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -134,15 +135,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Get started: agentctl serve --demo",
 )
-
-
-@functools.cache
-def _list_commands() -> dict[str, tuple[str, str]]:
-    added = (command for extension in load_extensions() for command in extension.commands)
-    return insert_after(
-        {name: (_PACKAGE + place, sentence) for name, (place, sentence) in _COMMANDS.items()},
-        ((it.after, it.path, (it.place, it.sentence)) for it in added if it.after),
-    )
 
 
 def _load_command(name: str, place: str) -> Any:
