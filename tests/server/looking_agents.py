@@ -35,6 +35,10 @@ def build_pydantic_ai() -> Any:
     )
 
 
+async def build_late_pydantic_ai() -> Any:
+    return build_pydantic_ai()
+
+
 def build_fitted() -> Any:
     """An agent whose library knows a small window of its model."""
     provider = OpenAIProvider(base_url=URL, api_key="none")

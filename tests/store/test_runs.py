@@ -47,14 +47,19 @@ def test_native_messages_are_read_for_their_kind_only(store: Store) -> None:
         store.write(
             a_whole_run(a_run(run_id), replace(end, native_kind=kind, native_history=native))
         )
-    recent = store.read(run_reads.list_recent("s1", 5, 10_000, native_kind="pydantic-ai"))
+    recent = store.read(run_reads.list_recent("s1", 5, 10_000, native_kinds=("pydantic-ai",)))
     assert [(run.run_id, run.messages, run.native) for run in recent] == [
         ("r1", '[{"role":"r1"}]', None),
         ("r2", '[{"role":"r2"}]', '["r2"]'),
         ("r3", '[{"role":"r3"}]', None),
     ]
-    newest = store.read(run_reads.list_recent("s1", 2, 10_000, native_kind="pydantic-ai"))
+    newest = store.read(run_reads.list_recent("s1", 2, 10_000, native_kinds=("pydantic-ai",)))
     assert newest == recent[1:]
+
+    both = store.read(
+        run_reads.list_recent("s1", 5, 10_000, native_kinds=("pydantic-ai", "langgraph"))
+    )
+    assert [run.native for run in both] == ['["r1"]', '["r2"]', None]
 
 
 def test_a_run_without_a_session_is_not_created(store: Store) -> None:

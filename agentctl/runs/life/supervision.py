@@ -328,24 +328,36 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     has_history = run.component.kind != "workflow" and run.spec.session_history
     if run.parent is not None or run.is_first or not has_history:
         return []
+
+    # Outside of the retries: a factory that fails is not called again and again.
+    native_kinds: Sequence[str] | None = None
+    if catalog.is_hosted(run.component):
+        native_kinds = await catalog.find_native_kinds(run.component)
     return await retry_while_unavailable(
-        lambda: _read_history(run, catalog), stopped=run.stop_requested
+        lambda: _read_history(run, catalog, native_kinds), stopped=run.stop_requested
     )
 
 
-async def _read_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
+async def _read_history(
+    run: LiveRun, catalog: Catalog, native_kinds: Sequence[str] | None
+) -> list[EarlierRun]:
+    """Return the earlier runs of the session.
+
+    Args:
+        native_kinds: the kinds of native messages that the agent in code reads; None for another
+            component.
+    """
     component = run.component
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
 
     before = None if run.spec.origin is None else run.spec.origin.before
-    kind = catalog.native_kind(component)
     covered = 0
-    if kind is None and component.worker.summary.every_runs:
+    if native_kinds is None and component.worker.summary.every_runs:
         covered = await _load_summary(run)
 
-    stored = await _read_recent(run, count, kind, covered, before)
-    if kind is not None:
+    stored = await _read_recent(run, count, native_kinds, covered, before)
+    if native_kinds is not None:
         stored = run_reads.begin_again(stored)
     elif not covered:
         window = catalog.model(component).context_tokens or SMALL_WINDOW
@@ -355,7 +367,7 @@ async def _read_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     last = stored
     if covered and not stored:
         # The summary covers all runs: the newest one is read for its system message only.
-        last = await _read_recent(run, 1, kind)
+        last = await _read_recent(run, 1, native_kinds)
     parsed = [(row, messages) for row in last if (messages := _parse(run, row)) is not None]
     if parsed:
         run.previous_instructions = _find_instructions(parsed[-1][1])
@@ -373,13 +385,17 @@ def _parse(run: LiveRun, stored: run_reads.RecentRun) -> list[dict[str, Any]] | 
 
 
 async def _read_recent(
-    run: LiveRun, count: int, kind: str | None, after: int = 0, before: int | None = None
+    run: LiveRun,
+    count: int,
+    native_kinds: Sequence[str] | None,
+    after: int = 0,
+    before: int | None = None,
 ) -> Sequence[run_reads.RecentRun]:
     recent = run_reads.list_recent(
         run.spec.session_id,
         count,
         HISTORY_BYTES,
-        native_kind=kind or "",
+        native_kinds=native_kinds or (),
         after_seq=after,
         before_seq=before,
     )

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -261,17 +261,21 @@ class Catalog:
         except InvalidConfiguration:
             return None
 
-    def native_kind(self, component: Component) -> str | None:
-        """Return the kind of runner of an agent in code, None for other components.
+    async def find_native_kinds(self, agent: Component) -> Sequence[str]:
+        """Return the kinds whose native messages the runner of an agent in code reads.
 
-        Also None if the object is not usable: the run itself reports that.
+        Calls an asynchronous factory that has not made its object yet. Empty if the object is not
+        usable, or cannot be made: the run itself reports that.
         """
-        if not self.is_hosted(component):
-            return None
+        from agentctl.runtime.runners.runner import FACTORY
+
         try:
-            return self.hosted_runner(component).kind
-        except InvalidConfiguration:
-            return None
+            runner = self.hosted_runner(agent)
+            if runner.kind == FACTORY:
+                await self.open_runner(agent)
+        except Exception:
+            return ()
+        return runner.native_kinds
 
     def give_models(self, environment: RunEnvironment) -> None:
         """Let the code of a run, in the current context, call the configured models."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import fields
 from functools import partial
@@ -95,6 +95,8 @@ def _read_parameters(function: Callable[..., Any]) -> _Parameters:
 
 class _PythonRunner:
     """The common part of the runners of functions."""
+
+    native_kinds: Sequence[str] = ()
 
     def __init__(self, function: Callable[..., Any], parameters: _Parameters) -> None:
         self._function = function

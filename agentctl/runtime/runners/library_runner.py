@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from traceback import walk_tb
@@ -118,10 +118,15 @@ class LibraryRunner:
         owner: owns what the objects of the library enter; None for nothing.
     """
 
+    kind: str
     input_schema: InputSchema | None = None
 
     def __init__(self, owner: OwnerTask | None = None) -> None:
         self._owner = owner
+
+    @property
+    def native_kinds(self) -> Sequence[str]:
+        return (self.kind,)
 
     async def open(self) -> None:
         install_executor()

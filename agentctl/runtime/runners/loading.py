@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject, build_failure, load_object
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import LibraryRunner, OwnerTask, RunnerOptions
-from agentctl.runtime.runners.runner import Runner
+from agentctl.runtime.runners.runner import FACTORY, Runner
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -116,13 +116,17 @@ def _build_factory_runner(factory: Any, options: RunnerOptions) -> Runner:
 class _FactoryRunner(LibraryRunner):
     """The runner of an object that an asynchronous factory makes, once in a process: of `made`."""
 
-    kind = "factory"
+    kind = FACTORY
 
     def __init__(self, factory: Callable[[], Any], options: RunnerOptions) -> None:
         self._factory = factory
         self._options = options
         self.made: Runner | None = None
         super().__init__(OwnerTask(self._enter))
+
+    @property
+    def native_kinds(self) -> Sequence[str]:
+        return (self.kind, FACTORY)
 
     async def open(self) -> None:
         """Call the factory.
@@ -161,6 +165,7 @@ class _FactoryRunner(LibraryRunner):
     async def _open(self, runner: Runner) -> AsyncIterator[None]:
         await runner.open()
         self.made = runner
+        self.kind = runner.kind
         self.input_schema = runner.input_schema
         try:
             yield

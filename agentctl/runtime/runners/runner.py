@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Protocol, runtime_checkable
 
 from agentctl.errors import InvalidConfiguration, is_store_failure
@@ -15,6 +15,12 @@ from agentctl.runtime.models.access import current_access
 from agentctl.runtime.pauses import InputSchema, Parked, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
 from agentctl.runtime.runners.library_members import complete_members, fail_members, pause_members
+
+FACTORY = "factory"
+"""The kind of an asynchronous factory before it has made its object.
+
+Earlier releases kept the native messages of all agents of such factories for this kind.
+"""
 
 _INCOMPLETE = ("length", "content_filter")
 """Finish reasons of an answer that its provider has cut."""
@@ -27,12 +33,16 @@ class Runner(Protocol):
 
     Attributes:
         kind: the kind of the object, such as `function`. Native messages are kept for it. A runner
-            of another kind cannot go on with its runs; that of a factory is the kind of `made`.
+            of another kind cannot go on with its runs. It is `FACTORY` until an asynchronous
+            factory has made its object, and the kind of this object from then on.
+        native_kinds: the kinds whose native messages are those of this runner.
         input_schema: the object `input` that the agent takes; None for any object.
     """
 
     @property
     def kind(self) -> str: ...
+    @property
+    def native_kinds(self) -> Sequence[str]: ...
     @property
     def input_schema(self) -> InputSchema | None: ...
 
@@ -108,10 +118,9 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
 
     try:
         runner = await opening
-        kind = getattr(runner, "made", runner).kind
-        transcript.keep_runner_kind(kind)
+        transcript.keep_runner_kind(runner.kind)
         if access is not None:
-            access.library = kind
+            access.library = runner.kind
         hosted = HostedRun(environment, runner.kind)
         await runner.run(message, hosted)
         hosted.end_text()

@@ -63,11 +63,13 @@ _RECENT = Sql(
     # The rows that are not returned are not read: only the sizes of their texts are. A run that was
     # retried is not among them: the retry takes its place when it has ended. The native messages of
     # a fork begin after those of its origin.
-    "SELECT run_id, seq, error_code, messages, CASE WHEN native_kind = :native_kind"
+    "SELECT run_id, seq, error_code, messages,"
+    " CASE WHEN native_kind IN (:native_kind, :former_kind)"
     " AND origin_kind IS NULL THEN native_history END"
     " FROM runs WHERE session_id = :session_id AND seq IN (SELECT seq FROM ("
     "SELECT seq, size, sum(size) OVER (ORDER BY seq DESC) AS total FROM ("
-    "SELECT seq, octet_length(messages) + CASE WHEN native_kind = :native_kind"
+    "SELECT seq, octet_length(messages)"
+    " + CASE WHEN native_kind IN (:native_kind, :former_kind)"
     " THEN coalesce(octet_length(native_history), 0) ELSE 0 END AS size FROM runs"
     " WHERE session_id = :session_id AND parent_run_id IS NULL AND seq > :after_seq"
     " AND seq < :before_seq AND finished_at IS NOT NULL AND messages IS NOT NULL"
@@ -337,7 +339,7 @@ class RecentRun(NamedTuple):
 
     Attributes:
         messages: its neutral messages, a JSON array.
-        native: its messages as JSON of a library; None if it has none of the given kind.
+        native: its messages as JSON of a library; None if it has none of the given kinds.
     """
 
     run_id: str
@@ -357,7 +359,7 @@ def list_recent(
     limit: int,
     maximum: int,
     *,
-    native_kind: str = "",
+    native_kinds: Sequence[str] = (),
     after_seq: int = 0,
     before_seq: int | None = None,
 ) -> Work[list[RecentRun]]:
@@ -367,9 +369,11 @@ def list_recent(
 
     Args:
         maximum: maximum size of all messages in bytes. The last run is returned in any case.
-        native_kind: the kind of runner of a library whose messages are read; `""` for none.
+        native_kinds: the kinds of runners whose native messages are read, at most two.
         after_seq, before_seq: only runs with numbers between these.
     """
+    native_kind = native_kinds[0] if native_kinds else ""
+    former_kind = native_kinds[-1] if native_kinds else ""
     return _RECENT.rows(
         RecentRun,
         session_id=session_id,
@@ -378,6 +382,7 @@ def list_recent(
         after_seq=after_seq,
         before_seq=before_seq or _ALL_SEQS,
         native_kind=native_kind,
+        former_kind=former_kind,
     )
 
 
