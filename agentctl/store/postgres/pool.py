@@ -56,7 +56,8 @@ class Pool:
 
     @property
     def is_late(self) -> bool:
-        """True if tasks wait, and the last one waited for longer than `LATE_SHARE`.
+        """True if tasks wait, and the last one to get a connection, or none, waited for longer than
+        `LATE_SHARE`.
 
         New work would take the connections that started work needs to end.
         """
@@ -113,6 +114,8 @@ class Pool:
         deadline = asyncio.get_running_loop().time() + self._entry.wait_seconds
         if self._free and not self._waiters:
             self._free -= 1
+            # Otherwise a wait of long ago would make the pool late as soon as one task waits.
+            self._last_wait = 0.0
         else:
             await self._wait_for_slot(deadline)
         connection = self._pop_idle(custom_plans)
