@@ -35,7 +35,7 @@ from agentctl.runtime.models.calls import (
     NATIVE,
     NeutralMessages,
     check_model_failure,
-    parse_arguments,
+    keep_arguments,
 )
 
 
@@ -172,7 +172,7 @@ def _convert_messages(messages: Sequence[Message]) -> NeutralMessages:
         elif message.role == "assistant":
             functions = [(call["id"], call["function"]) for call in message.tool_calls or ()]
             calls = [
-                (key, each["name"], parse_arguments(each["arguments"])) for key, each in functions
+                (key, each["name"], keep_arguments(each["arguments"])) for key, each in functions
             ]
             converted.add_answer(text, calls, message.provider_data)
         elif message.role == "tool":

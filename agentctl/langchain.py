@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from operator import itemgetter
@@ -30,10 +31,10 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from pydantic import BaseModel, ConfigDict
 
 from agentctl.runtime.files import LoadedFile, build_inline
-from agentctl.runtime.json_values import NOT_AN_OBJECT
+from agentctl.runtime.json_values import NOT_AN_OBJECT, find_large_integer, write_json_arguments
 from agentctl.runtime.models import answering
 from agentctl.runtime.models.access import check_model, is_known_call
-from agentctl.runtime.models.calls import NATIVE, NeutralMessages
+from agentctl.runtime.models.calls import NATIVE, NeutralMessages, keep_arguments
 
 _SYSTEM_ROLES = ("system", "developer")
 _ROLES = ("user", "assistant", *_SYSTEM_ROLES)
@@ -251,7 +252,10 @@ def _convert_messages(messages: Sequence[BaseMessage]) -> NeutralMessages:
         if isinstance(message, SystemMessage) or role in _SYSTEM_ROLES:
             converted.add_system(text)
         elif isinstance(message, AIMessage):
-            calls = [(call["id"] or "", call["name"], call["args"]) for call in message.tool_calls]
+            calls = [
+                (call["id"] or "", call["name"], keep_arguments(call["args"]))
+                for call in message.tool_calls
+            ]
             converted.add_answer(text, calls, message.additional_kwargs)
         elif isinstance(message, ToolMessage):
             converted.add_result(message.tool_call_id, text, message.name or None)
@@ -302,7 +306,7 @@ def _build_chunk(piece: answering.Delta | answering.Answered) -> ChatGenerationC
         calls = [
             tool_call_chunk(
                 name=call["name"],
-                args=orjson.dumps(call["arguments"]).decode(),
+                args=write_json_arguments(call["arguments"]),
                 id=call["id"],
                 index=index,
             )
@@ -326,8 +330,10 @@ def _build_result(thinking: str, answered: answering.Answered) -> ChatResult:
     for call in answered.answer.calls:
         named = {"id": call["id"], "name": call["name"]}
         arguments = call["arguments"]
-        if NOT_AN_OBJECT in arguments:
-            raw = arguments[NOT_AN_OBJECT]
+        raw = arguments.get(NOT_AN_OBJECT)
+        if raw is not None and find_large_integer(raw) is not None:
+            calls.append({**named, "args": json.loads(raw)})
+        elif raw is not None:
             malformed.append({**named, "args": raw, "error": "not a JSON object"})
         else:
             calls.append({**named, "args": arguments})

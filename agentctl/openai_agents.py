@@ -30,7 +30,7 @@ from openai.types.responses.response_usage import InputTokensDetails, OutputToke
 from agentctl.runtime.files import LoadedFile, build_inline, read_data_url
 from agentctl.runtime.models import answering
 from agentctl.runtime.models.access import check_model, get_access
-from agentctl.runtime.models.calls import NATIVE, NeutralMessages, parse_arguments
+from agentctl.runtime.models.calls import NATIVE, NeutralMessages, keep_arguments
 
 _FILE_PARTS = ("input_image", "input_file", "input_audio")
 
@@ -187,7 +187,7 @@ def _convert_items(instructions: str, items: str | Sequence[Mapping[str, Any]]) 
         elif kind == "message":
             converted.add_user(_read_text(item["content"]), _read_files(item["content"]))
         elif kind == "function_call":
-            call = item["call_id"], item["name"], parse_arguments(item["arguments"])
+            call = item["call_id"], item["name"], keep_arguments(item["arguments"])
             converted.extend_answer(calls=[call], kept=item)
         elif kind == "function_call_output":
             converted.add_result(item["call_id"], _read_text(item["output"]))

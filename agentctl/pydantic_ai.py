@@ -43,7 +43,7 @@ from agentctl.runtime.models.calls import (
     NATIVE,
     NeutralMessages,
     check_model_failure,
-    parse_arguments,
+    keep_arguments,
 )
 
 _SETTINGS = {
@@ -248,7 +248,7 @@ def _convert_messages(messages: Sequence[ModelMessage]) -> NeutralMessages:
         if isinstance(message, ModelResponse):
             texts = [part.content for part in message.parts if isinstance(part, TextPart)]
             calls = [
-                (part.tool_call_id, part.tool_name, parse_arguments(part.args))
+                (part.tool_call_id, part.tool_name, keep_arguments(part.args))
                 for part in message.parts
                 if isinstance(part, ToolCallPart)
             ]

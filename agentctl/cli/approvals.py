@@ -32,6 +32,7 @@ from agentctl.records.approvals import VERBS, ApprovalRecord, Verb
 from agentctl.records.kinds import Record
 from agentctl.records.phase import describe_wait
 from agentctl.records.strict import parse_json
+from agentctl.records.text import find_json_problem
 
 SHOWN_HASH = 8
 """Hexadecimal digits of a hash in a question; `--hash` needs as many."""
@@ -348,6 +349,8 @@ def _ask_one(label: str, schema: Schema, default: Any, *, is_optional: bool) -> 
 
 def _find_problem(value: Any, schema: Schema) -> str | None:
     """Return why a value does not fit; the server checks the whole schema."""
+    if problem := find_json_problem(value):
+        return problem
     choices = schema.get("enum")
     if isinstance(choices, list) and value not in choices:
         return f"must be one of {', '.join(map(_to_text, choices))}"

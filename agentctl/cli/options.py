@@ -25,6 +25,7 @@ from agentctl.interface import requests
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.strict import parse_json
+from agentctl.records.text import find_json_problem
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
@@ -188,6 +189,8 @@ def parse_object(option: str, text: str | None) -> dict[str, Any] | None:
         raise UsageError(
             f"{option} must be a JSON object", hint=f"""quote it: {option} '{{"key": "value"}}'"""
         )
+    if problem := find_json_problem(value):
+        raise UsageError(f"{option} {problem}")
     return value
 
 

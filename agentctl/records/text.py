@@ -249,7 +249,13 @@ def lower_bound_id(milliseconds: int) -> str:
 
 
 INTEGERS = range(-(2**63), 2**63)
-"""Integers that are accepted: those of 64 bits."""
+"""Integers of the columns of a database: signed ones of 64 bits."""
+
+JSON_INTEGERS = range(-(2**63), 2**64)
+"""Integers in free-form JSON values: orjson, which reads and writes them, has no larger ones."""
+
+HOLDS_LARGE_INTEGER = "holds an integer of more than 64 bits; send it as a text"
+"""The error of a value with another integer, to follow its name."""
 
 MAXIMUM_DEPTH = 64
 """Levels of a free-form JSON object."""
@@ -344,7 +350,7 @@ def _find_problem_of_scalar(value: object) -> str | None:
     if isinstance(value, str):
         return None if is_storable(value) else UNSTORABLE
     if isinstance(value, int):
-        return None if value in INTEGERS else "holds an integer of more than 64 bits"
+        return None if value in JSON_INTEGERS else HOLDS_LARGE_INTEGER
     if value is None or (isinstance(value, float) and isfinite(value)):
         return None
     return "holds a value that JSON does not have"

@@ -6,13 +6,16 @@ import codecs
 import dataclasses
 import json
 import math
+import re
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from agentctl.records.text import replace_unstorable
+import orjson
+
+from agentctl.records.text import HOLDS_LARGE_INTEGER, JSON_INTEGERS, quote_text, replace_unstorable
 
 _BATCH = 256
 _ROW = 16
@@ -34,13 +37,14 @@ _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 NOT_AN_OBJECT = "INVALID_JSON"
-"""The only argument of a call whose arguments are not a JSON object; its value is the raw text."""
+"""The only argument of a call whose arguments are not a JSON object, or one that cannot be stored
+without a change; its value is the raw text."""
+
+_MANY_DIGITS = re.compile(r"\d{19}")
+"""Integers of more than 64 bits have at least as many digits."""
 
 _MAXIMUM_DEPTH = 100
 """Maximum nesting of a value: JSON writers have a limit."""
-
-_INTEGERS = range(-(2**63), 2**64)
-"""Integers that JSON writers accept."""
 
 
 def encode_json(value: object, limit: int) -> Iterator[str]:
@@ -356,6 +360,58 @@ class _Converter:
             raise ValueTooLarge
 
 
+def find_large_integer(raw: str) -> str | None:
+    """Return the name of the first argument that has an integer of more than 64 bits.
+
+    None if there is none, or if the text is not a JSON object.
+    """
+    # Few calls have such a number, or need to be parsed twice.
+    if _MANY_DIGITS.search(raw) is None:
+        return None
+    try:
+        arguments = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(arguments, dict):
+        return None
+    return next((name for name, value in arguments.items() if _has_large_integer(value)), None)
+
+
+def write_json_arguments(arguments: Mapping[str, Any]) -> str:
+    """Return the arguments of a call as the JSON text of an object.
+
+    Integers of any size are those of the model. Text that is no JSON stays under `NOT_AN_OBJECT`:
+    many readers refuse or complete it.
+    """
+    raw = arguments.get(NOT_AN_OBJECT)
+    if isinstance(raw, str) and find_large_integer(raw) is not None:
+        return raw
+    return orjson.dumps(arguments).decode()
+
+
+def explain_refusal(raw: str) -> str:
+    """Return why the arguments under `NOT_AN_OBJECT` are refused, for the model."""
+    name = find_large_integer(raw)
+    if name is None:
+        return "The arguments are not a JSON object"
+    quoted = quote_text(replace_unstorable(name))
+    return f"The call was not made: the argument {quoted} {HOLDS_LARGE_INTEGER}"
+
+
+def _has_large_integer(value: Any) -> bool:
+    """Return True if a JSON value has an integer that `clean_json_value` makes a text."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, list):
+            pending += item
+        elif isinstance(item, int) and item not in JSON_INTEGERS:
+            return True
+    return False
+
+
 def clean_json_value(value: Any, depth: int = 1) -> Any:
     """Return a JSON value that can be written again; an integer that is too large becomes text.
 
@@ -373,4 +429,4 @@ def clean_json_value(value: Any, depth: int = 1) -> Any:
         }
     if isinstance(value, list):
         return [clean_json_value(item, depth + 1) for item in value]
-    return str(value) if isinstance(value, int) and value not in _INTEGERS else value
+    return str(value) if isinstance(value, int) and value not in JSON_INTEGERS else value

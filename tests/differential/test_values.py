@@ -48,10 +48,17 @@ def check_number(number: Any) -> Any:
     return number
 
 
+def check_json_number(number: int) -> int:
+    """Refuse an integer of more than 64 bits, with or without a sign."""
+    if not -(2**63) <= number < 2**64:
+        raise ValueError("too large")
+    return number
+
+
 def check_json(value: Any) -> Any:
     """Refuse a value with such a text or number in it."""
     text = json.dumps(value, ensure_ascii=False)
-    json.loads(text, parse_int=lambda digits: check_number(int(digits)))
+    json.loads(text, parse_int=lambda digits: check_json_number(int(digits)))
     check_text(text.replace("\\u0000", "\0"))
     return value
 

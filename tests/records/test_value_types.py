@@ -145,7 +145,11 @@ def test_wrong_text_gets_the_words_of_the_type(annotation: Any, text: str, probl
             ".grants[0]",
             "has a field that is not known; known fields: scope, effect",
         ),
-        ({"name": None, "extra": {"a": 2**63}}, ".extra", "holds an integer of more than 64 bits"),
+        (
+            {"name": None, "extra": {"a": 2**64}},
+            ".extra",
+            "holds an integer of more than 64 bits; send it as a text",
+        ),
         ({"name": None, "labels": {"a b": 1}}, '."a b"', "must be a string"),
         ({"name": None, "labels": {"A": ""}}, ".A", "must be lower-case letters"),
     ],

@@ -173,7 +173,7 @@ def tool_call_chunk(call_id: str, name: str, arguments: str) -> dict[str, Any]:
             {"text": "\ufffd\ufffd"},
             "\ufffd\ufffd",
         ),
-        (tool_call_chunk("c", "add", f'{{"a": {10**30}}}'), {"a": str(10**30)}, str(10**30 + 2)),
+        (tool_call_chunk("c", "add", f'{{"a": {2**64 - 1}}}'), {"a": 2**64 - 1}, str(2**64 + 1)),
     ],
 )
 def test_unstorable_call_is_cleaned_and_executed(

@@ -30,6 +30,7 @@ from agentctl.errors import AgentctlError, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page
 from agentctl.interface.requests.approvals import ApprovalFilter, build_ruling
 from agentctl.records.approvals import VALUES, ApprovalRecord, Verb
+from agentctl.records.text import find_json_problem
 
 app = CommandApp(
     help="List what paused runs wait for, and decide about it.",
@@ -200,6 +201,8 @@ async def _decide(
         )
     elif text is not None:
         value = approvals.parse_value(text, approval["schema"] if verb == "answer" else None)
+        if problem := find_json_problem(value):
+            raise UsageError(f"--{VALUES[verb]} {problem}")
     elif verb == "answer" and approval["status"] == "pending":
         approvals.show_call(approval)
         value = approvals.ask_value("answer", approval["schema"])

@@ -10,6 +10,7 @@ this interface does not have are kept where they do not contradict it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
@@ -39,6 +40,7 @@ from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES, RunRecord
 from agentctl.records.sessions import LastRun, SessionSummary
 from agentctl.records.times import format_rfc3339
+from agentctl.runtime.json_values import clean_json_value
 
 _TOOL_FIELDS = ("tool_call_id", "tool_name", "tool_args", "result", "tool_call_error")
 _NEW_TOOL: Built = dict.fromkeys(
@@ -132,8 +134,9 @@ def _read_tool_call(call: Record) -> Built:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = orjson.loads(arguments)
-        except orjson.JSONDecodeError:
+            # orjson would make a double of an integer of more than 64 bits: it becomes a text.
+            arguments = clean_json_value(json.loads(arguments))
+        except (ValueError, RecursionError):
             arguments = {"arguments": arguments}
     if arguments and not isinstance(arguments, dict):
         arguments = {"arguments": arguments}

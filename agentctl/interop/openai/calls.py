@@ -13,7 +13,8 @@ import orjson
 from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.interop.openai.parameters import OpenAIParameters, check_type, get_public_name
 from agentctl.records.run_spec import REQUIRED
-from agentctl.records.text import find_json_problem, is_unique_id
+from agentctl.records.text import find_json_problem, is_unique_id, replace_unstorable
+from agentctl.runtime.json_values import NOT_AN_OBJECT, find_large_integer
 
 APPROVAL_SERVER = "agentctl"
 """The label of the server of an approval request: no server of MCP asks here."""
@@ -220,8 +221,12 @@ def _dump_arguments(approval: Mapping[str, Any]) -> str:
 
 def read_arguments(text: object, at: str) -> dict[str, Any]:
     """Return the arguments of an earlier call, a JSON text; an empty object if they are none."""
+    raw: str = check_type(text or "{}", str, at)
+    if find_large_integer(raw) is not None:
+        # The model gets its call as it has sent it.
+        return {NOT_AN_OBJECT: replace_unstorable(raw)}
     try:
-        arguments = orjson.loads(check_type(text or "{}", str, at))
+        arguments = orjson.loads(raw)
     except orjson.JSONDecodeError:
         arguments = {}
     return arguments if isinstance(arguments, dict) and not find_json_problem(arguments) else {}

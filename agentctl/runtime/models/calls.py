@@ -19,7 +19,7 @@ from agentctl.records.strict import has_too_many_values
 from agentctl.records.text import new_id, replace_unstorable
 from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError, FailureCode
 from agentctl.runtime.files import FileAccess, FileKind, LoadedFile
-from agentctl.runtime.json_values import NOT_AN_OBJECT, clean_json_value
+from agentctl.runtime.json_values import NOT_AN_OBJECT, clean_json_value, find_large_integer
 from agentctl.runtime.tracing import MAXIMUM_TOKENS, bound_count
 
 if TYPE_CHECKING:
@@ -253,8 +253,20 @@ def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]
             call_id = new_id()
         ids.add(call_id)
         call = {"id": call_id, "name": replace_unstorable(name)}
-        cleaned.append({**call, "arguments": parse_arguments(arguments)})
+        cleaned.append({**call, "arguments": keep_arguments(arguments)})
     return cleaned
+
+
+def keep_arguments(args: Any) -> dict[str, Any]:
+    """Parse the arguments of a call as `parse_arguments`, without any change of an integer.
+
+    With an integer of more than 64 bits their text is stored under `NOT_AN_OBJECT`: records have no
+    such integers, and a text in its place would be another call.
+    """
+    raw = args if isinstance(args, str) else json.dumps(args, default=str)
+    if find_large_integer(raw) is not None:
+        return {NOT_AN_OBJECT: replace_unstorable(raw)}
+    return parse_arguments(args)
 
 
 def parse_arguments(args: Any) -> dict[str, Any]:

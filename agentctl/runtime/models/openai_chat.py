@@ -30,6 +30,7 @@ from agentctl.runtime.files import (
     show_files,
     stream_bytes,
 )
+from agentctl.runtime.json_values import write_json_arguments
 from agentctl.runtime.models.calls import (
     Message,
     ModelAnswer,
@@ -371,7 +372,7 @@ def _build_assistant_message(
                 "type": "function",
                 "function": {
                     "name": clean_name(call["name"]),
-                    "arguments": orjson.dumps(call["arguments"]).decode(),
+                    "arguments": write_json_arguments(call["arguments"]),
                 },
                 **({"extra_content": extras[call["id"]]} if call["id"] in extras else {}),
             }

@@ -25,7 +25,7 @@ from agentctl.runtime.failures import (
     build_too_large,
     check_parts,
 )
-from agentctl.runtime.json_values import NOT_AN_OBJECT
+from agentctl.runtime.json_values import NOT_AN_OBJECT, explain_refusal
 from agentctl.runtime.pauses import (
     ApprovedEnd,
     Ask,
@@ -427,7 +427,7 @@ class Conversation:
             text = f"The tool {name} has changed since this call was approved: it was not made"
             return CallOutcome(text, failed=True, counts_as_failure=False)
         if NOT_AN_OBJECT in arguments:
-            return CallOutcome("The arguments are not a JSON object", failed=True)
+            return CallOutcome(explain_refusal(str(arguments[NOT_AN_OBJECT])), failed=True)
         if action.has_effects and not is_decided:
             await self.context.begin_effect()
             if self._journal is not None:
