@@ -307,12 +307,6 @@ class Unavailable(AgentctlError, code="UNAVAILABLE", status=503, exit_code=7):
     retry_after: float | None = 1
 
 
-class DatabaseMoved(Unavailable, code="DATABASE_MOVED"):
-    """A write to a database that has moved, or moves now, to another place (503)."""
-
-    retry_after = 5
-
-
 class DatabaseDamaged(Unavailable):
     """A database that has lost its content or a part of it (503). No retry helps."""
 
@@ -415,9 +409,7 @@ def is_store_failure(error: BaseException) -> bool:
 
     The failures of a client of another server, which the code of an agent may use, are none.
     """
-    return type(error) is Unavailable or isinstance(
-        error, BytesMissing | DatabaseMoved | OutcomeUnknown
-    )
+    return type(error) is Unavailable or isinstance(error, BytesMissing | OutcomeUnknown)
 
 
 def build_empty_value_error(name: str) -> UsageError:

@@ -232,8 +232,7 @@ async def check_integrity(
             async for finding in _check_pages(sqlite_path(entry.url), check, at, state):
                 yield finding
         schema.check_released(version, display_url(entry.url))
-        # The target of a copy gets its indexes and triggers at the end.
-        if version.copied_from is None and "schema" in state.steps_left:
+        if "schema" in state.steps_left:
             state.step = "schema"
             async for finding in _check_schema(entry, check, version):
                 yield finding
@@ -277,16 +276,10 @@ async def _check_schema(
         )
         return
     if is_sqlite_url(entry.url):
-        from agentctl.store.copying.sqlite import TRIGGERS
         from agentctl.store.sqlite import inspect
 
         path = sqlite_path(entry.url)
-        found = await inspect.find_schema_differences(path, version.number)
-        of_copies = tuple(f"trigger {beginning}_" for beginning in TRIGGERS)
-        differences = [each for each in found if not each[0].startswith(of_copies)]
-        if len(differences) < len(found):
-            text = f"{len(found) - len(differences)} triggers are those of `agentctl db copy`"
-            yield note(check, text, "they stay until the copy is abandoned or the file removed")
+        differences = await inspect.find_schema_differences(path, version.number)
     else:
         from agentctl.store.postgres.connection import open_connection
         from agentctl.store.postgres.schema import find_schema_differences

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from dataclasses import replace as replace_fields
 from pathlib import Path
 
-from agentctl.admin.database_copy import forget_lost_copy
 from agentctl.admin.databases import check_integrity
 from agentctl.admin.file_checks import count_files
 from agentctl.config.databases import SQLITE_SCHEME, sqlite_path
@@ -135,9 +134,9 @@ async def restore(
     Raises:
         Conflict: a process works with the database, it exists and `replace` is False, or the file
             is no backup.
-        Unavailable: the backup is damaged, is another one, or a file cannot be written.
+        Unavailable: the backup is damaged, is another one or one of a database that had moved, or
+            a file cannot be written.
         SchemaMismatch: the backup has a newer schema than this version works with.
-        DatabaseMoved: it is one of a database that had moved.
     """
     path = sqlite_path(entry.url)
     facts = read_facts(backup)
@@ -157,7 +156,6 @@ async def restore(
             await _check_rows(place)
             database = open_sqlite(entry.id, copy_of_backup, create=False)
             try:
-                await forget_lost_copy(database, place)
                 settled.append(await settle(database))
             finally:
                 await database.close()
@@ -230,12 +228,17 @@ async def settle_recovered(settings: Settings, entry: Database) -> dict[str, obj
         judged = await WorkerMonitor(databases).check_all()
         working = [worker for worker, death in judged.items() if death is None]
         if working:
-            raise Conflict(
-                "A server works with the database",
-                cause="worker processes with a heartbeat in the last"
-                f" {DEAD_AFTER_SECONDS:.0f} seconds: {len(working)}",
-                hint="stop the servers; one that was killed counts for as long as that",
-            )
+            raise build_servers_work(len(working))
         return {"db_id": entry.id, **asdict(await settle(databases[entry.id]))}
     finally:
         await databases.close()
+
+
+def build_servers_work(workers: int) -> Conflict:
+    """Build the error for a PostgreSQL database with which a number of workers work."""
+    return Conflict(
+        "A server works with the database",
+        cause=f"worker processes with a heartbeat in the last {DEAD_AFTER_SECONDS:.0f} seconds:"
+        f" {workers}",
+        hint="stop the servers; one that was killed counts for as long as that",
+    )

@@ -209,8 +209,8 @@ def check_version(version: StoredVersion, where: str) -> None:
 
     Raises:
         SchemaMismatch: the schema is older than this code, or newer and not compatible with it.
-        DatabaseMoved: the database was copied to another place.
-        Unavailable: it is the target of a copy that is not complete.
+        Unavailable: the database was copied to another place, or is the target of a copy that is
+            not complete.
     """
     check_released(version, where)
     if version.number < SCHEMA_VERSION:
@@ -225,16 +225,16 @@ def check_version(version: StoredVersion, where: str) -> None:
 def check_newer(version: StoredVersion, where: str) -> None:
     """Check that a schema is not too new for this code; arguments and errors of `check_version`."""
     if version.moved_to is not None:
-        raise errors.DatabaseMoved(
+        raise errors.Unavailable(
             "The database has moved",
-            cause=f"{where} was copied to {version.moved_to}, and refuses writes since then",
+            cause=f"{where} was copied to {version.moved_to}, and is closed since then",
             hint=f"name the new place in [[databases]] url: {build_url(version.moved_to)}",
         )
     if version.copied_from is not None:
         raise errors.Unavailable(
             "The database is the target of a copy that is not complete",
-            cause=f"{where} does not have everything of {version.copied_from}",
-            hint="finish the copy with `agentctl db copy --finish`, or use the source",
+            cause=f"the copy of {version.copied_from} was interrupted near its end",
+            hint="repeat the same `agentctl db copy`, which finishes it",
         )
     if version.compatible_from > SCHEMA_VERSION:
         raise errors.SchemaMismatch(

@@ -1,4 +1,4 @@
-"""`agentctl db copy`: wrong input, the stages of a copy, and the databases after it."""
+"""`agentctl db copy`: wrong input, the files of a copy, and the databases after it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ def target(postgres_url: str) -> Iterator[Database]:
     asyncio.run(drop_schema(entry))
 
 
-def test_copy_moves_a_database_and_names_the_new_place(
-    agentctl: Agentctl, config: Path, file: Path, target: Database
-) -> None:
-    where = ("--config", str(config))
-    assert agentctl("db", "migrate", *where).code == 0
+@pytest.fixture
+def moving(agentctl: Agentctl, config: Path, file: Path, target: Database) -> Path:
+    """A configuration with a database of one session, and the target `new`."""
+    assert agentctl("db", "migrate", "--config", str(config)).code == 0
     change(
         file,
         "INSERT INTO sessions (session_id, session_type, session_name, total_tokens, run_count,"
@@ -38,8 +37,13 @@ def test_copy_moves_a_database_and_names_the_new_place(
         " 1, '{}')",
     )
     entry = f'\n[[databases]]\nid = "new"\nurl = "{target.url}"\nsearch_path = "'
-    moving = config.with_name("moving.toml")
-    moving.write_text(f'{CONFIG}{entry}{target.search_path}"\n')
+    path = config.with_name("moving.toml")
+    path.write_text(f'{CONFIG}{entry}{target.search_path}"\n')
+    return path
+
+
+def test_wrong_places_of_a_copy_are_refused(agentctl: Agentctl, config: Path, moving: Path) -> None:
+    where = ("--config", str(config))
     to = ("--to", "new", "--config", str(moving))
     for wrong, message in (
         (where, "give the target with --to"),
@@ -49,47 +53,29 @@ def test_copy_moves_a_database_and_names_the_new_place(
         (("--to", "main", *where), "is a SQLite file"),
         (("--to", "sqlite:///other.db", *where), "use db backup FILE"),
         (("--from", "new", *to[2:], "--to", "main"), "there is no way back to SQLite"),
-        (("--from", "new", *to[2:], "--abandon"), "is a PostgreSQL database"),
-        ((*to, "--finish", "--abandon"), "give one of"),
-        ((*to, "--interrupt"), "need --finish"),
-        (("--abandon", *where), "no copy of the database is under way"),
+        (to, "confirmation required"),
     ):
         ended = agentctl("db", "copy", *wrong)
         assert ended.code != 0, wrong
         assert message in ended.stderr, wrong
         assert "secret" not in ended.stderr
-    ended = agentctl("db", "copy", *to, "--status", "-o", "json")
-    assert json.loads(ended.stdout)["stage"] == "none", ended.stderr
-    digest = hashlib.sha256(b"123456789").hexdigest()
-    change(
-        file,
-        "INSERT INTO files (file_id, name, media_type, size, sha256, blob, origin, version,"
-        f" created_at) VALUES ('lost', 'a.txt', 'text/plain', 9, '{digest}', 'u/{digest}',"
-        " 'upload', 1, 1)",
-    )
-    lacking = agentctl("db", "copy", *to)
-    assert (lacking.code, "bytes of 1 files are missing" in lacking.stderr) == (1, True), lacking
-    assert "such as those of file lost" in lacking.stderr
-    stored = config.with_name("files") / "u"
-    stored.mkdir(parents=True)
-    (stored / digest).write_bytes(b"123456789")
-    ended = agentctl("db", "copy", *to, "-o", "json")
-    assert f"bytes of 1 files are in the folder {stored.parent}: do not change" in ended.stderr
-    status = json.loads(ended.stdout)
-    assert [status[name] for name in ("stage", "copied", "rows")] == ["copied", 3, 3]
-    checked = agentctl("db", "check", *where)
-    assert (checked.code, checked.stdout.count("trigger")) == (0, 1), checked.stdout
+
+
+def test_copy_moves_a_database_and_names_the_new_place(
+    agentctl: Agentctl, config: Path, file: Path, moving: Path, target: Database
+) -> None:
+    where = ("--config", str(config))
     early = config.with_name("early.db")
     closed = config.with_name("closed.db")
     assert agentctl("db", "backup", str(early), *where).code == 0
-    ended = agentctl("db", "copy", *to, "--finish", "-o", "json")
-    assert json.loads(ended.stdout)["rows"] == 3
+
+    ended = agentctl("db", "copy", "--to", "new", "--config", str(moving), "--yes", "-o", "json")
+
+    facts = json.loads(ended.stdout)
+    assert (facts["from"], facts["rows"]) == (str(file), 2)
+    assert {each["table"]: each["rows"] for each in facts["tables"]}["sessions"] == 1
     assert f"moved to {target.url} (schema {target.search_path})" in ended.stderr
-    ended = agentctl("db", "copy", *to, "--status", "-o", "json")
-    finished = json.loads(ended.stdout)
-    assert [finished[name] for name in ("stage", "copied", "rows")] == ["finished", 3, 3]
-    assert status["started_at"] == finished["started_at"] < finished["finished_at"]
-    assert status["finished_at"] is None
+    assert f"{file} is closed" in ended.stderr
     for command in (["sessions", "list"], ["serve", "--port", "0"]):
         ended = agentctl(*command, *where)
         assert ended.code == 7
@@ -98,17 +84,42 @@ def test_copy_moves_a_database_and_names_the_new_place(
         assert f"url: {target.url}" in ended.stderr
     ended = agentctl("db", "status", "-o", "json", *where)
     assert json.loads(ended.stdout)[0]["state"] == "moved"
+
     served = moving.read_text().replace('id = "main"\nurl = "sqlite:///agentctl.db"\n\n', "")
     config.write_text(served.replace("[[databases]]\n[[models]]", "[[models]]"))
     assert agentctl("sessions", "list", "-o", "name", *where).lines == ["s1"]
+
     config.write_text(CONFIG)
     assert agentctl("db", "backup", str(closed), *where).code == 0
-    # A copy of the file has a copy under way; a restored backup has none.
     ended = agentctl("db", "restore", str(closed), "--replace", *where)
     assert (ended.code, f"cause: {closed} was copied" in ended.stderr) == (7, True)
-    file.write_bytes(early.read_bytes())
-    ended = agentctl("db", "copy", *to, "--finish")
-    assert (ended.code, "was finished already" in ended.stderr) == (6, True), ended.stderr
     assert agentctl("db", "restore", str(early), "--replace", *where).code == 0
-    ended = agentctl("db", "copy", "--abandon", *where)
-    assert (ended.code, "no copy of the database" in ended.stderr) == (6, True)
+    ended = agentctl("db", "copy", "--to", "new", "--config", str(moving), "--yes")
+    assert (ended.code, "belongs to another copy" in ended.stderr) == (6, True)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_copy_names_files_without_bytes(
+    agentctl: Agentctl, config: Path, file: Path, moving: Path, is_stored: bool
+) -> None:
+    digest = hashlib.sha256(b"123456789").hexdigest()
+    change(
+        file,
+        "INSERT INTO files (file_id, name, media_type, size, sha256, blob, origin, version,"
+        f" created_at) VALUES ('lost', 'a.txt', 'text/plain', 9, '{digest}', 'u/{digest}',"
+        " 'upload', 1, 1)",
+    )
+    stored = config.with_name("files") / "u"
+    if is_stored:
+        stored.mkdir(parents=True)
+        (stored / digest).write_bytes(b"123456789")
+
+    ended = agentctl("db", "copy", "--to", "new", "--config", str(moving), "--yes")
+
+    assert "moved to " in ended.stderr
+    if is_stored:
+        assert ended.code == 0
+        assert f"bytes of 1 files are in the folder {stored.parent}: do not change" in ended.stderr
+    else:
+        assert (ended.code, "bytes of 1 files are missing" in ended.stderr) == (1, True), ended
+        assert "such as those of file lost" in ended.stderr

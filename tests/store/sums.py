@@ -1,4 +1,4 @@
-"""The rows and hashes of each table of a database, read without the incremental sums of a copy."""
+"""The rows and hashes of each table of a database, read with connections of a copy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from agentctl.store.copying.tables import TableSum, load_tables
 
 
 async def add_up(entry: Database) -> dict[str, TableSum]:
-    """Return the sum of each table that is copied."""
-    found = dict[str, TableSum]()
-    opened = open_source(entry) if is_sqlite_url(entry.url) else open_target(entry)
-    async with opened as side, side.snapshot():
+    """Return the sum of each table that is copied. No process may use a SQLite file meanwhile."""
+    sums = {table.name: TableSum() for table in load_tables()}
+    if is_sqlite_url(entry.url):
+        async with open_source(entry) as source:
+            for table in load_tables():
+                async for rows in source.scan(table):
+                    sums[table.name].add(rows)
+        return sums
+
+    async with open_target(entry) as target, target.transaction():
         for table in load_tables():
-            found[table.name] = TableSum()
-            async for rows in side.scan(table):
-                found[table.name].add(rows)
-    return found
+            async for rows in target.scan(table):
+                sums[table.name].add(rows)
+    return sums

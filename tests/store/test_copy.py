@@ -1,57 +1,76 @@
-"""Copies of a SQLite file to PostgreSQL, during writes and after interruptions."""
+"""Copies of a SQLite file to PostgreSQL: their rows, refusals and interruptions."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import apsw
 import pytest
 
 from agentctl import errors
 from agentctl.admin import database_copy
 from agentctl.admin.databases import read_database_status
+from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database
-from agentctl.store.copying import copier, postgres, sqlite
+from agentctl.records.times import now
+from agentctl.store.copying import postgres, sqlite, state
+from agentctl.store.copying.postgres import PostgresTarget
+from agentctl.store.copying.sqlite import SqliteSource
 from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.database import Sql
-from agentctl.store.databases import open_database, open_sqlite
+from agentctl.store.databases import open_database
 from agentctl.store.repositories import runs, sessions
-from agentctl.store.sqlite.database import SqliteDatabase
-from tests.conditions import PATIENCE
+from agentctl.store.repositories.workers import WorkerRow, register
 from tests.postgres import drop_schema
 from tests.store.rows import a_run, a_session, an_end
 from tests.store.sums import add_up
 
 SESSIONS = 40
 
+ENTRY_TEXT = "INSERT INTO audit_log (at, via, operation, outcome) VALUES (1, 'x', 'y', 'allow')"
 
-def quiet(text: str, done: int, total: int) -> None:
-    """Ignore progress."""
+ENTRY = Sql(ENTRY_TEXT)
 
 
-async def fill(database: SqliteDatabase) -> None:
+class Interrupted(Exception):
+    """The end of a copy at a step of the test."""
+
+
+async def fill(entry: Database) -> None:
+    database = open_database(entry, create=True)
     for number in range(SESSIONS):
         name = f"s{number:03}"
         await database.write(sessions.create(a_session(name, session_name=f"Ünïcödé ☃ {name}")))
         await database.write(runs.create(a_run(f"r{number:03}", name)))
         await database.write(runs.claim(f"r{number:03}", 1, "w1", 1))
         await database.write(runs.finish(an_end(f"r{number:03}", content="x" * number)))
+    await database.close()
 
 
-async def change(database: OpenDatabase) -> None:
-    """Add, change and delete rows: early and late in the order of the keys."""
-    await database.write(sessions.delete("s001"))
-    await database.write(sessions.delete("s039"))
-    await database.write(sessions.create(a_session("a-new")))
-    await database.write(runs.create(a_run("a-run", "a-new")))
-    await database.write(runs.claim("a-run", 1, "w1", 1))
-    await database.write(runs.finish(an_end("a-run", content="new")))
+async def add_session(entry: Database, name: str) -> None:
+    """Write to a database as a server would, after its checks at the start."""
+    database = await open_checked(entry)
+    await database.write(sessions.create(a_session(name)))
+    await database.close()
+
+
+async def open_checked(entry: Database) -> OpenDatabase:
+    database = open_database(entry, create=False)
+    await database.check()
+    return database
+
+
+async def copy(source: Database, target: Database) -> dict[str, object]:
+    return await database_copy.copy_database(source, target, lambda *_: None)
 
 
 @pytest.fixture
-def postgres_entry(postgres_url: str) -> Iterator[Database]:
+def target(postgres_url: str) -> Iterator[Database]:
     entry = Database("new", postgres_url, search_path=f"copy_{uuid4().hex}")
     yield entry
     asyncio.run(drop_schema(entry))
@@ -59,162 +78,240 @@ def postgres_entry(postgres_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Database:
-    return Database("main", f"sqlite:///{tmp_path / 'agentctl.db'}")
+    entry = Database("main", f"sqlite:///{tmp_path / 'agentctl.db'}")
+    asyncio.run(fill(entry))
+    return entry
 
 
-def open_file(entry: Database, *, create: bool = False) -> SqliteDatabase:
-    return open_sqlite(entry.id, Path(entry.url.removeprefix("sqlite:///")), create=create)
-
-
-def test_copy_has_equal_hashes_of_every_table(
-    source: Database, postgres_entry: Database, monkeypatch: pytest.MonkeyPatch
+def test_copy_has_equal_rows_and_closes_the_source(
+    source: Database, target: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (copier, postgres, sqlite):
-        for name, value in (("BATCH_ROWS", 7), ("KEYS", 3)):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, value)
+    for module in (postgres, sqlite):
+        monkeypatch.setattr(module, "BATCH_ROWS", 7)
 
     async def move() -> None:
-        database = open_file(source, create=True)
-        await fill(database)
-        status = await database_copy.copy_rows(source, postgres_entry, quiet)
-        assert status.stage == "copied"
-        await change(database)
-        assert (await database_copy.read_copy_status(source, postgres_entry)).changes > 0
-        with pytest.raises(errors.Unavailable, match="not complete"):
-            await open_database(postgres_entry, create=False).check()
-        facts = await database_copy.finish_copy(
-            source, postgres_entry, wait=0, interrupt=False, report=quiet
-        )
         before = await add_up(source)
-        assert before == await add_up(postgres_entry)
-        assert before["sessions"].rows == SESSIONS - 1
-        assert facts["to"] == f"{postgres_entry.url} (schema {postgres_entry.search_path})"
-        with pytest.raises(errors.DatabaseMoved) as refused:
-            await database.write(sessions.create(a_session("too-late")))
-        assert (refused.value.status, database.write_failed) == (503, True)
-        await database.close()
-        with pytest.raises(errors.DatabaseMoved) as closed:
-            open_file(source)
-        assert postgres_entry.search_path in str(closed.value.cause)
+
+        facts = await copy(source, target)
+
+        assert await add_up(source) == before == await add_up(target)
+        assert before["sessions"].rows == SESSIONS
+        assert facts["rows"] == sum(each.rows for each in before.values())
+        assert facts["to"] == f"{target.url} (schema {target.search_path})"
+        with pytest.raises(errors.Unavailable, match="has moved") as closed:
+            await add_session(source, "too-late")
+        assert str(target.search_path) in str(closed.value.cause)
         assert (await read_database_status(source)).state == "moved"
-        served = open_database(postgres_entry, create=False)
-        await served.check()
-        await served.write(sessions.create(a_session("served")))
-        await served.close()
-        for wrong_source, wrong_target, refused_engine in (
-            (postgres_entry, source, "is a PostgreSQL database"),
-            (postgres_entry, postgres_entry, "is a PostgreSQL database"),
-            (source, source, "is a SQLite file"),
-        ):
-            with pytest.raises(errors.UsageError, match="only from SQLite to PostgreSQL") as wrong:
-                await database_copy.copy_rows(wrong_source, wrong_target, quiet)
-            assert refused_engine in str(wrong.value.cause)
+        await add_session(target, "served")
+        with pytest.raises(errors.Unavailable, match="has moved already"):
+            await copy(source, target)
 
     asyncio.run(move())
 
 
-def test_wrong_targets_are_refused_and_an_abandoned_copy_leaves_nothing(
-    source: Database, postgres_entry: Database, postgres_url: str
+def test_target_gives_no_number_of_a_deleted_row_again(source: Database, target: Database) -> None:
+    async def move() -> None:
+        database = await open_checked(source)
+        await database.write(ENTRY.execute())
+        await database.write(ENTRY.execute())
+        newest = await database.read(Sql("SELECT max(seq) FROM audit_log").value())
+        await database.write(Sql("DELETE FROM audit_log").execute())
+        await database.close()
+
+        await copy(source, target)
+
+        moved = await open_checked(target)
+        await moved.write(ENTRY.execute())
+        assert await moved.read(Sql("SELECT seq FROM audit_log").value()) == newest + 1
+        await moved.close()
+
+    asyncio.run(move())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE sessions SET session_name = 'other' WHERE session_id = 's007'",
+        "DELETE FROM sessions WHERE session_id = 's007'",
+    ],
+)
+def test_copy_with_another_row_is_undone(
+    source: Database, target: Database, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    target = postgres_entry
-    taken = Database("taken", postgres_url, search_path=f"taken_{uuid4().hex}")
+    set_counters = PostgresTarget.set_counters
+
+    async def set_and_change(self: PostgresTarget, counters: dict[str, int]) -> None:
+        await set_counters(self, counters)
+        await self.run(Sql(change).execute())
+
+    async def move() -> None:
+        before = await add_up(source)
+        with monkeypatch.context() as patch:
+            patch.setattr(PostgresTarget, "set_counters", set_and_change)
+            with pytest.raises(errors.Unavailable, match="not equal") as differs:
+                await copy(source, target)
+        assert "sessions" in str(differs.value.cause)
+        assert await add_up(source) == before
+        await add_session(source, "later")
+
+        await copy(source, target)
+
+        assert (await add_up(target))["sessions"].rows == SESSIONS + 1
+
+    asyncio.run(move())
+
+
+def test_database_in_use_is_refused(source: Database, target: Database) -> None:
+    async def refuse() -> None:
+        serving = await open_checked(source)
+        with pytest.raises(errors.Conflict, match="process works"):
+            await copy(source, target)
+        await serving.close()
+        assert (await read_database_status(target)).state == "missing"
+
+        waiting = open_database(target, create=True)
+        await waiting.write(register(a_worker(beat=now())))
+        with pytest.raises(errors.Conflict, match="server works"):
+            await copy(source, target)
+        assert (await read_database_status(source)).state == "ok"
+
+        await waiting.write(Sql("DELETE FROM workers").execute())
+        await waiting.close()
+        await copy(source, target)
+
+    asyncio.run(refuse())
+
+
+def a_worker(*, beat: int) -> WorkerRow:
+    return WorkerRow("w1", "elsewhere", "", 1, 0, beat, beat, None, None)
+
+
+def test_target_with_rows_is_refused_unchanged(source: Database, target: Database) -> None:
+    async def refuse() -> None:
+        database = open_database(target, create=True)
+        await database.write(sessions.create(a_session("there")))
+        await database.close()
+        before = await add_up(target)
+
+        with pytest.raises(errors.Conflict, match="must be empty"):
+            await copy(source, target)
+
+        assert await add_up(target) == before
+        await add_session(source, "later")
+
+    asyncio.run(refuse())
+
+
+async def interrupt_before_close(
+    source: Database, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """End a copy when the target has all rows, and the source is not closed yet."""
+
+    async def interrupt(self: SqliteSource) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteSource, "commit", interrupt)
+        with pytest.raises(Interrupted):
+            await copy(source, target)
+    assert (await read_database_status(source)).state == "ok"
+    assert (await read_database_status(target)).state == "incomplete"
+    with pytest.raises(errors.Unavailable, match="not complete"):
+        await add_session(target, "too-early")
+
+
+def test_copy_continues_with_the_close_of_the_source(
+    source: Database, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def move() -> None:
+        await interrupt_before_close(source, target, monkeypatch)
+
+        await copy(source, target)
+
+        assert await add_up(source) == await add_up(target)
+        assert (await read_database_status(source)).state == "moved"
+        await add_session(target, "served")
+
+    asyncio.run(move())
+
+
+def test_interrupted_copy_of_a_killed_writer_leaves_a_usable_file(
+    source: Database, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = sqlite_path(source.url)
+    child = os.fork()
+    if child == 0:
+        connection = apsw.Connection(str(file))
+        connection.execute(ENTRY_TEXT)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert file.with_name(f"{file.name}-shm").exists()
+
+    async def move() -> None:
+        await interrupt_before_close(source, target, monkeypatch)
+
+        await copy(source, target)
+
+        assert (await add_up(target))["audit_log"].rows == 1
+
+    asyncio.run(move())
+
+
+def test_copy_does_not_continue_with_a_changed_source(
+    source: Database, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse() -> None:
+        await interrupt_before_close(source, target, monkeypatch)
+        await add_session(source, "later")
+
+        with pytest.raises(errors.Unavailable, match="not equal"):
+            await copy(source, target)
+
+        assert (await read_database_status(source)).state == "ok"
+        assert (await read_database_status(target)).state == "incomplete"
+
+    asyncio.run(refuse())
+
+
+def test_target_of_another_copy_is_refused(
+    source: Database, target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Database("other", f"sqlite:///{tmp_path / 'other.db'}")
 
     async def refuse() -> None:
-        database = open_file(source, create=True)
-        await fill(database)
-        other = open_database(taken, create=True)
-        await other.write(sessions.create(a_session("there")))
-        await other.close()
-        with pytest.raises(errors.Conflict, match="must be empty"):
-            await database_copy.copy_rows(source, taken, quiet)
-        assert (await read_database_status(source)).state == "ok"
-        await database_copy.copy_rows(source, target, quiet)
-        assert (await read_database_status(target)).state == "incomplete"
-        with pytest.raises(errors.Conflict, match="Another copy"):
-            await database_copy.copy_rows(source, taken, quiet)
-        await database_copy.abandon_copy(source)
-        await change(database)
-        async with sqlite.open_source(source) as opened:
-            assert await opened.read(copier.state.count_changes()) == 0
-        with pytest.raises(errors.Conflict, match="under way"):
-            await database_copy.abandon_copy(source)
-        with pytest.raises(errors.Conflict, match="must be empty"):
-            await database_copy.copy_rows(source, target, quiet)
-        await database.close()
+        await interrupt_before_close(source, target, monkeypatch)
+        await fill(other)
+        with pytest.raises(errors.Conflict, match="another copy"):
+            await copy(other, target)
 
-    try:
-        asyncio.run(refuse())
-    finally:
-        asyncio.run(drop_schema(taken))
+        await copy(source, target)
+
+        with pytest.raises(errors.Conflict, match="another copy"):
+            await copy(other, target)
+
+    asyncio.run(refuse())
 
 
-def test_finish_waits_for_live_runs_and_lets_none_start(
-    source: Database, postgres_entry: Database
+def test_copy_continues_with_the_open_of_the_target(
+    source: Database, target: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = postgres_entry
+    elsewhere = Database("elsewhere", target.url, search_path=f"copy_{uuid4().hex}")
 
-    async def drain() -> None:
-        database = open_file(source, create=True)
-        await database.write(sessions.create(a_session("s1")))
-        await database.write(runs.create(a_run("r1", "s1")))
-        await database.write(runs.claim("r1", 1, "w1", 1))
-        with pytest.raises(errors.Conflict, match="Runs are live"):
-            await database_copy.finish_copy(source, target, wait=0, interrupt=False, report=quiet)
-        await database.write(runs.create(a_run("r2", "s1")))
-        waiting = asyncio.create_task(
-            database_copy.finish_copy(source, target, wait=60, interrupt=False, report=quiet)
-        )
-        created = 2
+    def interrupt(at: int) -> None:
+        raise Interrupted
 
-        async def start_runs() -> None:
-            nonlocal created
-            while True:
-                await database.write(runs.create(a_run(f"x{created}", "s1")))
-                created += 1
-                await asyncio.sleep(0.01)
-
-        with pytest.raises(errors.DatabaseMoved, match="no run starts"):
-            await asyncio.wait_for(start_runs(), PATIENCE)
-        assert not await database.write(runs.claim("r2", 1, "w1", 1))
-        await database.write(runs.finish(an_end("r1", content="done")))
-        await waiting
-        await database.close()
-        moved = await add_up(target)
-        assert moved == await add_up(source)
-        assert moved["runs"].rows == created
-
-    asyncio.run(drain())
-
-
-def test_finish_of_an_abandoned_copy_closes_nothing(
-    source: Database, postgres_entry: Database
-) -> None:
-    target = postgres_entry
-
-    async def abandon() -> None:
-        database = open_file(source, create=True)
-        await database.write(sessions.create(a_session("s1")))
-        await database.write(runs.create(a_run("r1", "s1")))
-        await database.write(runs.claim("r1", 1, "w1", 1))
-        waits = asyncio.Event()
-
-        def report(text: str, done: int, total: int) -> None:
-            if text.startswith("live runs"):
-                waits.set()
-
-        finishing = asyncio.create_task(
-            database_copy.finish_copy(source, target, wait=60, interrupt=False, report=report)
-        )
-        await asyncio.wait_for(waits.wait(), PATIENCE)
-        await database_copy.abandon_copy(source)
-        # As many rows as before: only their content shows the difference.
-        await database.write(Sql("UPDATE runs SET status = 'COMPLETED', content = 'x'").execute())
-        with pytest.raises(errors.Conflict, match="copy has ended"):
-            await finishing
-        await database.write(sessions.create(a_session("s2")))
-        await database.close()
-        assert (await read_database_status(source)).state == "ok"
+    async def move() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(state, "open_target", interrupt)
+            with pytest.raises(Interrupted):
+                await copy(source, target)
+        assert (await read_database_status(source)).state == "moved"
         assert (await read_database_status(target)).state == "incomplete"
+        with pytest.raises(errors.Unavailable, match="has moved already"):
+            await copy(source, elsewhere)
 
-    asyncio.run(abandon())
+        await copy(source, target)
+
+        await add_session(target, "served")
+
+    asyncio.run(move())

@@ -7,9 +7,8 @@ notifications of each run and of each worker.
 
 Cancel requests are read from the rows. While this process executes runs, it queries for requests
 when it is notified. In case a notification was lost, the heartbeat of the worker asks for requests
-in the system database, and databases without a heartbeat are asked as often: also whether they have
-moved to another place, which a refused heartbeat shows for the system database. A process without
-a run and without a waiting caller polls nothing (docs/decisions/0094), except for runs that any
+in the system database, and databases without a heartbeat are asked as often. A process without a
+run and without a waiting caller polls nothing (docs/decisions/0094), except for runs that any
 server may claim: a serving process is notified, and compares a number every 0.5 s.
 """
 
@@ -27,7 +26,6 @@ from agentctl.runs.life.engine import Engine
 from agentctl.runs.log.hub import Hub, StateReads, StoredEvents
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.worker import Worker
-from agentctl.store.copying.state import has_moved
 from agentctl.store.database import LEGS_TOPIC, Database, worker_topic
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import run_reads
@@ -156,10 +154,7 @@ class _Poller:
 async def watch_cancel_requests(
     engine: Engine, worker: Worker, databases: Databases, changes: DatabaseChanges
 ) -> None:
-    """Stop the engine's runs whose cancel another process recorded. Loop until cancelled.
-
-    Runs of a database that has moved are stopped, too.
-    """
+    """Stop the engine's runs whose cancel another process recorded. Loop until cancelled."""
     trackers: dict[str, tuple[str, ChangeTracker]] = {}
     queried_at: dict[str, float] = {}
     clock = asyncio.get_running_loop().time
@@ -172,8 +167,6 @@ async def watch_cancel_requests(
             try:
                 if database is not databases.system:
                     is_due = clock() - queried_at.get(database_id, 0.0) >= QUERY_SECONDS
-                    if is_due and await database.read(has_moved()):
-                        engine.handle_database_moved(database)
                 elif is_due := worker.heartbeat is not heartbeat:
                     heartbeat = worker.heartbeat
                     is_due = heartbeat is not None and heartbeat.has_cancel_requests

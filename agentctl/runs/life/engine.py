@@ -462,12 +462,6 @@ class Engine:
             if run.worker_id == worker_id:
                 run.stop(WORKER_LOST)
 
-    def handle_database_moved(self, database: Database) -> None:
-        """Stop the runs of a database that has moved: servers of the new one recover them."""
-        for run in self.root_runs():
-            if run.database is database:
-                run.stop(WORKER_LOST)
-
     async def drain(self, seconds: float) -> None:
         """Refuse new runs, and wait up to `seconds` for the live runs.
 

@@ -60,8 +60,7 @@ class Worker:
         versions: of a server the versions of its components; set before `register`.
         id: the owner of new runs. It changes when the worker was declared dead.
         on_lost: called on the event loop with an id whose runs this process must stop: other
-            processes declared the worker dead, which is already registered under a new id, or the
-            database has moved, and servers of the new one recover the runs.
+            processes declared the worker dead, which is already registered under a new id.
     """
 
     def __init__(
@@ -149,8 +148,6 @@ class Worker:
                     self.beat_at = started
             except errors.AgentctlError as error:
                 self._rate_limited.log("the heartbeat could not be written: %s", error.detail)
-                if isinstance(error, errors.DatabaseMoved):
-                    self._report_lost(loop, self.id)
             except Exception as error:
                 self._rate_limited.log("the heartbeat failed", cause=error)
 

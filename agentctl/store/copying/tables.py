@@ -6,7 +6,6 @@ table is named here but those that belong to one database or to its processes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from graphlib import TopologicalSorter
 from hashlib import sha256
@@ -28,20 +27,18 @@ NOT_COPIED = frozenset(
         "blob_checks",  # deletions in the target note the same bytes
         "search_texts",  # the target indexes its rows, in the order of its engine
         "copy_state",  # the copy itself
-        "copy_tables",
+        "copy_tables",  # empty, and not used by this version
         "copy_changes",
     }
 )
 
 Value = str | int | bytes | float | None
 Row = tuple[Value, ...]
-Key = tuple[Value, ...]
-"""The values of the primary key of a row."""
 
 Batches: TypeAlias = "AsyncGenerator[Sequence[Row], None]"
 
 BATCH_ROWS = 5_000
-"""Maximum number of rows that are held in memory, and written in one transaction."""
+"""Maximum number of rows that are held in memory, and written by one statement."""
 
 BATCH_BYTES = 8_000_000
 """Bytes of rows at which a batch ends."""
@@ -52,36 +49,15 @@ _TABLES = """
 SELECT name FROM pragma_table_list
 WHERE schema = 'main' AND type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name
 """
-_COLUMNS = "SELECT name, type, pk FROM pragma_table_xinfo(?) WHERE hidden = 0 ORDER BY cid"
+_COLUMNS = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0 ORDER BY cid"
 _REFERENCES = 'SELECT "table" FROM pragma_foreign_key_list(?)'
 
 
 class Table(NamedTuple):
-    """A table that is copied.
-
-    Attributes:
-        types: the types of its columns in SQLite: TEXT, INTEGER, BLOB or REAL.
-        key: the positions of the columns of the primary key, in the order of the key.
-    """
+    """A table that is copied, with the names of its columns."""
 
     name: str
     columns: tuple[str, ...]
-    types: tuple[str, ...]
-    key: tuple[int, ...]
-
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """The names of the columns of the primary key."""
-        return tuple(self.columns[position] for position in self.key)
-
-    def only_key(self) -> Table:
-        """Return the table with the columns of its key alone."""
-        types = tuple(self.types[position] for position in self.key)
-        return Table(self.name, self.key_columns, types, tuple(range(len(self.key))))
-
-    def key_of(self, row: Sequence[Value]) -> Key:
-        """Return the key of a row."""
-        return tuple(row[position] for position in self.key)
 
 
 def count_bytes(row: Row) -> int:
@@ -98,13 +74,7 @@ def load_tables() -> tuple[Table, ...]:
         if name in NOT_COPIED:
             continue
         columns = schema.execute(_COLUMNS, (name,)).fetchall()
-        keyed = sorted((pk, at) for at, (_, _, pk) in enumerate(columns) if pk)
-        tables[str(name)] = Table(
-            str(name),
-            tuple(str(column) for column, _, _ in columns),
-            tuple(str(type_) for _, type_, _ in columns),
-            tuple(at for _, at in keyed),
-        )
+        tables[str(name)] = Table(str(name), tuple(str(column) for (column,) in columns))
         found = schema.execute(_REFERENCES, (name,)).fetchall()
         references[str(name)] = {str(parent) for (parent,) in found} - {name}
     return tuple(tables[name] for name in TopologicalSorter(references).static_order())
@@ -133,16 +103,6 @@ async def check_schema(entry: Entry) -> None:
         )
 
 
-def write_key(key: Key) -> str:
-    """Return a key as it is stored: a JSON array."""
-    return json.dumps(key, ensure_ascii=False)
-
-
-def read_key(text: str) -> Key:
-    """Return the key of a stored text."""
-    return tuple(json.loads(text))
-
-
 @dataclass(slots=True)
 class TableSum:
     """A number of rows, and the sum of their hashes modulo 2^256: the same in any order.
@@ -159,23 +119,10 @@ class TableSum:
             self.rows += 1
             self.total = (self.total + _hash(row)) % _MODULUS
 
-    def remove(self, rows: Iterable[Row]) -> None:
-        """Subtract the hashes of rows."""
-        for row in rows:
-            self.rows -= 1
-            self.total = (self.total - _hash(row)) % _MODULUS
-
     @property
     def digest(self) -> str:
         """The sum in hexadecimal."""
         return f"{self.total:064x}"
-
-
-def add_up(rows: Iterable[Row]) -> TableSum:
-    """Return the sum of some rows."""
-    found = TableSum()
-    found.add(rows)
-    return found
 
 
 def _hash(row: Row) -> int:

@@ -298,10 +298,10 @@ ALTER TABLE workers ADD COLUMN schema_version BIGINT;
 -- ## The copy of a database to another one (docs/databases.md)
 
 -- At most one row: the copy from this database (role 'source') or to it ('target'). `other` is the
--- place of the other database, without a password. `state` is copying, moved (of a source) or
--- complete (of a target). `copier` is the process that writes to a target: another one replaces it.
--- `compatible_from` is that of the schema, which is changed in a database that must not be served.
--- Until `drains_until` no run starts: a finish waits for the end of the live runs.
+-- place of the other database, without a password. `state` is moved (of a source), copying or
+-- complete (of a target). `compatible_from` is that of the schema, which is changed in a database
+-- that must not be served. Nothing uses `copier` and `drains_until`, nor the next two tables: they
+-- belonged to copies during the work of servers, which were in no release.
 CREATE TABLE copy_state (
     id              BIGINT NOT NULL PRIMARY KEY CHECK (id = 1),
     copy_id         TEXT COLLATE "C" NOT NULL,
@@ -315,8 +315,6 @@ CREATE TABLE copy_state (
     finished_at     BIGINT
 );
 
--- Of a target: the copied part of each table. `cursor` is the key of the last copied row as a JSON
--- array; later changes of rows up to it are copied, too.
 CREATE TABLE copy_tables (
     table_name  TEXT COLLATE "C" NOT NULL PRIMARY KEY,
     cursor      TEXT COLLATE "C",
@@ -324,8 +322,6 @@ CREATE TABLE copy_tables (
     is_complete BIGINT NOT NULL
 );
 
--- Of a source: the changed rows that the target does not have yet, written by triggers that exist
--- while a copy is under way. `row_key` is the key of a row as a JSON array.
 CREATE TABLE copy_changes (
     seq        BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     table_name TEXT COLLATE "C" NOT NULL,

@@ -217,8 +217,7 @@ class PostgresDatabase:
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                     # Its server, or the setting of the session, stays read-only after a failover.
                     self._pool.discard_open_connections()
-                has_failed = run_once == self._write and isinstance(error, _NOTHING_WRITABLE)
-                if has_failed or isinstance(public, errors.DatabaseMoved):
+                if run_once == self._write and isinstance(error, _NOTHING_WRITABLE):
                     self._refused_at = time.monotonic()
                 raise public from None
 

@@ -116,7 +116,7 @@ OTHER_TABLES = frozenset(
         "workers",
     }
 )
-"""The tables without rows of a person. `copy_changes` has keys of changed rows during a copy."""
+"""The tables without rows of a person."""
 
 _COUNTS = {
     table.name: Sql(

@@ -55,6 +55,9 @@ _LOST_LOG = (
 WAIT_MILLISECONDS = 5_000
 """Maximum wait of a writer, or of a reader on a thread, for the lock of another process."""
 
+ALONE_WAIT_MILLISECONDS = 1_000
+"""Maximum wait for the end of all other processes with the file: a short command may be one."""
+
 LOOP_WAIT_MILLISECONDS = 500
 """Maximum wait of a read on the event loop. In WAL mode only a recovery blocks a reader."""
 
@@ -106,20 +109,6 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
         "The database cannot be opened",
         "check that the folder exists and the permissions of the file",
     ),
-}
-
-MOVED_TEXT = "agentctl: the database has moved"
-"""The text of the trigger that refuses writes after a copy (`store.copying`)."""
-
-MOVING_TEXT = "agentctl: the database moves"
-"""The text of the trigger that refuses writes during a copy."""
-
-_REFUSALS = {
-    MOVED_TEXT: (
-        "The database has moved: the server must be started with the new one",
-        "db status names the new place",
-    ),
-    MOVING_TEXT: ("The database moves to another place: no run starts until then", None),
 }
 
 _FAULTS = (
@@ -185,12 +174,8 @@ def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
     """Return the error for a caller, and log the text of apsw.
 
     Returns:
-        Unavailable or DatabaseMoved, or InternalError for a fault of this package.
+        Unavailable, or InternalError for a fault of this package.
     """
-    if isinstance(error, apsw.ConstraintError):
-        for text, (detail, hint) in _REFUSALS.items():
-            if text in str(error):
-                return errors.DatabaseMoved(detail, hint=hint)
     if isinstance(error, _FAULTS):
         log.error("database %s: %s: %s", name, type(error).__name__, error)
         return errors.InternalError()
@@ -231,6 +216,31 @@ def connect_writer(path: Path, busy_handler: BusyHandler | None = None) -> apsw.
     busy_handler = busy_handler or BusyHandler(WAIT_MILLISECONDS / 1_000)
     connection.set_busy_handler(busy_handler)
     keep_wal_short(connection, busy_handler)
+    return connection
+
+
+def connect_alone(path: Path) -> apsw.Connection:
+    """Open a connection in a transaction. No other process can open the file until it is closed.
+
+    The file itself is not changed by the locks, and the kernel frees them if this process dies.
+
+    Raises:
+        Conflict: another process has the file open.
+    """
+    connection = _connect(path, ALONE_WAIT_MILLISECONDS)
+    try:
+        # Before the first access: SQLite then locks the file instead of the index of its log, and
+        # each open connection of another process has a shared lock of the file.
+        connection.pragma("locking_mode", "EXCLUSIVE")
+        connection.pragma("synchronous", "FULL")
+        connection.pragma("foreign_keys", True)
+        connection.execute("BEGIN EXCLUSIVE")
+    except (apsw.BusyError, apsw.LockedError):
+        connection.close(True)
+        raise build_in_use(path) from None
+    except BaseException:
+        connection.close(True)
+        raise
     return connection
 
 
@@ -544,6 +554,15 @@ def build_no_database(path: Path) -> errors.Unavailable:
         "There is no database yet",
         cause=f"{path} does not exist",
         hint="`agentctl serve` creates it",
+    )
+
+
+def build_in_use(path: Path) -> errors.Conflict:
+    """Build the error for a file that another process has open, and that must not be used."""
+    return errors.Conflict(
+        "A process works with the database",
+        cause=f"{path} was not changed",
+        hint="stop its servers first; `fuser` names the processes of a file",
     )
 
 

@@ -230,10 +230,7 @@ class Writer:
     def _to_public(self, error: BaseException) -> BaseException:
         if not isinstance(error, apsw.Error):
             return error
-        public = to_public_error(error, self._name)
-        if isinstance(public, errors.DatabaseMoved):
-            self.failed_at = time.monotonic()
-        return public
+        return to_public_error(error, self._name)
 
     def _undo(self, connection: apsw.Connection | None) -> None:
         if connection is not None and connection.in_transaction:

@@ -19,10 +19,9 @@ import apsw
 from agentctl import errors
 from agentctl.records.times import format_rfc3339, now
 from agentctl.store.blobs import flush
-from agentctl.store.copying.sqlite import TRIGGERS
 from agentctl.store.schema import SCHEMA_VERSION, TABLES
 from agentctl.store.sqlite.backup import CopiedRows, hash_rows, is_damaged
-from agentctl.store.sqlite.connection import get_file_size, get_wal_path
+from agentctl.store.sqlite.connection import build_in_use, get_file_size, get_wal_path
 from agentctl.store.sqlite.schema import build_in_memory, read_schema
 from agentctl.store.sqlite.thread import run_on_thread
 
@@ -130,7 +129,7 @@ def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], No
     # Triggers and views execute code of the backup in the statements of the restore.
     expected = read_schema(build_in_memory(SCHEMA_VERSION))
     for kind, name in sorted(objects.keys() - expected.keys()):
-        if kind in ("trigger", "view") and not name.startswith(TRIGGERS):
+        if kind in ("trigger", "view"):
             raise errors.Conflict(
                 f"The backup has a {kind} that is not part of an agentctl database",
                 cause=f"{kind} {name} in {backup}; nothing was changed",
@@ -177,11 +176,7 @@ def _holding(path: Path) -> Iterator[None]:
             connection.pragma("journal_mode", "DELETE")
             connection.execute("BEGIN EXCLUSIVE")
         except (apsw.BusyError, apsw.LockedError):
-            raise errors.Conflict(
-                "A process works with the database",
-                cause=f"{path} was not changed",
-                hint="stop its servers first; `fuser` names the processes of a file",
-            ) from None
+            raise build_in_use(path) from None
         except (apsw.CorruptError, apsw.NotADBError, apsw.IOError):
             pass
         yield

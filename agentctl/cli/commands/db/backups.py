@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,13 +51,7 @@ _RESTORED = [
     *plain_columns("moved_to", "files", "files_missing"),
 ]
 
-WAIT_SECONDS = 30.0
-
-_STATUS = [
-    *plain_columns("stage", "source", "target", "rows", "copied", "changes", "live_runs"),
-    *plain_columns("started_at", "finished_at"),
-]
-_FINISHED = plain_columns("from", "to", "rows", "starts_refused", "writes_refused")
+_COPIED = plain_columns("from", "to", "rows", "seconds")
 
 
 async def back_up(
@@ -264,68 +257,48 @@ async def copy(
     out: CommandOutput,
     source: str | None = option("--from", "ID", "SQLite database to copy (default: the first)"),
     target: str | None = option("--to", "ID|URL", "Empty PostgreSQL database"),
-    finish: bool = flag("--finish", "Close the source and let the target take its place"),
-    wait: float | None = option(
-        "--wait", "SECONDS", "With --finish: maximum wait for live runs (default: 30)", min=0
-    ),
-    interrupt: bool = flag("--interrupt", "With --finish: even if runs are live after the wait"),
-    status: bool = flag("--status --dry-run", "Show the status, change nothing"),
-    abandon: bool = flag("--abandon", "End a copy that has begun"),
     config: Config = None,
+    yes: Yes = False,
 ) -> None:
-    """Copy a SQLite database to PostgreSQL while servers work with it.
+    """Move a SQLite database to PostgreSQL.
 
-    The first call copies all rows and records what changes meanwhile; if it ends early, run it
-    again. Then --finish compares both databases, lets no run start, waits for the live runs, and
-    closes the source: servers of it refuse writes with DATABASE_MOVED and do not start again. Exit
-    code 1 if the store of [files] lacks bytes of files.
+    Stop the servers of the database first. All rows are copied and compared, and then the source is
+    closed: no server starts with it any more. If the command ends before, the source is unchanged:
+    run it again. Exit code 1 if the store of [files] lacks bytes of files.
     """
-    if finish + status + abandon > 1:
-        raise UsageError("give one of --finish, --status and --abandon")
-    if (interrupt or wait is not None) and not finish:
-        raise UsageError("--wait and --interrupt need --finish")
+    if target is None:
+        raise UsageError("give the target with --to, an id or a URL")
     from agentctl.admin import database_copy
-    from agentctl.config.databases import build_url
+    from agentctl.config.databases import build_url, display_url
 
     settings, entries = OneDatabase(config, source).load()
     entry = entries[0]
-    counter = Counter("rows copied")
-    if abandon:
-        place = await database_copy.abandon_copy(entry)
-        note(f"the copy to {place} has ended; what it has is not served and can be deleted")
-        return
-    if target is None:
-        raise UsageError("give the target with --to, an id or a URL")
     other = _find_target(settings, target)
-    searched = settings.search.enabled
-    if status:
-        async with showing_progress("counting rows"):
-            found = await database_copy.read_copy_status(entry, other)
-        out.show_record(asdict(found), _STATUS, "stage")
-        return
-    if not finish:
-        async with showing_progress(counter):
-            found = await database_copy.copy_rows(
-                entry, other, counter.show, indexes_texts=searched
-            )
-        out.show_record(asdict(found), _STATUS, "stage")
-        note(f"copied {found.source}; its changes are recorded; to move: add --finish")
-        await _look_for_bytes(settings, entry)
-        return
-    seconds = WAIT_SECONDS if wait is None else wait
+    database_copy.check_engines(entry, other)
+    places = f"{display_url(entry.url)} to {display_url(other.url)}"
+    confirm(f"Move {places}, and close the file?", yes=yes)
+
+    counter = Counter("rows copied")
     async with showing_progress(counter):
-        facts = await database_copy.finish_copy(
-            entry,
-            other,
-            wait=seconds,
-            interrupt=interrupt,
-            report=counter.show,
-            indexes_texts=searched,
-        )
-    out.show_record(facts, _FINISHED, "to")
+        facts = await database_copy.copy_database(entry, other, counter.show)
+    out.show_record(facts, _COPIED, "to")
+    note(f"{facts['from']} is closed: keep it until you have a backup of the new database")
     url = build_url(str(facts["to"]))
     note(f"moved to {url}: name it in [[databases]] url, and start the servers again")
+    if settings.search.enabled:
+        await _index_texts(other)
     await _look_for_bytes(settings, entry)
+
+
+async def _index_texts(target: Database) -> None:
+    """Build the index of a search in the target of a copy. Servers can work meanwhile."""
+    from agentctl.admin.databases import index_texts
+
+    counter = Counter("sessions indexed")
+    async with showing_progress(counter):
+        # PostgreSQL has this tokenizer only.
+        await index_texts(target, "words", counter.show)
+    note("its texts are indexed for a search")
 
 
 async def _look_for_bytes(settings: Settings, source: Database) -> None:
