@@ -2,14 +2,14 @@
 
     python -m bench.backup [MEGABYTES]
 
-The restored file is compared with the copy by its hash. The writes and reads of one client
-are timed without a backup, during one on a thread of this process, and during one by a child
-process, as a server makes it.
+The restored file is compared with the copy by its hash. The writes and reads of one client are
+timed without a backup, and during one by `agentctl db backup`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sys
 import tempfile
@@ -23,7 +23,7 @@ from agentctl.config.settings import Database
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import runs, sessions
-from agentctl.store.sqlite.backup import back_up, back_up_in_child
+from agentctl.store.sqlite.backup import back_up
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
 from tests.store.rows import a_run, a_session, an_end
@@ -48,10 +48,7 @@ async def _measure(folder: Path, megabytes: int) -> None:
     for first in range(0, megabytes * 1_000_000 // BYTES, ROWS):
         await database.write(_write_sessions(first))
     await _time_requests(database, "none", asyncio.sleep(5))
-    made = await _time_requests(database, "by a child process", back_up_in_child(path, copy))
-    await _time_requests(database, "none", asyncio.sleep(5))
-    other = back_up(path, folder / "other.db", _ignore_progress)
-    await _time_requests(database, "on a thread", other)
+    made = await _time_requests(database, "by the command", _back_up_by_command(folder, copy))
     began = time.monotonic()
     shutil.copy(copy, box)
     copied = time.monotonic() - began
@@ -60,14 +57,28 @@ async def _measure(folder: Path, megabytes: int) -> None:
         async for each in check_integrity(Database("box", f"sqlite:///{box}"), _ignore_progress)
     ]
     checked = time.monotonic() - began - copied
-    again = await back_up(box, folder / "again.db", lambda *_: None)
+    again = await back_up(box, folder / "again.db", _ignore_progress)
     await database.close()
-    assert again.digest == made.digest
+    assert again.digest == made["sha256"]
     assert {each.verdict for each in found} == {"ok"}
-    size = made.bytes / 1e9
-    print(f"{made.bytes / 1e6:,.0f} MB, {sum(made.tables.values()):,} rows; seconds for each GB:")
-    print(f"  backup with its check {made.seconds / size:.1f}")
+    size = made["bytes"] / 1e9
+    print(f"{made['bytes'] / 1e6:,.0f} MB, {made['rows']:,} rows; seconds for each GB:")
+    print(f"  backup with its check {made['seconds'] / size:.1f}")
     print(f"  restore {copied / size:.1f}, db check {checked / size:.1f}")
+
+
+async def _back_up_by_command(folder: Path, copy: Path) -> dict[str, Any]:
+    """Return the facts that `agentctl db backup` prints."""
+    config = folder / "agentctl.toml"
+    config.write_text('[[databases]]\nid = "main"\nurl = "sqlite:///agentctl.db"\n')
+    command = ("db", "backup", str(copy), "--config", str(config), "-o", "json")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "agentctl", *command, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    facts: dict[str, Any] = json.loads(output)
+    return facts
 
 
 def _ignore_progress(what: str, done: int, total: int | None) -> None:

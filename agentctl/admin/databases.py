@@ -6,9 +6,11 @@ policy. Checks read snapshots, so they change nothing and block no writer.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -32,8 +34,9 @@ from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.search import Tokenizer
 from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
-from agentctl.store.sqlite.backup_bytes import CopiedFiles, names_bytes
+from agentctl.store.sqlite.backup_bytes import CopiedFiles, names_bytes, remove_unnamed_bytes
 from agentctl.store.sqlite.connection import get_file_size
+from agentctl.store.threads import complete_in_thread
 from agentctl.store.versions import exclude_earlier_programs
 
 DatabaseState = Literal[
@@ -358,6 +361,8 @@ async def back_up(
 ) -> tuple[dict[str, object], CopiedFiles]:
     """Copy a SQLite database while it is in use, and check the copy.
 
+    Bytes of files next to the backups that no backup in the folder names any more are removed.
+
     Returns:
         The facts of the copy; `sha256` is that of all rows, the same for a restored copy. And the
         bytes of its files: they are copied from a folder, and looked for in a bucket.
@@ -372,6 +377,11 @@ async def back_up(
     backup = await copy(path, file, report, None if files.store == "s3" else files.folder)
     if files.store == "s3" and await names_bytes(path):
         backup = replace(backup, copied=await count_files(entry, files, report))
+
+    # The backup is complete whatever happens here, and the next one removes what is left.
+    with contextlib.suppress(OSError):
+        await complete_in_thread(partial(remove_unnamed_bytes, file.parent))
+
     return {"file": str(backup.path), "db_id": entry.id, **backup.describe()}, backup.copied
 
 

@@ -1,4 +1,4 @@
-"""The work of `agentctl db restore`, `db backups` and `db settle`.
+"""The work of `agentctl db restore` and `db settle`.
 
 Only the local command line uses this module: it works on files and servers directly and asks no
 policy.
@@ -6,8 +6,6 @@ policy.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from dataclasses import replace as replace_fields
@@ -18,8 +16,7 @@ from agentctl.admin.file_checks import count_files
 from agentctl.config.databases import SQLITE_SCHEME, sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.config.upkeep import Files
-from agentctl.errors import AgentctlError, Conflict, NotFound, Unavailable
-from agentctl.records.times import format_rfc3339, now_in_seconds
+from agentctl.errors import AgentctlError, Conflict, Unavailable
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerMonitor
 from agentctl.runs.workers.recovery import Settled, settle
 from agentctl.store.blobs import lock_folder
@@ -32,83 +29,9 @@ from agentctl.store.sqlite.backup_bytes import (
     ReportCopied,
     copy_bytes,
 )
-from agentctl.store.sqlite.backup_folder import BackupFolder, has_same_rows, read_facts
 from agentctl.store.sqlite.connection import mark_as_used
 from agentctl.store.sqlite.restore import restore as put_in_place
 from agentctl.store.sqlite.schema import migrate as migrate_file
-
-_FACTS = (
-    "taken_at", "database_created_at", "seconds", "schema", "sessions", "runs", "rows", "sha256",
-    "files", "files_bytes", "files_missing",
-)  # fmt: skip
-
-
-async def list_backups(
-    folder: Path, entry: Database, *, check: bool, report: Callable[[int], None]
-) -> list[dict[str, object]]:
-    """List the backups that servers have made of a SQLite database, newest first.
-
-    Args:
-        check: True to read each backup completely.
-        report: called with the number of backups that were read.
-
-    Returns:
-        The facts of each, with a `state`: `verified`, as it was checked when it was made;
-        `unverified`, without facts of that check; with `check` also `damaged`.
-
-    Raises:
-        Unavailable: the folder cannot be read.
-    """
-    try:
-        backups = BackupFolder(folder, entry.id).list_backups()
-    except OSError as error:
-        raise _build_unreadable_error(folder, error) from None
-    records: list[dict[str, object]] = []
-    for backup in backups:
-        state = "verified" if backup.is_verified else "unverified"
-        if check and backup.is_verified and not await has_same_rows(backup):
-            state = "damaged"
-        facts = backup.facts or {"taken_at": format_rfc3339(backup.taken_at * 1_000_000)}
-        record = {"file": str(backup.path), "db_id": entry.id, "state": state}
-        records.append({**record, "bytes": backup.bytes, **dict.fromkeys(_FACTS), **facts})
-        report(len(records))
-    return records
-
-
-def find_latest_backup(folder: Path, entry: Database) -> Path:
-    """Return the newest verified backup that servers have made of a database.
-
-    Raises:
-        NotFound: there is none.
-        Conflict: it has a time in the future, so its clock was ahead, or the present one is behind.
-            Its state may be older than that of others.
-        Unavailable: the folder cannot be read.
-    """
-    try:
-        latest = BackupFolder(folder, entry.id).find_latest()
-    except OSError as error:
-        raise _build_unreadable_error(folder, error) from None
-    if latest is None:
-        raise NotFound(
-            f"There is no verified backup of the database {entry.id}",
-            cause=f"none in {folder}",
-            hint="name a file: agentctl db restore FILE",
-        )
-    if latest.taken_at > now_in_seconds():
-        taken_at = format_rfc3339(latest.taken_at * 1_000_000)
-        raise Conflict(
-            f"The newest backup of the database {entry.id} has a time in the future",
-            cause=f"{latest.path} is of {taken_at}, by a clock that was ahead unless the present"
-            " one is behind: its state may be an old one",
-            hint="compare the runs of each in `agentctl db backups`, and name the file: agentctl db"
-            " restore FILE",
-        )
-    return latest.path
-
-
-def _build_unreadable_error(folder: Path, error: OSError) -> Unavailable:
-    cause = f"{folder}: {os.strerror(error.errno or 0).lower()}"
-    return Unavailable("The folder of the backups cannot be read", cause=cause)
 
 
 async def restore(
@@ -128,8 +51,7 @@ async def restore(
     Args:
         files: the store; bytes are copied to a folder, and looked for in a bucket.
         replace: True to move an existing database aside.
-        sha256: the hash of all rows that the backup must have; None for that of the file with its
-            facts, if a server has made it.
+        sha256: the hash of all rows that the backup must have; None for any.
 
     Raises:
         Conflict: a process works with the database, it exists and `replace` is False, or the file
@@ -139,17 +61,13 @@ async def restore(
         SchemaMismatch: the backup has a newer schema than this version works with.
     """
     path = sqlite_path(entry.url)
-    facts = read_facts(backup)
-    expected = sha256
-    if expected is None and facts is not None:
-        expected = facts["sha256"]
     settled: list[Settled] = []
     copied = NO_FILES
     with_folder = files.store == "folder"
 
     async def prepare(copy_of_backup: Path, rows: CopiedRows) -> None:
         nonlocal copied
-        _check_hash(expected, rows[1])
+        _check_hash(sha256, rows[1])
         try:
             await migrate_file(copy_of_backup, lambda _: None)
             place = replace_fields(entry, url=f"{SQLITE_SCHEME}{copy_of_backup}")
@@ -198,7 +116,7 @@ def _check_hash(expected: str | None, actual: str) -> None:
         raise Unavailable(
             "The backup is not the expected one",
             cause=f"its rows have the hash {actual}",
-            hint="compare the hash with that of `agentctl db backup` or `agentctl db backups`",
+            hint="compare the hash with that of `agentctl db backup`",
         )
 
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentctl.config.databases import is_sqlite_url, sqlite_path
+from agentctl.config.databases import is_sqlite_url
 from agentctl.config.mcp_servers import check_mcp_servers
 from agentctl.config.places import Place
 from agentctl.config.providers import check_models, find_cycle
@@ -67,7 +67,6 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_audit,
         *(extension.check_settings for extension in load_extensions()),
         _check_databases,
-        _check_backup,
         _check_agents,
         _check_next,
         _check_references,
@@ -219,33 +218,6 @@ def _check_databases(settings: Settings, places: Places) -> None:
             )
         if database.tls_ca_file and not database.tls.startswith("verify"):
             places[f"{key}.tls_ca_file"].refuse(f'has no effect with tls = "{database.tls}"')
-
-
-def _check_backup(settings: Settings, places: Places) -> None:
-    table = settings.backup
-    ids = {"databases": [database.id for database in settings.databases]}
-    _check_entry(table, "backup", ids, places)
-    if not table.keep:
-        places["backup.keep"].refuse("must have at least one rule", hint='"30d daily" is one')
-    backed_up = [database for database in settings.databases if table.includes(database.id)]
-    for database in backed_up:
-        if not is_sqlite_url(database.url):
-            key = "databases" if table.databases else "every"
-            places[f"backup.{key}"].refuse(
-                f'the database "{database.id}" is PostgreSQL, which the server does not back up',
-                hint="docs/guides/recover-postgresql.md has backups of PostgreSQL; databases ="
-                " [...] in [backup] names those of SQLite",
-            )
-        path = sqlite_path(database.url)
-        if table.folder == path.parent:
-            places["backup.folder"].refuse(
-                f'is the folder of the database "{database.id}"', hint="name a separate folder"
-            )
-        parts = {path, path.with_name(f"{path.name}.workers")}
-        if parts & {table.folder, *table.folder.parents}:
-            places["backup.folder"].refuse(
-                f'is a part of the database "{database.id}"', hint="name a separate folder"
-            )
 
 
 def _check_agents(settings: Settings, places: Places) -> None:

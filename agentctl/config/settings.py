@@ -44,7 +44,6 @@ from agentctl.config.observability import Log, Metrics, TracedParts, Tracing
 from agentctl.config.types import OneOrMore, Reference, Secret
 from agentctl.config.upkeep import (
     Approvals,
-    Backup,
     Budget,
     Files,
     ModelPrice,
@@ -466,7 +465,6 @@ class Settings:
     search: Search = field(default_factory=Search)
     files: Files = field(default_factory=Files)
     audit: Audit = field(default_factory=Audit)
-    backup: Backup = field(default_factory=Backup)
     retention: Retention = field(default_factory=Retention)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)

@@ -43,7 +43,6 @@ SECTIONS: dict[str, type] = {
     "search": upkeep.Search,
     "files": upkeep.Files,
     "audit": settings.Audit,
-    "backup": upkeep.Backup,
     "retention": upkeep.Retention,
     "log": observability.Log,
     "metrics": observability.Metrics,

@@ -225,7 +225,7 @@ class DeploymentRecord(TypedDict):
     """The response of GET `/deployment`.
 
     `version` and `schema_version` are those of the server that answers. `findings` are about the
-    workers, and about the databases, free space and backups as this server sees them.
+    workers, and about the databases and free space as this server sees them.
     """
 
     version: str

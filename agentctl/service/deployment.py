@@ -1,21 +1,20 @@
 """The operation on the deployment: its workers, and findings about databases and disks.
 
-`agentctl doctor` makes the same checks of a database: schema, free space, backups. They read files
-and may block: a server calls them in a thread.
+`agentctl doctor` makes the same checks of a database: schema and free space. They read files and
+may block: a server calls them in a thread.
 """
 
 from __future__ import annotations
 
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from agentctl import __version__
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
-from agentctl.config.settings import Database, Settings
-from agentctl.errors import AgentctlError, InvalidConfiguration, Unavailable
+from agentctl.config.settings import Settings
+from agentctl.errors import AgentctlError
 from agentctl.records.document import Document, build_document
 from agentctl.records.system import (
     DeploymentRecord,
@@ -37,17 +36,9 @@ from agentctl.service.hosting import PROBE_SECONDS, Hosting
 from agentctl.store.repositories import run_reads, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
-from agentctl.store.sqlite.backup import read_creation_time
-from agentctl.store.sqlite.backup_folder import SPARE_BYTES, BackupFolder
-from agentctl.store.sqlite.connection import get_file_size
-
-_CHECK = "backups"
 
 _LEAST_FREE = 100_000_000
 _LITTLE_FREE = 1_000_000_000
-
-LATE_SECONDS = 300
-"""Time after which a missing backup is a problem, in addition to twice `backup.every`."""
 
 
 def check_schema(check: str, where: str, version: StoredVersion | None) -> Iterator[Finding]:
@@ -70,43 +61,6 @@ def check_space(check: str, folder: Path) -> Finding:
     if free < _LEAST_FREE:
         return wrong(check, text, remedy)
     return note(check, text, remedy) if free < _LITTLE_FREE else ok(check, text)
-
-
-def check_backups_of(settings: Settings, entry: Database) -> Iterator[Finding]:
-    """Check the newest backup of a database, and the space for the next one."""
-    table = settings.backup
-    source = sqlite_path(entry.url)
-    folder = BackupFolder(table.folder, entry.id)
-    latest = folder.find_latest()
-    try:
-        folder.check_owner(read_creation_time(source))
-    except InvalidConfiguration as error:
-        yield wrong(_CHECK, error.detail_with_cause, error.hint or "")
-    except Unavailable:
-        pass  # another check reports the database
-    log = "the log of the server names the reason: agentctl.backup"
-    if latest is None:
-        text = f"there is no backup of the database {entry.id} in {table.folder}"
-        yield wrong(_CHECK, text, f"start the server; {log}")
-    else:
-        age = time.time() - latest.taken_at
-        text = f"the newest backup of the database {entry.id} is {format_span(age)} old"
-        if age > 2 * table.seconds + LATE_SECONDS:
-            remedy = f"a running server writes one every {table.every}; {log}"
-            yield wrong(_CHECK, text, remedy)
-        elif age < -LATE_SECONDS:
-            text = f"the newest backup of the database {entry.id} has a time in the future"
-            yield wrong(_CHECK, text, "set the clock: timedatectl set-ntp true")
-        else:
-            yield ok(_CHECK, f"{text}: {latest.path.name}, {format_bytes(latest.bytes)}")
-    free = shutil.disk_usage(table.folder).free
-    size = get_file_size(source)
-    if free < size + SPARE_BYTES:
-        text = f"{format_bytes(free)} are free in {table.folder}, too few for the next backup"
-        yield wrong(_CHECK, text, "free some space, or keep fewer backups: keep in [backup]")
-    if source.exists() and table.folder.stat().st_dev == source.stat().st_dev:
-        text = f"the backups of {entry.id} are on the disk of the database, and are lost with it"
-        yield note(_CHECK, text, "name a folder on another disk, or copy it to another machine")
 
 
 _DEATHS: dict[WorkerDeath | None, str | None] = {
@@ -200,15 +154,13 @@ def _judge_worker(row: WorkerRow, record: WorkerRecord) -> Finding:
 
 
 def examine_disks(settings: Settings) -> list[Finding]:
-    """Check the free space and the backups of all databases; blocks while a disk does."""
+    """Check the free space for all databases; blocks while a disk does."""
     findings = list[Finding]()
     for entry in settings.databases:
         check = f"database {entry.id}"
         try:
             if is_sqlite_url(entry.url):
                 findings.append(check_space(check, sqlite_path(entry.url).parent))
-            if settings.backup.includes(entry.id):
-                findings += check_backups_of(settings, entry)
         except AgentctlError as failure:
             findings.append(from_failure(check, failure))
         except OSError as failure:

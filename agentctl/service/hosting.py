@@ -24,7 +24,6 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.system import Finding
-from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.usage import UsageSums
 from agentctl.runs.life.admission import StoredVersions
@@ -175,7 +174,7 @@ class Hosting:
         verifier: returns the verifier of the configuration. The first call creates it and raises
             InvalidKey if its keys are rejected.
         readiness: returns True if all databases respond.
-        disks: returns the findings about free space and backups.
+        disks: returns the findings about free space.
         statement_key: returns the key of `[audit] key_file`, or None without one. The first call
             raises InvalidKey if it cannot be used.
         listings: documents of all components of a kind, filled by the first request for them.
@@ -199,7 +198,6 @@ class Hosting:
     budgets: Budgets
     rate_limits: RateLimiter
     sums: UsageSums
-    backups: BackupSchedule
     uploads: Uploads
     jobs: Jobs
     background: Tasks

@@ -49,7 +49,6 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     counters = hosting.engine.counters
     lease = hosting.jobs.lease
     deliveries = hosting.deliveries
-    backups = hosting.backups
     sums = hosting.sums
     guard = ClockGuard()
     ages = Ages.from_settings(settings)
@@ -72,7 +71,6 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     clean_up = partial(
         delete_expired, databases, ages=ages, guard=guard, seconds=bound, deleted=counters.deleted
     )
-    back_up = (lambda: backups.back_up_due(may_delete=guard.is_trusted)) if backups else None
     sign = HeadSigner(databases.system, settings.audit, key).sign_due if key else None
     count = in_each(count_waiting) if is_measured else None
     deliver = deliveries.start_due if settings.webhooks else None
@@ -104,7 +102,6 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     leg_jobs = [Job("legs", legs.claim_changed)]
     return [
         Lane(SWEEP_SECONDS, sweep_jobs, within=lease.extended, rests=True),
-        Lane(SWEEP_SECONDS, [Job("backups", back_up, leased=True)]),
         Lane(CLEANUP_SECONDS, cleanup_jobs, steady=True),
         Lane(TICK_SECONDS, delivery_jobs, woken=deliveries.due),
         Lane(LEGS_SECONDS, leg_jobs, woken=legs.notified, rest=LEGS_PAUSE_SECONDS),

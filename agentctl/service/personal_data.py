@@ -65,8 +65,7 @@ _KEPT = {
 _KEPT_UNCOUNTED = {
     "records of others": "the name and the note of the person as the one who decided, started or"
     " cancelled in sessions of other users",
-    "copies": "backups made before (`agentctl db backups` lists those of the server), and exports,"
-    " log files and traces, whose places are not known",
+    "copies": "backups made before, exports, log files and traces, whose places are not known",
 }
 """The data that an erasure leaves, with the reason: of tables, and data that is not counted."""
 

@@ -19,7 +19,6 @@ from agentctl.config.settings import Settings
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import DEFAULT_LOCATOR, SessionLocator
 from agentctl.records.sessions import ExportFormat
-from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.sweep import sweep_dead_workers
 from agentctl.runs.jobs.usage import UsageSums
@@ -140,14 +139,13 @@ class Service:
         Raises:
             Unavailable: a database is missing, unreadable or not a database of agentctl.
             SchemaMismatch: a database is older or newer than this code.
-            InvalidConfiguration: a tool, the folder of backups, the store of files or a proxy of
-                the environment cannot be used.
+            InvalidConfiguration: a tool, the store of files or a proxy of the environment cannot be
+                used.
         """
         check_proxies(self.settings)
         databases = self.hosting.databases
         monitor = self.hosting.monitor
         await databases.open_all()
-        self.hosting.backups.prepare()
         self.hosting.uploads.open()
         for database in databases.values():
             if database.version.is_newer:
@@ -248,7 +246,6 @@ class Service:
                 prices=prices,
                 sums=sums,
                 budgets=budgets,
-                backups=BackupSchedule(settings),
                 uploads=engine.uploads,
                 jobs=jobs,
                 rate_limits=RateLimiter(settings.rate_limits),

@@ -19,7 +19,7 @@ The file is TOML. It is searched in this order: `--config FILE`, the variable `A
 `agentctl.toml` in the current folder, `agentctl.toml` in the user's configuration directory. It is
 read at start; key files and the JWKS are watched. Relative paths are relative to the file.
 
-Keys of the first twenty-one tables can be set by environment variables, which override the file. A
+Keys of the first twenty tables can be set by environment variables, which override the file. A
 list is written as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A
 variable of this form that names no key is rejected, and so is every key that is unknown, has a
 wrong type, refers to nothing, or has no effect.

@@ -2229,7 +2229,7 @@ export interface components {
          * @description The response of GET `/deployment`.
          *
          *     `version` and `schema_version` are those of the server that answers. `findings` are about the
-         *     workers, and about the databases, free space and backups as this server sees them.
+         *     workers, and about the databases and free space as this server sees them.
          */
         DeploymentRecord: {
             findings: components["schemas"]["FindingRecord"][];

@@ -11,7 +11,6 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import apsw
@@ -492,56 +491,15 @@ def test_commands_about_backups_refuse_what_they_cannot_do(
     where = ("--config", str(config))
     old_file(file)
     for words, code, told in (
-        (("restore",), 2, "give either FILE or --latest"),
-        (("restore", "x.db", "--latest"), 2, "give either FILE or --latest"),
-        (("restore", "--latest"), 5, "there is no verified backup of the database main"),
+        (("restore",), 2, "FILE"),
         (("settle", "--yes"), 2, "db settle is for PostgreSQL databases"),
     ):
         ended = agentctl("db", *words, *where)
         assert (ended.code, ended.stdout) == (code, ""), ended.stderr
         assert told in ended.stderr
-    listed = agentctl("db", "backups", "-o", "json", *where)
-    assert (listed.code, json.loads(listed.stdout)) == (0, [])
-    assert listed.stderr == "main: servers write no backups; set every in [backup]\n"
     config.write_text(CONFIG.replace("sqlite:///agentctl.db", "postgresql://db/agents"))
     refused = agentctl("db", "settle", *where)
     assert (refused.code, "--yes" in refused.stderr) == (2, True)
-    refused = agentctl("db", "restore", "--latest", *where)
-    assert (refused.code, "docs/guides/recover-postgresql.md" in refused.stderr) == (2, True)
-
-
-def test_backup_with_a_time_in_the_future_is_not_the_latest_one(
-    agentctl: Agentctl, config: Path, file: Path
-) -> None:
-    where = ("--config", str(config))
-    folder = config.parent / "backups"
-    folder.mkdir()
-
-    def back_up(at: datetime) -> Path:
-        backup = folder / f"main-{at:%Y%m%dT%H%M%SZ}.db"
-        made = agentctl("db", "backup", str(backup), "-o", "json", *where)
-        assert made.code == 0, made.stderr
-        facts = {"bytes": backup.stat().st_size, "sha256": json.loads(made.stdout)["sha256"]}
-        backup.with_suffix(".json").write_text(json.dumps(facts))
-        return backup
-
-    old_file(file)
-    assert agentctl("db", "migrate", *where).code == 0
-    present = datetime.now(UTC)
-    ahead = back_up(present + timedelta(days=1))
-    change(file, "UPDATE sessions SET session_name = 'newer'")
-    newer = back_up(present - timedelta(minutes=1))
-
-    refused = agentctl("db", "restore", "--latest", "--replace", *where)
-    assert refused.code == 6, refused.stderr
-    assert "has a time in the future" in refused.stderr
-    assert str(ahead) in refused.stderr
-    assert "newer" in agentctl("sessions", "list", *where).stdout
-    named = agentctl("db", "restore", str(newer), "--replace", *where)
-    assert named.code == 0, named.stderr
-    ahead.unlink()
-    latest = agentctl("db", "restore", "--latest", "--replace", *where)
-    assert (latest.code, f"restored main from {newer}" in latest.stderr) == (0, True)
 
 
 def test_backup_of_postgresql_prints_the_pg_dump_command(agentctl: Agentctl, config: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import gzip
 import hashlib
 import json
 import os
@@ -17,7 +17,6 @@ import pytest
 from agentctl.records.times import HOUR, now
 from agentctl.store.blobs import build_key
 from agentctl.store.sqlite import backup_bytes
-from agentctl.store.sqlite.backup import FinishedBackup, back_up_in_child
 from agentctl.store.sqlite.backup_bytes import FOLDER
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database, write_config
@@ -181,25 +180,36 @@ def test_killed_backup_and_restore_are_done_by_the_next_ones(
     assert agentctl("db", "check", "--deep", *local).code == 0
 
 
-def test_server_removes_the_bytes_that_no_backup_names(
+def test_backup_removes_the_bytes_that_no_backup_names(
     agentctl: Agentctl, config: Path, tmp_path: Path
 ) -> None:
-    database = tmp_path / "agentctl.db"
     folder = tmp_path / "backups"
     folder.mkdir()
 
-    def back_up(*places: Path) -> FinishedBackup:
-        return asyncio.run(back_up_in_child(*places))
+    def back_up(name: str) -> dict[str, object]:
+        made = agentctl("db", "backup", str(folder / name), "-o", "json", "--config", str(config))
+        assert made.code == 0, made.stderr
+        (folder / name).with_suffix(".json").write_text(made.stdout)
+        facts: dict[str, object] = json.loads(made.stdout)
+        return facts
 
     first = add_files(config, range(3))
-    back_up(database, folder / "main-1.db", tmp_path / "files")
+    back_up("main-1.db")
     in_database(config, "DELETE FROM files WHERE file_id <> 'f0'")
     second = add_files(config, range(3, 5)) | {build_key("ann", hash_of(0))}
-    made = back_up(database, folder / "main-2.db", tmp_path / "files")
-    assert (made.copied.files, made.copied.files_copied) == (3, 2)
+    made = back_up("main-2.db")
+    assert (made["files"], made["files_missing"]) == (3, 0)
     assert list_keys(folder / FOLDER) == first | second
+
+    # A file that is not a database may be a backup that was compressed.
+    compressed = folder / "main-1.db.gz"
+    compressed.write_bytes(gzip.compress((folder / "main-1.db").read_bytes()))
     (folder / "main-1.db").unlink()
-    back_up(database, folder / "main-3.db", tmp_path / "files")
+    back_up("main-3.db")
+    assert list_keys(folder / FOLDER) == first | second
+
+    compressed.unlink()
+    back_up("main-4.db")
     assert list_keys(folder / FOLDER) == second
 
 

@@ -138,7 +138,7 @@ def test_wrong_words_have_an_error_and_a_remedy(through: Agentctl) -> None:
             "write it like http://",
         ),
         ("db copy", "give the target with --to", "db copy --help"),
-        ("db restore", "give either FILE or --latest", "agentctl db backups"),
+        ("db restore", "FILE", "db restore --help"),
         ("sessions import nowhere.jsonl", "nowhere.jsonl cannot be read", "sessions import --help"),
         ("login --url nonsense", "the URL of the server is not valid", "write it like http://"),
         ("sessions list --url ftp://x", "does not start with http:// or https://", "write it like"),

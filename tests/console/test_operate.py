@@ -24,7 +24,7 @@ BUDGET = '[[budgets]]\nid = "few"\nper = "user"\ntokens = 1\n'
 
 BLOCKS = {
     (ADMIN,): [
-        "Server", "Workers, databases and backups", "Runs and queue", "Last hour", "Approvals",
+        "Server", "Workers and databases", "Runs and queue", "Last hour", "Approvals",
         "Webhooks", "Budgets", "Usage by user, today", "Retention",
     ],
     ("sessions:read", "webhooks:read"): ["Server", "Runs and queue", "Webhooks"],
@@ -74,7 +74,7 @@ def test_page_names_what_is_wrong(used: ThreadedServer, browser: Browser) -> Non
     admin = used.deployment.token("boss", ADMIN)
     with open_console(browser, used.url, "#/operate", token=admin) as shown:
         assert "✓ ok database ok" in lines_of(shown, "Server")
-        lines = lines_of(shown, "Workers, databases and backups")
+        lines = lines_of(shown, "Workers and databases")
         assert any("✓ ok worker" in line and "idle: process" in line for line in lines)
         assert any("are free on its disk" in line for line in lines)
         assert any("few · ada" in line and "✗" in line for line in lines_of(shown, "Budgets"))

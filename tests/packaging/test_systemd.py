@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import signal
@@ -22,6 +23,7 @@ import pytest
 from tests.cli.demo import serving
 from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
 from tests.packaging.service_manager import Instance, Manager, build_shell_command
@@ -168,28 +170,75 @@ def test_wrong_use_of_a_socket_is_refused(
     assert message in done.stderr.decode()
 
 
-def read_command(unit: str, instance: str) -> list[str]:
-    """Return the command of a unit, as systemd starts it."""
-    line = re.search(r"^ExecStart=(.*)$", (UNITS / unit).read_text(), re.MULTILINE)
-    assert line is not None
-    text = line[1].replace("%%", "\0").replace("%i", instance).replace("\0", "%")
-    return shlex.split(text.replace("$$", "$").replace(PREFIX, str(Path(sys.executable).parent)))
+def read_commands(text: str, key: str, instance: str) -> list[list[str]]:
+    """Return the commands of a key in the text of a unit, as systemd starts them."""
+    commands = []
+    for line in re.findall(rf"^{key}=(.+)$", text, re.MULTILINE):
+        command = line.replace("%%", "\0").replace("%i", instance).replace("\0", "%")
+        command = command.replace("$$", "$").replace(PREFIX, str(Path(sys.executable).parent))
+        commands.append(shlex.split(command))
+    return commands
 
 
-def test_backup_unit_copies_a_database(tmp_path: Path, deployment: Deployment) -> None:
-    (tmp_path / "backups").mkdir()
+def run_in_folder(commands: list[list[str]], backups: Path, env: dict[str, str]) -> None:
+    """Run commands of the backup unit with another folder for the backups."""
+    for command in commands:
+        words = [word.replace("/var/lib/agentctl-backups", str(backups)) for word in command]
+        subprocess.run(words, env=env, check=True)
+
+
+def add_backup(folder: Path, name: str, days: float) -> None:
+    """Create a file that was changed some days ago."""
+    (folder / name).touch()
+    at = time.time() - days * 86_400
+    os.utime(folder / name, (at, at))
+
+
+def test_backup_unit_copies_a_database_and_deletes_old_copies(
+    tmp_path: Path, deployment: Deployment
+) -> None:
+    backups = tmp_path / "backups"
+    backups.mkdir()
+    add_backup(backups, "main-old.db", 15.1)
+    add_backup(backups, "main-killed.db.part", 15.1)
+    add_backup(backups, "main-new.db", 13)
+    add_backup(backups, "other-old.db", 100)
     assert run_agentctl("db", "migrate", "--config", str(deployment.path)).returncode == 0
-    command = read_command("agentctl-backup@.service", "main")
-    command = [part.replace("/var/lib/agentctl-backups", f"{tmp_path}/backups") for part in command]
     env = base_environment() | {"AGENTCTL_CONFIG": str(deployment.path)}
-    subprocess.run(command, env=env, check=True)
-    (copy,) = (tmp_path / "backups").iterdir()
-    assert re.fullmatch(r"main-\d{4}-\d\d-\d\dT\d{6}Z\.db", copy.name)
+    unit = (UNITS / "agentctl-backup@.service").read_text()
+    for key in ("ExecStart", "ExecStartPost"):
+        run_in_folder(read_commands(unit, key, "main"), backups, env)
+    copy, *others = sorted(path.name for path in backups.iterdir())
+    assert re.fullmatch(r"main-\d{4}-\d\d-\d\dT\d{6}Z\.db", copy)
+    assert others == ["main-new.db", "other-old.db"]
+
+
+def test_page_keeps_fewer_of_the_older_backups(tmp_path: Path) -> None:
+    (page,) = re.findall(
+        r"^```ini\n(\[Service\]\n.*?)^```$",
+        (ROOT / "docs/databases.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    for name, days in {
+        "main-2026-11-29T101500Z.db": 0.9,
+        "main-2026-11-28T101500Z.db": 1.1,
+        "main-2026-11-28T000003Z.db": 1.5,
+        "main-2026-10-31T000003Z.db": 29.5,
+        "main-2026-10-30T000003Z.db": 30.5,
+    }.items():
+        add_backup(tmp_path, name, days)
+    run_in_folder(read_commands(page, "ExecStartPost", "main"), tmp_path, base_environment())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "main-2026-10-31T000003Z.db",
+        "main-2026-11-28T000003Z.db",
+        "main-2026-11-29T101500Z.db",
+    ]
 
 
 @needs_packaging_mode
 def test_scheduled_unit_starts_one_run_in_an_hour(tmp_path: Path) -> None:
-    command = read_command("agentctl-run@.service", "echo")
+    unit = (UNITS / "agentctl-run@.service").read_text()
+    (command,) = read_commands(unit, "ExecStart", "echo")
     with serving(tmp_path / "demo") as demo:
         (tmp_path / "token").write_text(demo.token)
         env = base_environment() | {"URL": demo.url, "TOKEN_FILE": str(tmp_path / "token")}

@@ -18,17 +18,15 @@ from tests.deployment import ADMIN, Deploy, Deployment
 from tests.postgres import postgres_schemas
 from tests.process import ServerProcess, run_agentctl, serve_config
 
-BACKUPS = '[backup]\nevery = "15m"\nfolder = "backups"\n'
-
 ATTEMPTS = 5
 """Kills until one is seen before the other server has removed the dead worker."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def placed(request: pytest.FixtureRequest, deploy: Deploy) -> Iterator[Deployment]:
-    """A deployment on each engine; with SQLite it makes backups."""
+    """A deployment on each engine."""
     if request.param == "sqlite":
-        yield deploy(BACKUPS)
+        yield deploy()
         return
     with postgres_schemas(request.getfixturevalue("postgres_url")) as databases:
         yield deploy(databases=databases)
@@ -72,7 +70,6 @@ def test_report_shows_all_servers_and_the_killed_one(placed: Deployment) -> None
         assert finding["verdict"] == "note"
         assert f"its process has ended: process {killed} on " in finding["what"]
         wait_for(lambda: reader.find(killed) is None)
-        wait_for(lambda: "no backup" not in str(reader.read()["findings"]))
         check_doctor(placed, server)
 
 

@@ -24,12 +24,7 @@ from tests.server.observed_server import MCP_SERVER, ObservedServer, serve_obser
 from tests.server.raw_http import open_raw_connection
 
 MESSAGE = "words that a user sends to a model"
-EMPTY = (
-    "agentctl_webhooks_",
-    "agentctl_database_notified",
-    "agentctl_backup_",
-    "agentctl_rows_expired_",
-)
+EMPTY = ("agentctl_webhooks_", "agentctl_database_notified", "agentctl_rows_expired_")
 """Beginnings of the names of metrics without samples on this server."""
 
 ROW = re.compile(r"^\| `(agentctl_\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)

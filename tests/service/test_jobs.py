@@ -12,7 +12,6 @@ from agentctl import errors
 from agentctl.admin.doctor.runs import check_jobs
 from agentctl.auth.keys.signing import generate_key
 from agentctl.config.settings import Audit, Database, Metrics, Settings
-from agentctl.config.upkeep import Backup
 from agentctl.config.webhooks import Webhook
 from agentctl.records.times import now
 from agentctl.runs.workers import worker as lease_module
@@ -40,7 +39,6 @@ def settings(tmp_path: Path) -> Settings:
         databases=(Database("main", f"sqlite:///{tmp_path}/main.db"),),
         metrics=Metrics(listen="127.0.0.1:0"),
         audit=Audit(key_file=tmp_path / "audit.pem"),
-        backup=Backup(every="1h", folder=tmp_path / "backups"),
         webhooks=(Webhook("all", "https://hooks.example.org", ("run.completed",)),),
     )
 
@@ -59,18 +57,16 @@ async def test_page_lists_the_jobs_with_their_intervals(settings: Settings) -> N
 async def test_every_job_of_a_server_completes(settings: Settings) -> None:
     async with open_service(settings) as service:
         times = service.hosting.jobs.times
-        service.hosting.backups.prepare()
         start_jobs(service, 0.01)
-        assert len(times) == 2 * 17
+        assert len(times) == 2 * 16
         await wait_until(lambda: all(times[name, "completed"].count for name, _ in times))
         assert [name for (name, end), each in times.items() if end == "failed" and each.count] == []
-        assert list(service.hosting.backups.list_ages()) == ["main"]
 
 
 async def test_server_without_features_has_fewer_jobs(settings: Settings) -> None:
     async with open_service(Settings(databases=settings.databases)) as service:
         start_jobs(service, 0.01)
-        absent = {"audit_heads", "counts", "backups", "deliveries", "delivery_counts"}
+        absent = {"audit_heads", "counts", "deliveries", "delivery_counts"}
         assert absent.isdisjoint(name for name, _ in service.hosting.jobs.times)
         assert len(service.hosting.jobs.times) == 2 * 12
 

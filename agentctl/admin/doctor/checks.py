@@ -64,9 +64,6 @@ def list_steps(
         if settings.search.enabled:
             indexed = partial(_check_index, entry, settings.search.tokenizer)
             yield DoctorStep(f"search in {entry.id}", indexed)
-    if settings.backup.every:
-        scheduled = settings
-        yield _sync_step("backups", lambda: databases.check_backups(scheduled))
     yield DoctorStep("files", partial(_check_store, settings))
     yield DoctorStep("runs", partial(_check_runs, settings))
     if settings.budgets:

@@ -1,4 +1,4 @@
-"""Checks of the databases, SQLite files and PostgreSQL servers, and of the backups of a server."""
+"""Checks of the databases, SQLite files and PostgreSQL servers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 from agentctl.admin.doctor.files import check_permissions, suggest_write_access
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
-from agentctl.config.settings import Database, Settings
+from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError
 from agentctl.records.hosts import is_loopback_host
 from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span, now
-from agentctl.service.deployment import check_backups_of, check_schema, check_space
+from agentctl.service.deployment import check_schema, check_space
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import list_missing_indexes, read_version
 from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications
@@ -45,7 +45,6 @@ _AHEAD = 2
 
 _CONSOLE = "as its administrator, in psql: "
 
-_BACKUPS = "backups"
 
 PAGES_SECONDS = 3.0
 """Maximum time to read the pages of a SQLite file."""
@@ -264,21 +263,3 @@ def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterat
         yield note(check, "the certificate of the server is not verified", remedy)
     else:
         yield ok(check, "the connection is encrypted, and the certificate is verified")
-
-
-def check_backups(settings: Settings) -> Iterator[Finding]:
-    """Check the folder of the backups and the newest one of each database."""
-    folder = settings.backup.folder
-    if not folder.is_dir():
-        text = f"there is no folder {folder}"
-        yield wrong(
-            _BACKUPS, text, f"agentctl serve creates it, or: mkdir {shlex.quote(str(folder))}"
-        )
-        return
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        remedy = suggest_write_access(folder, "u+rwx")
-        yield wrong(_BACKUPS, f"the folder {folder} cannot be written", remedy)
-        return
-    for entry in settings.databases:
-        if settings.backup.includes(entry.id):
-            yield from check_backups_of(settings, entry)

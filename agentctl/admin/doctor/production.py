@@ -128,14 +128,12 @@ def _check_limits() -> Iterator[Finding]:
 def _check_backups(settings: Settings, backups: Path | None) -> Iterator[Finding]:
     folder = BACKUPS if backups is None else backups
     for entry in settings.databases:
-        if settings.backup.includes(entry.id):
-            continue  # `databases.check_backups` checks them
         if not is_sqlite_url(entry.url):
             text = f"backups of {entry.id} are those of its PostgreSQL, which are not checked here"
             yield note(_CHECK, text, f"agentctl db backup --db {entry.id} FILE prints a command")
             continue
         copies = [path for path in folder.glob(f"{entry.id}-*.db") if path.is_file()]
-        remedy = f"agentctl-backup@{entry.id}.timer, every in [backup], or --backups FOLDER"
+        remedy = f"agentctl-backup@{entry.id}.timer, or --backups FOLDER"
         if not copies:
             text = f"no backup of the database {entry.id} in {folder} ({entry.id}-*.db)"
             yield wrong(_CHECK, text, remedy)

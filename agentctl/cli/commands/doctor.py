@@ -29,7 +29,7 @@ HELP = """Check the installation, or a server, and suggest fixes.
 
 Checks configuration, keys, databases and network exposure, and changes nothing. Of large databases
 it reads a part and reports which: db check and runs doctor read all. With --url it checks that the
-server is ready and, for an administrator, its workers, databases, free space and backups.
+server is ready and, for an administrator, its workers, databases and free space.
 Exit code 1 if there is a problem; a note is no problem.
 """
 

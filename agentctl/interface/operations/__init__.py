@@ -140,8 +140,8 @@ class Operations(
     async def get_deployment(self) -> Document[DeploymentRecord]:
         """Get the state of the deployment.
 
-        The workers of all servers, and findings about workers, databases, free space and backups,
-        in the words of `agentctl doctor`.
+        The workers of all servers, and findings about workers, databases and free space, in the
+        words of `agentctl doctor`.
         """
 
     @operation("GET", "/models", tag="System")

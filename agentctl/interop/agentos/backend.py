@@ -49,7 +49,7 @@ class AgentOSBackend(PartialOperations):
             f" {_OF_SESSION.format('its')}",
         ),
         "get_budgets": ("budgets", None),
-        "get_deployment": ("a report about its workers, databases and backups", None),
+        "get_deployment": ("a report about its workers and databases", None),
         "get_user_data": ("an export or erasure of the data of a person", None),
         "get_user_rows": ("an export of the data of a person", None),
         "erase_user_data": ("an erasure of the data of a person", None),

@@ -26,8 +26,8 @@ JOB_BUCKETS = (0.1, 1.0, 10.0)
 """Bounds of the histogram of the durations of jobs, in seconds."""
 
 CLOSE_SECONDS = 5.0
-"""Maximum time that the end of a server waits for its jobs: a folder of backups that does not
-respond keeps a job in a thread for ever."""
+"""Maximum time that the end of a server waits for its jobs, which may wait for a disk or a database
+that does not respond."""
 
 JOB_ENDS = ("completed", "failed")
 

@@ -25,7 +25,6 @@ from agentctl.records.approvals import ApprovalStatus
 from agentctl.records.kinds import KINDS
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import DurationHistogram, now
-from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.workers.liveness import WorkerMonitor
@@ -58,7 +57,6 @@ class ServerMetrics:
     opened: Callable[[], Mapping[str, Database]]
     mcp: McpServers
     webhooks: DeliveryCounters
-    backups: BackupSchedule
     jobs: Jobs
 
     def render(self, worker: int) -> str:
@@ -77,7 +75,6 @@ class ServerMetrics:
         yield from self._database_metrics()
         yield from self._mcp_metrics()
         yield from self._webhook_metrics()
-        yield from self._backup_metrics()
         text = "Time of the jobs of this process; some run in the process that sweeps only."
         yield _build_histogram("job_seconds", text, ("job", "end"), self.jobs.times.items())
         text = "Sampled delay of the event loop."
@@ -191,19 +188,6 @@ class ServerMetrics:
         ]
         text = "Age of the oldest event that waits."
         yield _build_gauge("webhooks_oldest_age_seconds", text, ("webhook",), ages)
-
-    def _backup_metrics(self) -> Iterator[Metric]:
-        backups = self.backups
-        known = backups.list_ages() if self.jobs.lease.is_held else {}
-        ages = [((name,), age) for name, age in known.items()]
-        text = "Age of the newest backup; only the process that makes the backups has it."
-        yield _build_gauge("backup_age_seconds", text, ("database",), ages)
-        seconds = [((name,), taken) for name, taken in backups.list_durations().items()]
-        text = "Duration of the last backup, with its check."
-        yield _build_gauge("backup_duration_seconds", text, ("database",), seconds)
-        failures = [((name,), float(count)) for name, count in backups.list_failures().items()]
-        text = "Backups that failed."
-        yield _build_counter("backup_failures", text, ("database",), failures)
 
     def _mcp_metrics(self) -> Iterator[Metric]:
         servers = self.mcp.hosted

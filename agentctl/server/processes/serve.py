@@ -188,7 +188,6 @@ async def _observe_server(
             hosting.databases.get_open,
             hosting.catalog.mcp,
             hosting.deliveries.counters,
-            hosting.backups,
             hosting.jobs,
         )
         state.request_observers = [*state.request_observers, requests.count]

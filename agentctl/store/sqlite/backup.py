@@ -2,27 +2,17 @@
 
 The copy has the state at the start of the backup. No other process waits for it; the write-ahead
 log grows by the changes that they make meanwhile. The bytes of files are copied after it.
-
-A server makes it in a child process: `python -m agentctl.store.sqlite.backup SOURCE TARGET FILES`,
-without FILES for a bucket. The comparison of all rows is Python code. On a thread of the server it
-would hold the interpreter lock for milliseconds at a time while requests wait; a process with a low
-priority does not. The process ends with its parent: its stdin is a pipe that no one writes to. Its
-stdout is one JSON object, the backup or the error.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import hashlib
-import json
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -31,14 +21,8 @@ from agentctl import errors
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339, now
 from agentctl.store.blobs import flush, lock_folder
-from agentctl.store.database import Sql
-from agentctl.store.sqlite.backup_bytes import (
-    NO_FILES,
-    CopiedFiles,
-    back_up_bytes,
-    remove_unnamed_bytes,
-)
-from agentctl.store.sqlite.connection import connect_reader, run_unit, to_public_error
+from agentctl.store.sqlite.backup_bytes import NO_FILES, CopiedFiles, back_up_bytes
+from agentctl.store.sqlite.connection import run_unit
 from agentctl.store.sqlite.schema import require_version
 from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
 
@@ -47,13 +31,6 @@ PAGES = 1_024
 
 CHUNK = 5_000
 """Rows between two calls of `ReportProgress`."""
-
-NICENESS = 10
-
-END_SECONDS = 5.0
-"""Time that a cancelled backup has to remove its file, before it is killed."""
-
-_CREATED_AT = Sql("SELECT applied_at FROM schema_version WHERE version = 1")
 
 ReportCopyProgress = Callable[[str, int, int], None]
 """Called with the name of the step, the number of finished parts, and that of all; 0: unknown."""
@@ -70,15 +47,12 @@ class FinishedBackup:
 
     Attributes:
         taken_at: the time of its state, in microseconds UTC; later commits are not in it.
-        created_at: the time at which the database was created, in microseconds UTC
-            (`read_creation_time`).
         digest: SHA-256 of all rows, in hexadecimal; `hash_rows` computes it for any copy.
         copied: the bytes of its files.
     """
 
     path: Path
     taken_at: int
-    created_at: int
     bytes: int
     schema: int
     seconds: float
@@ -92,7 +66,6 @@ class FinishedBackup:
             "bytes": self.bytes,
             "seconds": round(self.seconds, 3),
             "taken_at": format_rfc3339(self.taken_at),
-            "database_created_at": format_rfc3339(self.created_at),
             "schema": self.schema,
             "sessions": self.tables["sessions"],
             "runs": self.tables["runs"],
@@ -141,23 +114,6 @@ async def back_up(
     return replace(backup, path=target)
 
 
-def read_creation_time(path: Path) -> int:
-    """Return the time at which a database was created, in microseconds UTC.
-
-    It stays the same in each copy of the file and after a restore, and differs from that of any
-    other database.
-
-    Raises:
-        Unavailable: the database cannot be read.
-    """
-    try:
-        with contextlib.closing(connect_reader(path)) as connection:
-            at: int = run_unit(connection, _CREATED_AT.value())
-            return at
-    except apsw.Error as error:
-        raise to_public_error(error, str(path)) from None
-
-
 def _copy(
     source: apsw.Connection, part: Path, report: ReportCopyProgress, stop: ShouldStop
 ) -> FinishedBackup:
@@ -166,7 +122,6 @@ def _copy(
     source.execute("BEGIN")
     taken_at = now()
     schema = run_unit(source, require_version(part)).number
-    created_at = run_unit(source, _CREATED_AT.value())
     copy = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         copy.set_progress_handler(stop, 10_000)
@@ -184,7 +139,7 @@ def _copy(
         source.execute("COMMIT")
     seconds = time.monotonic() - began
     size = part.stat().st_size
-    return FinishedBackup(part, taken_at, created_at, size, schema, seconds, tables, digest)
+    return FinishedBackup(part, taken_at, size, schema, seconds, tables, digest)
 
 
 def _compare(
@@ -274,97 +229,3 @@ def _not_writable(path: Path, error: OSError) -> errors.Unavailable:
         cause=f"{path}: {os.strerror(error.errno or 0).lower()}",
         hint=hint,
     )
-
-
-async def back_up_in_child(source: Path, target: Path, files: Path | None = None) -> FinishedBackup:
-    """Copy a database as `back_up` does, in a child process with a low priority.
-
-    Raises:
-        Unavailable: `back_up` has failed, or the process cannot be started, or was killed.
-    """
-    # As for worker processes: `-m` puts the current folder on the module path, `-P` prevents it.
-    by_name = getattr(sys.modules["__main__"], "__spec__", None) is not None
-    flags = [] if by_name and not sys.flags.safe_path else ["-P"]
-    places = map(str, filter(None, (source, target, files)))
-    try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *flags,
-            "-m",
-            __name__,
-            *places,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as error:
-        cause = os.strerror(error.errno or 0).lower()
-        raise errors.Unavailable("The backup cannot be started", cause=cause) from None
-    assert process.stdout is not None
-    try:
-        output = await process.stdout.read()
-        await process.wait()
-    finally:
-        await _end(process)
-    try:
-        result = json.loads(output)
-    except ValueError:
-        cause = f"its process ended with the code {process.returncode}"
-        raise errors.Unavailable("The backup was interrupted", cause=cause) from None
-    if "detail" in result:
-        raise errors.Unavailable(result["detail"], cause=result["cause"], hint=result["hint"])
-    return FinishedBackup(**result | {"path": target, "copied": CopiedFiles(**result["copied"])})
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    assert process.stdin is not None
-    process.stdin.close()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), END_SECONDS)
-        return
-    process.kill()
-    # A process that waits for a lost disk does not end; the server does.
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), END_SECONDS)
-
-
-async def _copy_as_child(
-    source: Path, target: Path, files: Path | None = None
-) -> dict[str, object]:
-    loop = asyncio.get_running_loop()
-    copying = asyncio.ensure_future(back_up(source, target, lambda *_: None, files))
-
-    def stop() -> None:
-        # Once: a second cancel would not wait for the thread.
-        loop.remove_reader(sys.stdin.fileno())
-        loop.remove_signal_handler(signal.SIGTERM)
-        copying.cancel()
-
-    loop.add_reader(sys.stdin.fileno(), stop)
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    try:
-        return {**asdict(await copying), "path": None}
-    except errors.AgentctlError as error:
-        return {"detail": error.detail, "cause": error.cause, "hint": error.hint}
-
-
-def main() -> int:
-    """Copy and check a database until the parent ends. Return the exit code."""
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
-    places = [Path(text) for text in sys.argv[1:]]
-    try:
-        result = asyncio.run(_copy_as_child(*places))
-    except asyncio.CancelledError:
-        return 1
-    with contextlib.suppress(OSError):
-        remove_unnamed_bytes(places[1].parent)
-    print(json.dumps(result))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

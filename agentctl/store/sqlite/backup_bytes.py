@@ -160,7 +160,14 @@ async def back_up_bytes(
 
 
 def remove_unnamed_bytes(backups: Path) -> None:
-    """Remove the bytes that no backup in a folder names; nothing if a file cannot be read."""
+    """Remove the bytes that no backup in a folder names.
+
+    Nothing is removed if a file in the folder is not a database, for it may be a compressed backup.
+    A file `.json`, such as the output of `db backup -o json`, is left out.
+
+    Raises:
+        OSError: the folder cannot be read or written.
+    """
     folder = backups / FOLDER
     if not folder.is_dir():
         return
@@ -169,13 +176,12 @@ def remove_unnamed_bytes(backups: Path) -> None:
             return
         named = set[str]()
         for path in backups.iterdir():
-            if path.is_file() and path.suffix not in (".json", ".lock"):
+            if path.is_file() and path.suffix != ".json":
                 try:
                     named.update(_list_named(path))
-                except apsw.NotADBError:
-                    continue
                 except apsw.Error:
                     return
+
         for stored in FolderStore(folder).iterate(""):
             if stored.blob not in named:
                 (folder / stored.blob).unlink(missing_ok=True)

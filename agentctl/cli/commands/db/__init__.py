@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentctl.cli.commands.db.backups import back_up, copy, list_backups, restore, settle
+from agentctl.cli.commands.db.backups import back_up, copy, restore, settle
 from agentctl.cli.commands.db.maintenance import check, index, migrate, show_status
 from agentctl.cli.help import CommandApp
 
@@ -15,7 +15,6 @@ for command, words in (
     (migrate, "migrate --dry-run"),
     (check, "check --db main"),
     (back_up, "backup /backups/agentctl-2026-11-20.db"),
-    (list_backups, "backups --check"),
     (restore, "restore /backups/agentctl-2026-11-20.db --replace"),
     (settle, "settle --yes"),
     (copy, "copy --from main --to postgresql://agentctl@db/agentctl"),

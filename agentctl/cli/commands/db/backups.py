@@ -1,20 +1,18 @@
-"""`agentctl db backup`, `backups`, `restore`, `settle` and `copy`: copies of databases."""
+"""`agentctl db backup`, `restore`, `settle` and `copy`: copies of databases."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from agentctl.cli.options import AllDatabases, Config, OneDatabase, Yes, find_databases
+from agentctl.cli.options import Config, OneDatabase, Yes, find_databases
 from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.output import CommandOutput, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
-from agentctl.cli.show.table import Column, Columns, plain_columns
+from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import NotFound, SomethingWrong, UsageError
-from agentctl.records.text import format_bytes
-from agentctl.records.times import format_span, now, parse_rfc3339
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
@@ -25,22 +23,6 @@ _BACKUP = [
     *plain_columns("schema", "sessions", "runs", "rows", "sha256"),
     *plain_columns("files", "files_bytes", "files_missing"),
 ]
-
-_BACKUPS = Columns(
-    tsv=[
-        *plain_columns("file", "db_id", "state", "taken_at", "bytes", "schema", "sessions", "runs"),
-        *plain_columns("rows", "sha256", "seconds", "files", "files_bytes", "files_missing"),
-    ],
-    table=[
-        Column("db_id", heading="id"),
-        Column("taken_at"),
-        Column("bytes", lambda record: format_bytes(record["bytes"]), heading="size"),
-        Column("state"),
-        Column("schema"),
-        Column("sessions"),
-        Column("file", look="whole"),
-    ],
-)
 
 _SETTLED = plain_columns("ended_runs", "unknown_calls", "held_deliveries")
 """The changes to the unfinished work of a restored database."""
@@ -63,8 +45,8 @@ async def back_up(
 
     Servers continue to write; the copy has everything that was committed when it started. The bytes
     of its files are copied to the folder backup-files next to FILE, if they are not there; those of
-    a bucket of S3 are only looked for. Exit code 1 if some are missing. For PostgreSQL, prints the
-    pg_dump command instead.
+    a bucket of S3 are only looked for. Exit code 1 if some are missing. Bytes there that no backup
+    next to FILE names any more are removed. For PostgreSQL, prints the pg_dump command instead.
     """
     from agentctl.admin import databases
     from agentctl.config.databases import is_sqlite_url
@@ -119,65 +101,9 @@ def _report_files(copied: CopiedFiles, place: str) -> None:
         )
 
 
-async def list_backups(
-    out: CommandOutput,
-    chosen: AllDatabases,
-    check: bool = flag("--check", "Read each backup completely"),
-) -> None:
-    """List the backups that servers have written, newest first.
-
-    [backup] of the configuration has their schedule and folder. `verified` was compared with the
-    database when it was made; only those are restored by `db restore --latest`. Exit code 1 if
-    --check finds a damaged one.
-    """
-    from agentctl.admin import restores
-    from agentctl.config.databases import is_sqlite_url
-
-    settings, entries = chosen.load()
-    records: list[dict[str, object]] = []
-    counter = Counter("backups")
-    async with showing_progress(counter):
-        for entry in entries:
-            if is_sqlite_url(entry.url):
-                folder = settings.backup.folder
-                report = counter.set
-                records += await restores.list_backups(folder, entry, check=check, report=report)
-    out.show_list(records, _BACKUPS, "file")
-    for entry in entries:
-        note(_describe_schedule(settings, entry, records))
-    damaged = [record for record in records if record["state"] == "damaged"]
-    if damaged:
-        raise SomethingWrong(
-            f"{len(damaged)} of {len(records)} backups are damaged",
-            hint="remove them, and check the disk",
-        )
-
-
-def _describe_schedule(
-    settings: Settings, entry: Database, records: Sequence[Mapping[str, Any]]
-) -> str:
-    from agentctl.config.databases import is_sqlite_url
-
-    if not is_sqlite_url(entry.url):
-        return f"{entry.id}: backups of PostgreSQL are not listed here"
-    if not settings.backup.includes(entry.id):
-        return f"{entry.id}: servers write no backups; set every in [backup]"
-    times = [
-        parse_rfc3339(record["taken_at"])
-        for record in records
-        if record["db_id"] == entry.id and record["state"] == "verified"
-    ]
-    every = f"a server writes one every {settings.backup.every}"
-    if not times:
-        return f"{entry.id}: no backup yet; {every}"
-    age = format_span((now() - max(times)) / 1_000_000)
-    return f"{entry.id}: the newest backup is {age} old; {every}"
-
-
 async def restore(
     out: CommandOutput,
-    file: Path | None = argument("[FILE]", "File of db backup, or of db backups"),
-    latest: bool = flag("--latest", "Restore the newest verified one of `db backups`"),
+    file: Annotated[Path, argument("FILE", "File of `db backup`")],
     replace: bool = flag("--replace", "Move the present database aside first"),
     sha256: str | None = option("--sha256", "HASH", "Hash that `db backup` printed"),
     *,
@@ -192,24 +118,17 @@ async def restore(
     redeliver`. The bytes of files come from the folder backup-files next to the backup; exit code 1
     if some are missing. For PostgreSQL, prints the pg_restore command instead.
     """
-    if (file is None) != latest:
-        raise UsageError("give either FILE or --latest", hint="list them with: agentctl db backups")
     from agentctl.admin import restores
     from agentctl.admin.databases import format_restore_command
     from agentctl.config.databases import is_sqlite_url
 
     settings, (entry, *_) = chosen.load()
     if not is_sqlite_url(entry.url):
-        if file is None:
-            raise UsageError(
-                "--latest is for SQLite databases",
-                hint="docs/guides/recover-postgresql.md recovers a PostgreSQL database",
-            )
         write_line(format_restore_command(entry, file))
         note("nothing was restored: run this command on an empty database")
         note(f"afterwards, before a server starts: agentctl db settle --db {entry.id}")
         return
-    path = file.absolute() if file else restores.find_latest_backup(settings.backup.folder, entry)
+    path = file.absolute()
     counter = Counter("")
     async with showing_progress(counter):
         restored, copied = await restores.restore(

@@ -32,7 +32,7 @@ const BLOCKS = [
     ],
   },
   {
-    title: "Workers, databases and backups",
+    title: "Workers and databases",
     operation: "get_deployment",
     places: () => ["/deployment"],
     lines: ([{ findings }]) => findings.map(({ verdict, check, what }) => line(verdict, check, what)),
