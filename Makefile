@@ -16,7 +16,6 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 BENCH_PEERS := agentos langgraph litellm
 PEERS := 2.7.2 3.1.10
 OTHERS := claude-agent-sdk crewai haystack llama-index smolagents
-MCP_VERSIONS := 1.24.0 1.30.0
 OPENAI_PROGRAMS := adk ag2 agent-framework agno aider aisuite any-llm autogen crewai dspy gptme \
 	griptape haystack instructor langchain litellm llama-index llm magentic mirascope openai \
 	openai-agents pydantic-ai semantic-kernel shell-gpt smolagents strands
@@ -158,15 +157,14 @@ bench-hostile: $(VENV)/.installed-test
 
 # Start the servers of two releases of AgentOS, and test with them and with their clients. Test the
 # interface for clients of OpenAI with the programs of docs/openai.md, those for Node if there is npm,
-# the page of docs/agui.md in chromium, and the interfaces of MCP with older versions of the package
-# mcp. Verify webhooks with the library standardwebhooks for Node. Run the wrappers of
-# docs/other-libraries.md, each with its library, and public agents of all libraries against scripted
-# models.
+# the page of docs/agui.md in chromium, and the MCP endpoint with the clients of libraries. Verify
+# webhooks with the library standardwebhooks for Node. Run the wrappers of docs/other-libraries.md,
+# each with its library, and public agents of all libraries against scripted models.
 compat: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		$(OPENAI_PROGRAMS:%=.peers/openai/%/.installed) \
 		$(OPENAI_NODE:%=.peers/openai/%/.installed) \
 		.peers/agui/.installed .peers/webhooks/.installed \
-		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
+		$(OTHERS:%=.peers/other-%/.installed) \
 		.peers/agents/.installed .peers/mcp-clients/.installed .peers/s3/.installed \
 		.peers/adk/.installed
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile compat
@@ -176,14 +174,6 @@ compat: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 	@echo 'Creating an environment for AgentOS $* in .peers'
 	@$(PYTHON) -m venv .peers/agentos-$*
 	@.peers/agentos-$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
-	@touch $@
-
-.peers/mcp-%/.installed: compat/requirements-mcp.txt pyproject.toml
-	@echo 'Creating an environment with mcp $* in .peers'
-	@$(PYTHON) -m venv .peers/mcp-$*
-	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install 'setuptools>=80'
-	@.peers/mcp-$*/bin/python -m pip --disable-pip-version-check --quiet install \
-		--no-build-isolation -e '.[mcp,metrics,pydantic-ai]' mcp==$* -r $<
 	@touch $@
 
 .peers/mcp-clients/.installed: compat/requirements-mcp-clients.txt \

@@ -134,7 +134,7 @@ def test_missing_package_is_one_line_with_the_command(
 
 
 @pytest.mark.parametrize(
-    ("version", "code"), [("1.23.3", 2), ("2.2.0", 2), ("1.24.0", 0), ("2.3.0", 0), ("2.10.1", 0)]
+    ("version", "code"), [("1.30.0", 2), ("2.2.0", 2), ("2.3.0", 0), ("2.10.1", 0)]
 )
 def test_package_that_is_too_old_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, code: int
@@ -146,7 +146,7 @@ def test_package_that_is_too_old_is_refused(
     result = run(tmp_path, "config", "check")
     assert result.code == code, result.stderr
     if code:
-        expected = f"needs the package mcp in version 1.24 or later, or 2.3 or later, not {version}"
+        expected = f"needs the package mcp in version 2.3 or later, not {version}"
         assert expected in result.stderr
         assert f"hint: {build_extra_command('mcp')}" in result.stderr
 

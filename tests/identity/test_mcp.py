@@ -6,18 +6,10 @@ import asyncio
 from typing import Any
 
 import httpx2
-import pytest
-
-from agentctl.runtime.mcp.library import IS_FIRST
-from tests.identity.provider import Office, needs_provider
-from tests.packaging.sign_in import follow_forms
-
-if IS_FIRST:
-    pytest.skip(
-        "needs the client of mcp 2: make test on its own environment", allow_module_level=True
-    )
 
 from tests.conditions import PATIENCE
+from tests.identity.provider import Office, needs_provider
+from tests.packaging.sign_in import follow_forms
 from tests.server.test_mcp_authorization import Storage
 
 pytestmark = [needs_provider]

@@ -1,8 +1,6 @@
-"""The HTTP clients for MCP servers compared with the client of the `mcp` library.
+"""The HTTP client for MCP servers compared with the client of the `mcp` library.
 
-All of them call one server, which gives the same random responses to each. Version 2 of the library
-has the protocol. `FirstHttpClient` replaces responses for version 1, so the texts and codes of its
-errors differ; whether a call gets a result, and which, is compared.
+Both call one server, which gives the same random responses to each.
 """
 
 from __future__ import annotations
@@ -11,41 +9,32 @@ import asyncio
 import gzip
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from random import Random
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import httpx2
-import pytest
 from mcp import ClientSession, types
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import TypeAdapter, ValidationError
 
-from agentctl.runtime.mcp.http import FirstHttpClient, McpHttpClient, _AnsweredEvents
-from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
+from agentctl.runtime.mcp.http import McpHttpClient
+from agentctl.runtime.mcp.library import ProtocolError
 from tests.conditions import PATIENCE, wait_until
 from tests.differential.comparison import Comparison, Outcome
-
-pytestmark = pytest.mark.skipif(IS_FIRST, reason="needs version 2 of mcp: pip install 'mcp>=2.3'")
 
 EXCHANGES = 250
 LIMIT = 200_000
 ENDED = "the connection ended"
 BOUNDS = "its response is too large or compressed"
 SILENT = "SSE stream ended without a response"
-REDIRECT = "its redirect was not followed"
 WIDER = {ENDED: "decision 42: a request that fails does not end the calls of other runs"}
 STRICTER = {
     BOUNDS: "docs/limits.md: the size of a message; identity is the only encoding requested",
     SILENT: "decision 75: an event has a bounded number of values",
-}
-STRICTER_FIRST = {
-    BOUNDS: "docs/limits.md, as above, and decision 75",
-    REDIRECT: "a message goes to the configured URL only; version 1 follows to any other server",
 }
 
 TEXTS = ("", "x", "é", "\u2028", "\r", '"', "\\", "\U0001f600", "a\nb", "id: 1", "v" * 900)
@@ -353,48 +342,18 @@ async def converse(server: Server, build: Callable[[], httpx2.AsyncClient]) -> l
 def judge(kind: str, what: str, value: Any, notes: list[Any], client: Any) -> Outcome:
     """Return the outcome of an exchange; an error because of a bound of ours is a refusal."""
     problem = getattr(client, "problem", None)
-    if what == "error" and isinstance(client, McpHttpClient):
-        if kind in ("compressed", "large", "values"):
-            return Outcome(refusal=problem or value[1])
-        if value[1] == REDIRECT:
-            return Outcome(refusal=REDIRECT)
+    is_bound = kind in ("compressed", "large", "values")
+    if what == "error" and is_bound and isinstance(client, McpHttpClient):
+        return Outcome(refusal=problem or value[1])
     return Outcome((what, value, sorted(notes, key=repr)))
 
 
-def drop_errors(outcome: Outcome) -> Outcome:
-    """Return the outcome without the code and text of an error."""
-    if outcome.refusal is not None or outcome.value[0] != "error":
-        return outcome
-    return Outcome(("error", None, outcome.value[2]))
-
-
-@pytest.mark.parametrize("place", range(1, 8))
-async def test_id_of_an_event_is_found_in_pieces(place: int) -> None:
-    """A stream with the id of an event can be resumed, so it gets no error at its end."""
-    for text, errors in ((b"\nid: 7\ndata:\n\n", 0), (b"data: id: 7\n\n", 1)):
-        stream = Chunks(text[:place], text[place:])
-        client: Any = SimpleNamespace(problem=None)
-        received = [chunk async for chunk in _AnsweredEvents(stream, 1, client)]
-        assert len(received) == 2 + errors, (text, place)
-
-
-class Chunks(httpx2.AsyncByteStream):
-    """A body of the given chunks."""
-
-    def __init__(self, *chunks: bytes) -> None:
-        self._chunks = chunks
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._chunks:
-            yield chunk
-
-
 def test_outcomes_are_those_of_the_library() -> None:
-    with (
-        Comparison("HTTP client for MCP", stricter=STRICTER, wider=WIDER) as second,
-        Comparison("HTTP client for MCP 1", stricter=STRICTER_FIRST, wider=WIDER) as first,
-    ):
-        replies = [build_reply(second.chance) for _ in second.rounds(EXCHANGES)]
+    with Comparison("HTTP client for MCP", stricter=STRICTER, wider=WIDER) as comparison:
+        replies = [build_reply(comparison.chance) for _ in comparison.rounds(EXCHANGES)]
+
+        def build() -> McpHttpClient:
+            return McpHttpClient({}, LIMIT, lambda _: None)
 
         async def compare() -> None:
             server = Server(replies)
@@ -402,17 +361,9 @@ def test_outcomes_are_those_of_the_library() -> None:
             server.port = listener.sockets[0].getsockname()[1]
             async with listener, asyncio.timeout(PATIENCE * (1 + len(replies) / 500)):
                 library = await converse(server, create_mcp_http_client)
-                for comparison, client in ((second, McpHttpClient), (first, FirstHttpClient)):
-
-                    def build(client: type[McpHttpClient] = client) -> McpHttpClient:
-                        return client({}, LIMIT, lambda _: None)
-
-                    own = await converse(server, build)
-                    for reply, one, other in zip(replies, own, library, strict=True):
-                        if comparison is first:
-                            one = drop_errors(one)
-                            other = drop_errors(other)
-                        comparison.compare(reply, one, other)
+                own = await converse(server, build)
+                for reply, one, other in zip(replies, own, library, strict=True):
+                    comparison.compare(reply, one, other)
                 await wait_until(lambda: count_tasks() == len(asyncio.all_tasks()))
 
         asyncio.run(compare())

@@ -11,18 +11,11 @@ import httpx2
 import pytest
 
 from agentctl.interop.mcp.face import build_challenge, build_metadata, list_scopes
-from agentctl.runtime.mcp.library import IS_FIRST
 from agentctl.server import create_app
-from tests.deployment import Deploy
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
-
-if IS_FIRST:
-    pytest.skip(
-        "needs the client of mcp 2: make test on its own environment", allow_module_level=True
-    )
-
 from tests.conditions import PATIENCE
+from tests.deployment import Deploy
 from tests.server.oauth_provider import OAuthProvider, run_oauth_provider
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 
 @pytest.fixture(scope="module")

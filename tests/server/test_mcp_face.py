@@ -8,16 +8,17 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON
 from agentctl.interop.mcp.client import INTERVAL_SECONDS
 from agentctl.runs.life.engine import CLIENT_DISCONNECTED
-from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
+from agentctl.runtime.mcp.library import ProtocolError
 from tests.conditions import PATIENCE, wait_for, wait_until
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -25,7 +26,7 @@ from tests.server.mcp_wire import LEGACY, McpWire
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 RUN = ("agents:run", "teams:run")
-VERSIONS = ("legacy",) if IS_FIRST else ("legacy", "auto")
+VERSIONS = ("legacy", "auto")
 
 
 @pytest.fixture(scope="module")
@@ -48,39 +49,12 @@ def serve(folder: Path, model_endpoint: ModelEndpoint) -> Iterator[ThreadedServe
 async def connect(
     served: ThreadedServer, *scopes: str, user: str = "ada", mode: str = "auto"
 ) -> AsyncIterator[Any]:
-    """Connect with the client of the installed version of the library."""
-    from mcp.client.streamable_http import streamable_http_client
-
+    """Connect with the client of the library."""
     headers = served.bearer(user, *(scopes or RUN))
     async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
         transport: Any = streamable_http_client(f"{served.url}/mcp", http_client=http)
-        if IS_FIRST:
-            from mcp import ClientSession
-
-            async with transport as streams, ClientSession(*streams[:2]) as session:
-                await session.initialize()
-                yield FirstClient(session)
-            return
-        from mcp import Client
-
         async with Client(transport, mode=mode) as client:
             yield client
-
-
-class FirstClient:
-    """The client of version 1, with the names of version 2."""
-
-    def __init__(self, session: Any) -> None:
-        self.list_tools = session.list_tools
-        self._session = session
-
-    async def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
-        result = await self._session.call_tool(name, arguments)
-        return SimpleNamespace(
-            content=result.content,
-            structured_content=result.structuredContent,
-            is_error=result.isError,
-        )
 
 
 def get_text(result: Any) -> str:
@@ -165,13 +139,8 @@ async def test_cancelled_call_cancels_the_run(served: ThreadedServer, mode: str)
         call = asyncio.create_task(client.call_tool("agent_hang", given))
         await wait_until(lambda: status(served, session) == "RUNNING")
         call.cancel()
-        if not IS_FIRST:
-            await wait_until(lambda: status(served, session) == "CANCELLED")
-    # Version 1 does not send the cancel, but it ends its session.
-    await wait_until(lambda: status(served, session) == "CANCELLED")
+        await wait_until(lambda: status(served, session) == "CANCELLED")
     reason = CANCEL_REASON if mode == "legacy" else CLIENT_DISCONNECTED
-    if IS_FIRST:
-        reason = SESSION_REASON
     assert get_runs(served, session)[0]["cancel_reason"] == reason
 
 

@@ -13,13 +13,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.runtime.mcp.library import IS_FIRST
 from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
 from tests.server.agents_in_code import serve_module
 from tests.server.files_of_runs import PDF, Site, build_png
-
-pytestmark = pytest.mark.skipif(IS_FIRST, reason="needs version 2 of mcp: pip install 'mcp>=2.3'")
 
 PNG = build_png(7)
 

@@ -22,10 +22,10 @@ from agentctl.config.settings import Settings
 from agentctl.interop.mcp import calls
 from agentctl.interop.mcp.client import CallingClient, NoSuchTool, build_result
 from agentctl.interop.mcp.handshake import VERSIONS, HandshakeServer, build_error_response
+from agentctl.interop.mcp.modern import ModernServer
 from agentctl.interop.mcp.settings import MCP_PATH
 from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
 from agentctl.records.logs import add_log_context
-from agentctl.runtime.mcp.library import IS_FIRST
 from agentctl.server.answers import Call, json_response
 from agentctl.server.routing import BuildErrorResponse, Face, MatchedRoute, path_below_root
 
@@ -50,15 +50,11 @@ class McpFace(Face):
         self._settings = settings
         self._tools = build_tools(settings)
         self._handshake = HandshakeServer(settings, self._list_tools, self._call_tool)
-        self._modern: Any = None
-        if not IS_FIRST:
-            from agentctl.interop.mcp.modern import ModernServer
-
-            self._modern = ModernServer(settings, self._list_tools, self._call_tool)
+        self._modern = ModernServer(settings, self._list_tools, self._call_tool)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with self._modern.running() if self._modern else contextlib.nullcontext():
+        async with self._modern.running():
             yield
 
     def find_error_response(self, scope: Scope) -> BuildErrorResponse:
@@ -88,8 +84,6 @@ class McpFace(Face):
         version = call.headers.get("mcp-protocol-version")
         if version is None or version in VERSIONS:
             await self._handshake.respond(call, send)
-        elif self._modern is None:
-            raise errors.BadRequest(f"The protocol version must be one of {', '.join(VERSIONS)}")
         else:
             await self._modern.respond(call, send)
 

@@ -1,7 +1,6 @@
 """The server for the protocol 2026-07-28: requests without a session, read by the `mcp` library.
 
-A client cancels a call by closing its connection, so any process serves each request. Version 1 of
-the library does not have this protocol.
+A client cancels a call by closing its connection, so any process serves each request.
 """
 
 from __future__ import annotations

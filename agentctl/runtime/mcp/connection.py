@@ -55,7 +55,7 @@ class CallWatcher:
 
     def note_sent(self, item: SessionMessage) -> None:
         """Assign the id of a request to the call of this task."""
-        message = library.get_message(item)
+        message = item.message
         if not isinstance(message, library.types.JSONRPCRequest):
             return
         if message.method == "tools/list":
@@ -63,11 +63,10 @@ class CallWatcher:
         if (call := current_call.get()) is not None:
             call.request_id = str(message.id)
             self._calls[call.request_id] = call
-            if not library.IS_FIRST:
-                _allow_questions(message)
+            _allow_questions(message)
 
     def note_received(self, item: SessionMessage | Exception) -> None:
-        message = None if isinstance(item, Exception) else library.get_message(item)
+        message = None if isinstance(item, Exception) else item.message
         if isinstance(message, library.types.JSONRPCResponse | library.types.JSONRPCError):
             call = self._calls.pop(str(message.id), None)
             if str(message.id) in self._listings:
@@ -222,19 +221,16 @@ class HttpEndpoint(Endpoint):
 
     @asynccontextmanager
     async def open(self, on_end: OnEnd) -> AsyncIterator[library.Streams]:
-        from agentctl.runtime.mcp.http import FirstHttpClient, McpHttpClient
+        from agentctl.runtime.mcp.http import McpHttpClient
 
         headers = expand_values(self._server.headers, self._user)
-        client_type = FirstHttpClient if library.IS_FIRST else McpHttpClient
         url = self._server.url
-        self._client = client_type(headers, self._message_bytes, on_end, url)
+        self._client = McpHttpClient(headers, self._message_bytes, on_end, url)
         async with (
             self._client,
-            library.open_http(url, self._client, self._message_bytes) as opened,
+            library.open_http(url, self._client, self._message_bytes) as streams,
         ):
-            # Version 1 of the library adds a third value.
-            read, write, *_ = opened
-            yield read, write
+            yield streams
 
     def problem(self) -> str | None:
         return self._client.problem if self._client is not None else None

@@ -31,11 +31,8 @@ if TYPE_CHECKING:
 MESSAGE_FACTOR = 4
 """A message may be this many times as large as a result of a tool: JSON escapes characters."""
 
-_FIRST_VERSION = (1, 24)
-"""The oldest supported release of version 1 of the package `mcp`."""
-
-_SECOND_VERSION = (2, 3)
-"""The oldest supported release of version 2."""
+_OLDEST_VERSION = (2, 3)
+"""The oldest supported release of the package `mcp`."""
 
 _log = logging.getLogger("agentctl.mcp")
 
@@ -60,10 +57,10 @@ def require_mcp_package(settings: Settings, table: str = "[[mcp_servers]]") -> N
 
     installed = metadata.version("mcp")
     version = tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
-    if version < _FIRST_VERSION or (2, 0) <= version < _SECOND_VERSION:
+    if version < _OLDEST_VERSION:
         raise InvalidConfiguration(
             f"{settings.path or 'the configuration'}: {table} needs the package mcp in version "
-            f"1.24 or later, or 2.3 or later, not {installed}",
+            f"2.3 or later, not {installed}",
             hint=build_extra_command("mcp"),
         )
 

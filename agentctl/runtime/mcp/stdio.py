@@ -31,7 +31,7 @@ from agentctl.records.logs import RateLimitedLog
 from agentctl.records.strict import has_too_many_values
 from agentctl.records.text import escape_controls, mask_secrets, replace_unstorable
 from agentctl.runtime.mcp.calls import McpUnavailable
-from agentctl.runtime.mcp.library import Streams, build_error, get_message, parse_message, types
+from agentctl.runtime.mcp.library import Streams, build_error, parse_message, types
 from agentctl.work.event_loop import Turns
 
 EXIT_SECONDS = 2.0
@@ -281,7 +281,7 @@ class _RunningProgram:
                 self._note_noise(text)
                 return None
             item = repaired
-        message = get_message(item)
+        message = item.message
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             self._open_ids.discard(message.id if message.id is not None else "")
         return item
@@ -315,7 +315,7 @@ class _RunningProgram:
         assert stdin is not None
         try:
             async for item in self._outgoing:
-                message = get_message(item)
+                message = item.message
                 if isinstance(message, types.JSONRPCRequest):
                     self._open_ids.add(message.id)
                 elif cancelled := cancelled_id(message):
