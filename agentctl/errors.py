@@ -344,10 +344,6 @@ class UsageError(AgentctlError, code="USAGE", exit_code=2):
     """A command line that is invalid."""
 
 
-class Unsupported(UsageError, code="UNSUPPORTED"):
-    """An operation that the server or database, of another product, does not have."""
-
-
 class InvalidConfiguration(UsageError, code="CONFIGURATION"):
     """An invalid configuration: file, key, problem, allowed values."""
 

@@ -10,7 +10,6 @@ docs/extending.md "An interface of another system" has the steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -38,18 +37,6 @@ class AddedTable(NamedTuple):
     after: str
 
 
-class AddedCommand(NamedTuple):
-    """A command at the end of a group.
-
-    Attributes:
-        path: its words: `db import`.
-        place: its module, which has an `EXAMPLE`, and its function: `package.module:function`.
-    """
-
-    path: str
-    place: str
-
-
 class AddedRoute(NamedTuple):
     """A request to an additional route of an operation, with the policy of that operation."""
 
@@ -73,22 +60,6 @@ class FaceRoute(NamedTuple):
     decision: str
 
 
-class DatabaseLayout(NamedTuple):
-    """The databases of another product, which are only read.
-
-    Attributes:
-        name: the value of `layout` in `[[databases]]`.
-        build_entry: returns the `config.settings.Database` of a URL or the path of a file. Its
-            second argument is the folder of relative paths.
-        open: opens the database of an entry for reading, as `PartialOperations`. Its
-            second argument is the table of sessions; None for the default.
-    """
-
-    name: str
-    build_entry: Callable[[str, Any], Any]
-    open: Callable[[Any, str | None], AbstractAsyncContextManager[Any]]
-
-
 def _ignore(*_: object) -> None:
     return None
 
@@ -99,8 +70,6 @@ class Extension(NamedTuple):
     `settings` is the `config.settings.Settings` of a process.
 
     Attributes:
-        product: the product whose servers and databases it reads, for help texts.
-        commands: commands of the command line.
         list_tables: returns the tables of the configuration.
         check_settings: receives `settings` and the places of its keys, and raises
             InvalidConfiguration for the first mistake.
@@ -111,22 +80,15 @@ class Extension(NamedTuple):
         build_face: receives `settings`, and returns a `server.routing.Face`; None: there is none.
         find_route: receives `settings`, a method and a decoded path, and returns the `AddedRoute`
             or the `FaceRoute` of the request; None: it adds no such route.
-        adapt_server: receives a `remote.connection.Connection` and the object of its `/info`, and
-            returns the `PartialOperations` of a server of the product; None: it is none.
-        databases: the databases of the product.
     """
 
     name: str
-    product: str = ""
-    commands: tuple[AddedCommand, ...] = ()
     list_tables: Callable[[], Iterable[AddedTable]] = tuple
     check_settings: Callable[[Any, Mapping[str, Any]], None] = _ignore
     require_packages: Callable[[Any], None] = _ignore
     adapt_operations: Callable[[list[Any], Any], list[Any] | None] = _ignore
     build_face: Callable[[Any], Any] = _ignore
     find_route: Callable[[Any, str, str], AddedRoute | FaceRoute | None] = _ignore
-    adapt_server: Callable[[Any, Mapping[str, Any]], Any] = _ignore
-    databases: DatabaseLayout | None = None
 
 
 @cache
@@ -153,14 +115,3 @@ def find_route(settings: Any, method: str, path: str) -> AddedRoute | FaceRoute 
     """Return the route of an extension for a request, served or not; None: there is none."""
     routes = (extension.find_route(settings, method, path) for extension in load_extensions())
     return next((route for route in routes if route is not None), None)
-
-
-def list_layouts() -> list[DatabaseLayout]:
-    layouts = (extension.databases for extension in load_extensions())
-    return [layout for layout in layouts if layout is not None]
-
-
-def name_products() -> str:
-    """Return the names of the other products, for help texts."""
-    names = (extension.product for extension in load_extensions())
-    return " or ".join(filter(None, names)) or "another product"

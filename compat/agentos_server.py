@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agno.agent import Agent, RemoteAgent
-from agno.approval import approval
+from agno.db.sqlite import SqliteDb
 from agno.models.openai import OpenAIChat
 from agno.os import AgentOS
 from agno.os.config import AuthorizationConfig
@@ -52,25 +52,7 @@ def add_if_confirmed(a: int, b: int) -> int:
     return a + b
 
 
-@approval
-@tool(name="add")
-def add_if_approved(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
-
-
 TOOLS: dict[str, Any] = {"tool:add": add, "tool:wait": wait, "tool:block": block}
-
-
-def open_database(url: str) -> Any:
-    """Open a SQLite file or a PostgreSQL database."""
-    if url.startswith("sqlite"):
-        from agno.db.sqlite import SqliteDb
-
-        return SqliteDb(id="main", db_url=url)
-    from agno.db.postgres import PostgresDb
-
-    return PostgresDb(id="main", db_url=url)
 
 
 def build_components(system: System, db: Any) -> dict[str, list[Any]]:
@@ -125,14 +107,6 @@ def build_components(system: System, db: Any) -> dict[str, list[Any]]:
         db=db,
         telemetry=False,
     )
-    bank = Agent(
-        id="bank",
-        name="Bank",
-        model=build_model("tool:add"),
-        tools=[add_if_approved],
-        db=db,
-        telemetry=False,
-    )
     office = Team(
         id="office",
         name="Office",
@@ -149,7 +123,7 @@ def build_components(system: System, db: Any) -> dict[str, list[Any]]:
         telemetry=False,
     )
     return {
-        "agents": [*agents.values(), clerk, bank],
+        "agents": [*agents.values(), clerk],
         "teams": [crew, office],
         "workflows": [line, stuck, form],
     }
@@ -168,7 +142,7 @@ def serve_system(system: System) -> None:
     """Serve with one worker, as `AgentOS.serve` does, without an access log."""
     import uvicorn
 
-    db = open_database(system["database"])
+    db = SqliteDb(id="main", db_file=system["database"])
     remote = system["remote"]
     key = system["public_key"]
     components = build_gateway(remote) if remote else build_components(system, db)

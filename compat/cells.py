@@ -32,20 +32,14 @@ class Row(NamedTuple):
 
     Attributes:
         name: its name in the table.
-        command: commands of this project on a server of AgentOS.
         client: clients of AgentOS on this server.
         page: agent-ui on this server.
-        database: commands of this project on a database of AgentOS.
-        commands: the commands, without `agentctl`.
         methods: the methods of the client of AgentOS.
     """
 
     name: str
-    command: Cell = NONE
     client: Cell = NONE
     page: Cell = NONE
-    database: Cell = NONE
-    commands: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
 
 

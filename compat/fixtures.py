@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from compat.servers import INSTALLED, PEERS, RELEASES, Peer, serve_agentos
-from tests.cli.conftest import environment, home, terminal
-from tests.commands import Result, run_command
-from tests.deployment import ADMIN, Deployment, create_deployment
+from compat.servers import PEERS, RELEASES, Peer, serve_agentos
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.process import base_environment
 
-__all__ = ["Agentctl", "environment", "home", "keys", "locked_peer", "open_peer", "terminal"]
+__all__ = ["keys", "locked_peer", "open_peer"]
 
 _Factory = pytest.TempPathFactory
 
@@ -63,46 +58,3 @@ def locked_peer(
     url = model_endpoint.base_url
     with serve_agentos(release, folder, url, public_key=public_key) as peer:
         yield peer
-
-
-@pytest.fixture(scope="module", params=RELEASES if PEERS else [INSTALLED])
-def served(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: _Factory,
-    model_endpoint: ModelEndpoint,
-    keys: Deployment,
-) -> Iterator[Peer]:
-    """A real AgentOS that verifies tokens: each release, or the one of this environment."""
-    folder = tmp_path_factory.mktemp("served")
-    public_key = (keys.folder / "keys" / "signing.pub.pem").read_text()
-    url = model_endpoint.base_url
-    with serve_agentos(request.param, folder, url, public_key=public_key) as peer:
-        yield peer
-
-
-class Agentctl:
-    """Commands of this project on a server, with a token of an administrator."""
-
-    def __init__(self, url: str, token: str, folder: Path) -> None:
-        self.url = url
-        self.token = token
-        self.folder = folder
-
-    def __call__(self, *words: str, remote: bool = True) -> Result:
-        """Run a command to its end."""
-        environment = base_environment() | {"HOME": str(self.folder), "NO_COLOR": "1"}
-        place = ("--url", self.url) if remote else ()
-        environment |= {"AGENTCTL_TOKEN": self.token} if remote else {}
-        return run_command(*words, *place, environment=environment, folder=self.folder)
-
-    def record(self, *words: str) -> Any:
-        """Return the document of a command that succeeds."""
-        ended = self(*words, "-o", "json")
-        assert ended.code == 0, ended.stderr
-        return json.loads(ended.stdout)
-
-
-@pytest.fixture(scope="module")
-def agentctl(served: Peer, keys: Deployment, tmp_path_factory: _Factory) -> Agentctl:
-    """Commands on the served AgentOS."""
-    return Agentctl(served.url, keys.token("root", ADMIN), tmp_path_factory.mktemp("home"))

@@ -1,34 +1,24 @@
-"""The operations of AgentOS: who can use them where, and the tests that show it.
+"""The operations of AgentOS: which of its clients can use them here, and the tests that show it.
 
 `ROWS` is the source of the table in docs/agentos.md, which `compat.page` writes.
 `compat/test_operations.py` checks that the page is current, that the tests exist, and that no
-command of this project and no operation of the client of AgentOS is missing.
+operation of the client of AgentOS is missing.
 """
 
 from __future__ import annotations
 
-from compat.cells import NONE, Cell, Row, refused, works
+from compat.cells import Cell, Row, refused, works
 
-__all__ = ["LOCAL_COMMANDS", "ROWS"]
+__all__ = ["ROWS"]
 
-_COMMANDS = "test_commands.py"
 _CLIENTS = "test_clients.py"
 _UI = "test_agent_ui.py"
-_DATABASES = "test_databases.py"
 _OPERATIONS = "agentos_client.py"
 _CONTINUATIONS = "test_continuations.py"
-
-
-_NO_COUNTERPART = "test_commands_without_counterpart_say_so"
-_BY_ID = "AgentOS has no route for a run by its id alone, and no list of runs across sessions"
 
 ROWS: tuple[Row, ...] = (
     Row(
         "Recognise the server",
-        works(
-            _COMMANDS,
-            "test_commands_name_the_server test_doctor_names_the_server",
-        ),
         Cell(
             "works",
             _CLIENTS,
@@ -36,17 +26,14 @@ ROWS: tuple[Row, ...] = (
             "`agnoctl status`; `agno_version` is the version of the interface, 2.7.2",
         ),
         works(_UI, "test_page_connects_and_lists"),
-        commands=("api", "context add", "doctor", "version"),
     ),
     Row(
         "Wrong or missing token",
-        works(_COMMANDS, "test_token_errors_name_the_server"),
         works(_CLIENTS, "test_tokens_have_the_known_answers", "see [Tokens](#tokens)"),
         works(_UI, "test_page_connects_and_lists"),
     ),
     Row(
         "Configuration",
-        NONE,
         works(
             _OPERATIONS,
             "client_get_config client_aget_config client_get_models",
@@ -56,22 +43,18 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "List agents, teams, workflows",
-        works(_COMMANDS, "test_components_are_listed_and_shown"),
         works(_OPERATIONS, "client_list_agents client_list_teams client_list_workflows"),
         works(_UI, "test_page_connects_and_lists"),
-        commands=("agents list", "teams list", "workflows list"),
         methods=("list_agents", "list_teams", "list_workflows"),
     ),
     Row(
         "Get an agent, team, workflow",
-        works(_COMMANDS, "test_components_are_listed_and_shown"),
         works(
             _OPERATIONS,
             "client_get_agent client_aget_agent client_get_team client_aget_team"
             " client_get_workflow client_aget_workflow client_get_unknown_agent",
             "instructions are not shown",
         ),
-        commands=("agents get", "teams get", "workflows get"),
         methods=(
             "get_agent", "aget_agent", "get_team", "aget_team", "get_workflow", "aget_workflow",
         ),
@@ -79,21 +62,13 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Run, plain",
         works(
-            _COMMANDS,
-            "test_runs_start_in_every_way",
-            "`--idempotency-key` and `--input` are refused: AgentOS has no idempotency keys, and"
-            " its runs take a message",
-        ),
-        works(
             _OPERATIONS,
             "client_run_agent client_run_agent_with_tool client_run_team client_run_workflow",
         ),
-        commands=("runs start", "chat"),
         methods=("run_agent", "run_team", "run_workflow"),
     ),
     Row(
         "Run, streamed",
-        works(_COMMANDS, "test_runs_start_in_every_way"),
         works(
             _OPERATIONS,
             "client_run_agent_stream client_run_team_stream client_run_workflow_stream",
@@ -104,12 +79,10 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Run in the background",
-        works(_COMMANDS, "test_background_run_is_watched_to_its_end"),
         works(_OPERATIONS, "client_run_agent_in_background"),
     ),
     Row(
         "Run that fails",
-        works(_COMMANDS, "test_runs_start_in_every_way"),
         works(
             _OPERATIONS, "client_run_agent_that_fails client_run_agent_stream_that_fails"
         ),
@@ -117,7 +90,6 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Run with `session_state`, `metadata`, `dependencies`, `output_schema`",
-        NONE,
         works(
             _OPERATIONS,
             "client_run_agent_with_state client_run_agent_with_dependencies",
@@ -127,7 +99,6 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Run with media by URL",
-        NONE,
         refused(
             _OPERATIONS,
             "refused_image",
@@ -136,7 +107,6 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Run with `knowledge_filters`, `factory_input`",
-        NONE,
         refused(
             _OPERATIONS,
             "refused_knowledge_filters",
@@ -145,12 +115,6 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Continue a paused run",
-        works(
-            _COMMANDS,
-            "test_paused_run_is_continued_at_a_terminal test_paused_run_names_what_it_waits_for",
-            "`runs start` asks at a terminal: AgentOS takes the decisions back from the client that"
-            " has the calls",
-        ),
         works(
             _OPERATIONS,
             "client_continue_agent_run client_continue_agent_run_stream"
@@ -164,11 +128,9 @@ ROWS: tuple[Row, ...] = (
             "continue_agent_run", "continue_agent_run_stream", "continue_team_run",
             "continue_team_run_stream", "continue_workflow_run", "continue_workflow_run_stream",
         ),
-        commands=("runs start",),
     ),
     Row(
         "Continue another run, fork, checkpoints",
-        NONE,
         refused(
             _OPERATIONS,
             "refused_continue_of_a_run",
@@ -179,43 +141,23 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Follow a run",
         works(
-            _COMMANDS,
-            "test_background_run_is_watched_to_its_end",
-            "with `--session` and `--agent`, `--team` or `--workflow`: events of streamed"
-            " background runs; any other run is followed by its record until it ends",
-        ),
-        works(
             _CLIENTS,
             "test_resumed_stream_numbers_its_events",
             "no events `replay`, `catch_up` and `subscribed`: all events are sent",
         ),
-        commands=("runs watch",),
     ),
     Row(
         "Cancel",
-        works(
-            _COMMANDS,
-            "test_cancel_is_followed_until_the_run_has_stopped",
-            "with `--session` and `--agent`, `--team` or `--workflow`; see [Cancels](#cancels); a"
-            " reason is not recorded, `--all` is refused",
-        ),
         works(
             _OPERATIONS,
             "client_cancel_agent_run client_cancel_team_run client_cancel_workflow_run"
             " client_cancel_finished_run client_cancel_paused_agent_run",
             "works without `session_id` as well; the run must be visible to the caller",
         ),
-        commands=("runs cancel",),
         methods=("cancel_agent_run", "cancel_team_run", "cancel_workflow_run"),
     ),
     Row(
         "Cancel an unknown run",
-        Cell(
-            "not found",
-            _COMMANDS,
-            "test_cancel_of_an_unknown_run_is_no_cancel",
-            "exit code 5: AgentOS answers 200 for every id",
-        ),
         refused(
             _OPERATIONS,
             "refused_cancel_of_an_unknown_run",
@@ -223,19 +165,7 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
-        "Runs of all sessions, a run by its id",
-        refused(_COMMANDS, _NO_COUNTERPART, f"{_BY_ID}; `runs list` and `get` need `--session`, and"
-            " `runs wait` `--agent`, `--team` or `--workflow` as well"),
-        commands=("runs list", "runs get", "runs wait"),
-    ),
-    Row(
         "List sessions",
-        works(
-            _COMMANDS,
-            "test_sessions_are_read_renamed_and_deleted",
-            "no number, state and size of runs: AgentOS does not report them; `--name` searches"
-            " the page that was read; a note on stderr names it, and `meta.searched` is `page`",
-        ),
         works(
             _OPERATIONS,
             "client_get_sessions client_get_sessions_of_a_kind client_get_many_sessions",
@@ -243,37 +173,19 @@ ROWS: tuple[Row, ...] = (
             " entry would make lists slower; get the session",
         ),
         works(_UI, "test_page_chats_and_opens_the_session"),
-        works(
-            _DATABASES,
-            "test_file_of_a_working_server_is_read_completely test_schema_of_postgresql_is_read"
-            " test_sessions_of_release_2_with_unreadable_rows",
-        ),
-        commands=("sessions list",),
         methods=("get_sessions",),
     ),
     Row(
         "Get a session",
-        works(_COMMANDS, "test_sessions_are_read_renamed_and_deleted"),
         works(
             _OPERATIONS,
             "client_get_agent_session client_get_team_session client_get_workflow_session"
             " client_get_unknown_session",
         ),
-        NONE,
-        works(
-            _DATABASES,
-            "test_file_of_a_working_server_is_read_completely test_schema_of_postgresql_is_read",
-        ),
-        commands=("sessions get",),
         methods=("get_session",),
     ),
     Row(
         "Runs of a session",
-        works(
-            _COMMANDS,
-            "test_sessions_are_read_renamed_and_deleted",
-            "no `started_at` and `finished_at`",
-        ),
         works(
             _OPERATIONS,
             "client_get_agent_session_runs client_get_team_session_runs"
@@ -288,12 +200,6 @@ ROWS: tuple[Row, ...] = (
             "test_page_chats_and_opens_the_session test_page_shows_members_before_their_team"
             " test_page_reads_a_session_whose_run_works",
         ),
-        works(
-            _DATABASES,
-            "test_file_of_a_working_server_is_read_completely"
-            " test_newer_runs_are_ordered_and_merged",
-        ),
-        commands=("sessions runs",),
         methods=(
             "get_session_runs", "get_session_run", "get_session_run_previews",
             "aget_session_run_previews",
@@ -301,7 +207,6 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Create a session",
-        NONE,
         works(
             _OPERATIONS,
             "client_create_agent_session client_create_team_session client_create_workflow_session",
@@ -311,14 +216,11 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Rename a session",
-        works(_COMMANDS, "test_sessions_are_read_renamed_and_deleted"),
         works(_OPERATIONS, "client_rename_session"),
-        commands=("sessions rename",),
         methods=("rename_session",),
     ),
     Row(
         "Change a session",
-        NONE,
         works(
             _OPERATIONS,
             "client_update_session_name client_update_session_state"
@@ -330,61 +232,24 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Delete sessions",
         works(
-            _COMMANDS,
-            "test_sessions_are_read_renamed_and_deleted",
-            "a session that does not exist is reported (exit code 5), although AgentOS answers"
-            " 204; `--cancel` is refused",
-        ),
-        works(
             _OPERATIONS,
             "client_delete_session client_delete_unknown_session client_delete_sessions",
         ),
         works(_UI, "test_page_chats_and_opens_the_session test_agent_ui_works_in_a_browser"),
-        commands=("sessions delete",),
         methods=("delete_session", "delete_sessions"),
     ),
     Row(
-        "Summarize a session",
-        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS summarizes after runs only"),
-        commands=("sessions summarize",),
-    ),
-    Row(
-        "Export sessions",
-        works(_COMMANDS, "test_sessions_and_memories_are_exported"),
-        NONE,
-        NONE,
-        works(_DATABASES, "test_exports_of_a_database"),
-        commands=("sessions export",),
-    ),
-    Row(
-        "Import into agentctl",
-        NONE,
-        NONE,
-        NONE,
-        works(
-            _DATABASES, "test_import_can_be_repeated_and_continued", "see [Import](#import)"
-        ),
-    ),
-    Row(
         "Memories: list",
-        works(_COMMANDS, "test_memories_are_added_listed_changed_and_deleted"),
         works(_OPERATIONS, "memory_list memory_search"),
-        NONE,
-        works(_DATABASES, "test_exports_of_a_database"),
-        commands=("memories list",),
         methods=("list_memories",),
     ),
     Row(
         "Memories: get, create, change, delete, topics",
-        works(_COMMANDS, "test_memories_are_added_listed_changed_and_deleted"),
         works(
             _OPERATIONS,
             "memory_create memory_get memory_update memory_topics memory_delete"
             " memory_delete_several memory_delete_unknown",
             "the user of a memory does not change",
-        ),
-        commands=(
-            "memories get", "memories add", "memories edit", "memories delete", "memories topics",
         ),
         methods=(
             "create_memory", "get_memory", "update_memory", "delete_memory", "delete_memories",
@@ -392,43 +257,25 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
-        "Memories: export, import",
-        works(_COMMANDS, "test_sessions_and_memories_are_exported"),
-        commands=("memories export", "memories import"),
-    ),
-    Row(
-        "Memories: delete all of a user",
-        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS deletes memories by id"),
-        commands=("memories forget",),
-    ),
-    Row(
         "Memories: numbers of users, optimization",
-        NONE,
         refused(
             _OPERATIONS,
             "refused_memory_stats absent_optimize_memories",
-            "404: see `memories list`; memories are not rewritten",
+            "404: `agentctl memories list` counts them; memories are not rewritten",
         ),
         methods=("get_user_memory_stats", "optimize_memories"),
     ),
     Row(
         "Service accounts",
         works(
-            _COMMANDS,
-            "test_accounts_are_created_listed_and_revoked",
-            "`token_hint` is the beginning of the token",
-        ),
-        works(
             _CLIENTS,
             "test_agnoctl_works test_accounts_have_default_scopes_and_times_as_numbers",
             "`agnoctl tokens`; names and scopes are those of the contract, `token_prefix` is the"
             " end of the token",
         ),
-        commands=("accounts create", "accounts list", "accounts revoke"),
     ),
     Row(
         "Connection of coding agents (MCP)",
-        NONE,
         works(
             _CLIENTS,
             "test_agnoctl_works",
@@ -438,40 +285,14 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Approvals",
         works(
-            _COMMANDS,
-            "test_approvals_are_listed_and_decided",
-            "those of tools with `@approval`; after a decision the run is continued; edited"
-            " arguments and filters that AgentOS does not have are refused",
-        ),
-        works(
             _CONTINUATIONS,
             "test_approvals_are_listed_and_counted test_decision_of_the_approver_wins"
             " test_resolution_is_bound_to_the_shown_call",
             "see [Paused runs](#paused-runs)",
         ),
-        commands=(
-            "approvals list", "approvals get", "approvals approve", "approvals reject",
-            "approvals answer", "approvals complete", "approvals retry", "approvals watch",
-        ),
-    ),
-    Row(
-        "Holds and removal of idle sessions, data of a person, identity, explanations, audit log,"
-        " versions, retry and fork, files, usage, budgets, webhooks, workers",
-        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
-        commands=(
-            "sessions hold", "sessions release", "sessions prune", "users export", "users erase",
-            "auth whoami", "auth can-i", "auth explain", "audit list", "audit tail",
-            "audit export", "audit heads", "audit verify", "approvals receipt", "runs retry",
-            "runs fork", "runs failures", "usage", "budgets list", "webhooks list", "webhooks test",
-            "webhooks deliveries", "webhooks redeliver", "webhooks enable", "agents versions",
-            "agents diff", "teams versions", "teams diff", "workflows versions", "workflows diff",
-            "workers list", "files upload", "files list", "files get", "files download",
-            "files delete",
-        ),
     ),
     Row(
         "Remote agents, teams, workflows",
-        NONE,
         works(
             _OPERATIONS,
             "remote_agent_name remote_agent_description remote_agent_tools remote_agent_database"
@@ -487,7 +308,6 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "An AgentOS as a gateway",
-        NONE,
         works(
             _CLIENTS,
             "test_an_agentos_is_a_gateway_to_this_server",
@@ -496,13 +316,11 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Migration of a database",
-        NONE,
         refused(_OPERATIONS, "absent_migrate_database", "404: `agentctl db migrate` does it"),
         methods=("migrate_database",),
     ),
     Row(
         "Evals, knowledge, traces, metrics, schedules, `/workflows/ws`",
-        NONE,
         refused(
             _OPERATIONS,
             "absent_eval_runs absent_knowledge absent_traces absent_metrics",
@@ -520,6 +338,3 @@ ROWS: tuple[Row, ...] = (
     ),
 )  # fmt: skip
 """The operations, in the order of the page."""
-
-LOCAL_COMMANDS = frozenset({"console", "login", "logout", "runs doctor", "sessions import"})
-"""Commands with `--url` that work on the files of this machine, or sign in at a provider."""

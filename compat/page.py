@@ -21,13 +21,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "agentos.md"
 def build_operations_table() -> str:
     """Return the table of operations and the numbered notes below it."""
     notes: dict[str, int] = {}
-    lines = [
-        "| operation | commands on AgentOS | clients of AgentOS here | agent-ui here | database |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    lines = ["| operation | clients of AgentOS here | agent-ui here |", "| --- | --- | --- |"]
     for row in ROWS:
-        columns = (row.command, row.client, row.page, row.database)
-        cells = [_format_cell(cell, notes) for cell in columns]
+        cells = [_format_cell(cell, notes) for cell in (row.client, row.page)]
         lines.append(f"| {row.name} | {' | '.join(cells)} |")
     lines.append("")
     for reason, number in notes.items():

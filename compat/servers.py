@@ -4,7 +4,7 @@
 `AGENTCTL_TEST_PEERS`. Without the variable the tests that need a real server are skipped.
 
     with serve_agentos("3.1.10", tmp_path, model_endpoint.base_url) as peer:
-        ... peer.url, peer.database
+        ... peer.url
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from tests.ports import find_free_port
 from tests.process import base_environment
 
-__all__ = ["INSTALLED", "PEERS", "RELEASES", "Peer", "find_python", "serve_agentos"]
+__all__ = ["PEERS", "RELEASES", "Peer", "find_python", "serve_agentos"]
 
 RELEASES = ("2.7.2", "3.1.10")
 """The releases of AgentOS that the tests know."""
@@ -48,26 +46,14 @@ class Peer:
     Attributes:
         release: its release of `agno`.
         url: its address.
-        database: the URL of its database.
-        process: the server.
-        log: the file with its output.
     """
 
     release: str
     url: str
-    database: str
-    process: subprocess.Popen[bytes]
-    log: Path
-
-
-INSTALLED = "installed"
-"""The release in the environment of the tests, for `serve_agentos`."""
 
 
 def find_python(release: str) -> Path:
     """Return the interpreter of the environment of a release."""
-    if release == INSTALLED:
-        return Path(sys.executable)
     return ROOT / ".peers" / f"agentos-{release}" / "bin" / "python"
 
 
@@ -79,27 +65,24 @@ def serve_agentos(
     *,
     models: Sequence[str] = MODELS,
     public_key: str | None = None,
-    database: str | None = None,
     remote: str | None = None,
 ) -> Iterator[Peer]:
     """Run an AgentOS with one agent for each model, the team `crew` and the workflow `line`.
 
     Args:
-        release: one of `RELEASES`, or `INSTALLED`.
+        release: one of `RELEASES`.
         folder: an existing folder for its files.
         model_url: base URL of the stub endpoint.
         models: the behaviours of its agents; `echo`, `hang` and `delegate` are required.
         public_key: PEM text of the key of its tokens (RS256); None: it is open.
-        database: URL of its database; None: `agentos.db` in the folder.
         remote: URL of a server whose components it serves, as a gateway.
     """
     python = find_python(release)
     port = find_free_port()
     url = f"http://127.0.0.1:{port}"
-    place = database or f"sqlite:///{folder / 'agentos.db'}"
     system = {
         "port": port,
-        "database": place,
+        "database": str(folder / "agentos.db"),
         "model_url": model_url,
         "models": list(models),
         "public_key": public_key,
@@ -108,8 +91,6 @@ def serve_agentos(
     description = folder / "system.json"
     log = folder / "agentos.log"
     description.write_text(json.dumps(system))
-    if release == INSTALLED:
-        release = metadata.version("agno")
     program = Path(__file__).with_name("agentos_server.py")
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -121,7 +102,7 @@ def serve_agentos(
         )
     try:
         _wait_for_health(url, process, log)
-        yield Peer(release, url, place, process, log)
+        yield Peer(release, url)
     finally:
         process.terminate()
         try:

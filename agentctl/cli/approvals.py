@@ -238,11 +238,7 @@ def build_waiting(
     pending = [each for each in approvals if each.get("status") in (None, "pending")]
     needs_others = any(each.get("policy") == "other" for each in pending)
     hint = f"list what it waits for with: {target.command(f'approvals list --run {run_id}')}"
-    # A product that has no record of an approval names it by the call, for the client of the run.
-    if pending and all(each["approval_id"] == each.get("tool_call_id") for each in pending):
-        if not needs_others:
-            hint = "its client continues it: agentctl runs start asks at a terminal"
-    elif len(pending) == 1:
+    if len(pending) == 1:
         hint = f"decide with: {name_command(target, pending[0])}"
     return WaitsForDecision(
         f"run {run_id} waits for {describe_wait(pending)}",

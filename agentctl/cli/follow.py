@@ -268,16 +268,12 @@ class WatchedRun:
 
     async def _handle_idle(self) -> None:
         """Note why a running run has no events, once, and check that it has a worker."""
-        product = self.target.product
         if not self._is_explained and self.last < 0 and self.state.get("status") == "RUNNING":
             self._is_explained = True
             parent = self.state.get("parent_run_id")
             stored = "stored only for runs that were started with --stream or --background"
             where = f"in the stream of run {parent}" if parent else stored
             self._note(f"no events yet: they are {where}; waiting for the end of the run")
-        if not self._is_explained and self.last < 0 and product is not None:
-            self._is_explained = True
-            self._note(f"{product} has no events of this run; waiting for its end")
         local = self.target.local
         if local is None:  # a server ends the runs of dead workers itself
             return

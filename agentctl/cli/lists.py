@@ -178,7 +178,7 @@ async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
     page: Any = getattr(filter, "page", filter)
     rows = document.value["data"]
     meta = document.value["meta"]
-    if target.product is not None or len(rows) >= page.limit or not meta.get("next_cursor"):
+    if len(rows) >= page.limit or not meta.get("next_cursor"):
         return document
     meta.pop("searched_until", None)
     found = list[Row](rows)
@@ -248,16 +248,12 @@ class ListWriter:
 
         counter = Counter("rows read")
         reached = start
-        before = set[object]()
         # On a terminal the rows themselves show the progress.
         progress = nullcontext() if current_io().out_is_terminal else showing_progress(counter)
         try:
             async with progress:
                 async for rows, cursor in walk_pages(read, start):
-                    # Another product has numbers of pages: a new row moves others to the next page.
-                    self._add([row for row in rows if row.get(self._id_field) not in before])
-                    if target.product is not None:
-                        before = {row.get(self._id_field) for row in rows}
+                    self._add(rows)
                     counter.done = self._count
                     reached = cursor
         except (AgentctlError, asyncio.CancelledError):

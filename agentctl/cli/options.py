@@ -20,7 +20,6 @@ from agentctl.cli.parameters import (
     option,
 )
 from agentctl.errors import InvalidConfiguration, NotFound, UsageError
-from agentctl.extensions import name_products
 from agentctl.interface import requests
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind, ComponentRef
@@ -97,14 +96,6 @@ ToFile = Annotated[
     option("--to-file", "FILE", "New file to write to, readable only by its owner (- is stdout)"),
 ]
 UserOfData = Annotated[str, argument("USER", "User id: the `sub` of tokens")]
-ForeignDatabase = Annotated[
-    str | None,
-    _of_target(
-        "--database",
-        "URL",
-        f"Read this database of {name_products()}: a URL, or the path of a SQLite file",
-    ),
-]
 AgentId = Annotated[str | None, build_id_option("agent")]
 TeamId = Annotated[str | None, build_id_option("team")]
 WorkflowId = Annotated[str | None, build_id_option("workflow")]

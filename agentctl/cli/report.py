@@ -30,12 +30,21 @@ _SERVER_OPTION = re.compile(r"no such option: --(?:url|context|token-file)\b", r
 """A command without these options works locally only: so the hint."""
 _ROOT_OPTION = re.compile(r"no such option: --version\b", re.IGNORECASE)
 _WRONG_WORD = re.compile(r"no such (?:option: -+|command ')([\w-]+)", re.IGNORECASE)
+_FROM_AGENTOS = (
+    "docs/agentos.md has a program that writes the {0} of AgentOS for: agentctl {0} import"
+)
 _REMOVED = {
     "agentctl sessions stat": "the sums of runs are in: agentctl usage --by component",
     "agentctl top": "use the console of the server (agentctl console), "
     "agentctl runs list --live --watch, or agentctl runs watch RUN_ID",
+    "agentctl db import": _FROM_AGENTOS.format("sessions"),
+    "agentctl sessions list database": _FROM_AGENTOS.format("sessions"),
+    "agentctl sessions get database": _FROM_AGENTOS.format("sessions"),
+    "agentctl sessions runs database": _FROM_AGENTOS.format("sessions"),
+    "agentctl sessions export database": _FROM_AGENTOS.format("sessions"),
+    "agentctl memories list database": _FROM_AGENTOS.format("memories"),
 }
-"""Hints for commands of earlier versions."""
+"""Hints for commands of earlier versions, and for options (`agentctl COMMAND OPTION`)."""
 _NO_TOKEN = re.compile(r"no such option: --token\b(?!-)", re.IGNORECASE)
 
 

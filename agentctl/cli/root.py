@@ -12,7 +12,6 @@ from agentctl import __version__
 from agentctl.cli.help import COLOR_HELP, CommandApp, When
 from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
-from agentctl.extensions import load_extensions
 
 if TYPE_CHECKING:
     from agentctl.cli.completion import Subject
@@ -147,13 +146,7 @@ def _load_command(name: str, place: str) -> Any:
         stem.command(name, epilog=f"Example: {module.EXAMPLE}", help=text)(target)
         return typer.main.get_command(stem)
     stem.add_typer(target, name=name, cls=Group)
-    group: Any = typer.main.get_group(stem).commands[name]
-    for extension in load_extensions():
-        for command in extension.commands:
-            parent, _, last = command.path.rpartition(" ")
-            if parent == name:
-                group.commands[last] = _load_command(last, command.place)
-    return group
+    return typer.main.get_group(stem).commands[name]
 
 
 def _print_version(is_given: bool) -> None:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -26,7 +26,6 @@ from agentctl.cli.io import TOKEN_VARIABLE, current_io, read_token_file, resolve
 from agentctl.cli.options import (
     AsUser,
     ContextName,
-    ForeignDatabase,
     InsecureHttp,
     LocalConfig,
     Timeout,
@@ -37,7 +36,6 @@ from agentctl.cli.options import (
 from agentctl.cli.request_options import CommandSignature, declare_parameters, run_until_done
 from agentctl.cli.show.terminal import note, note_detail
 from agentctl.errors import AgentctlError, NotFound, UsageError
-from agentctl.extensions import list_layouts
 from agentctl.interface.declarations import Order
 from agentctl.interface.requests import MINIMUM_ID_PREFIX, SUMMARY_VIEW
 from agentctl.light_dataclass import dataclass
@@ -47,7 +45,7 @@ from agentctl.records.text import suggest_name
 
 if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
-    from agentctl.config.settings import Database, Settings
+    from agentctl.config.settings import Settings
     from agentctl.interface.operations import Operations
     from agentctl.remote.connection import TokenSource
     from agentctl.service.service import Service
@@ -108,8 +106,6 @@ class Target:
         options: the options that select this target: ` --url http://127.0.0.1:7777`.
         local: the local service; None on a server.
         token: the token that is sent to the server; None without one.
-        product: the name of another product that executes them, such as `Product 3.1.10`; None for
-            agentctl.
     """
 
     operations: Operations
@@ -117,7 +113,6 @@ class Target:
     options: str = ""
     local: LocalTarget | None = None
     token: str | None = field(default=None, repr=False)
-    product: str | None = None
 
     async def list_allowed(self) -> set[str] | None:
         """Return the operations that the caller may call; None if the server does not list them.
@@ -141,11 +136,6 @@ class Target:
     def command(self, words: str) -> str:
         """Return a whole command line for the same target, such as `runs get ID`."""
         return f"agentctl {words}{self.options}"
-
-    def get_run_command(self, run_id: str, session_id: str | None) -> str:
-        """Return the command line that shows a run; another product finds it by its session."""
-        session = f" --session {session_id}" if self.product and session_id else ""
-        return self.command(f"runs get {run_id}{session}")
 
     def build_release_hint(self, session_ids: Sequence[str], db: str | None) -> str:
         """Return the hint of an error about held sessions of a database; None: the default one."""
@@ -212,7 +202,6 @@ def with_target(
     create: bool = False,
     needs_server: tuple[str, ...] = (),
     only_locally: str = "",
-    reads_databases: bool = False,
     without: tuple[str, ...] = (),
     order: Order = (...,),
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
@@ -228,8 +217,6 @@ def with_target(
         needs_server: flags of the function that are rejected locally (exit code 2).
         only_locally: the hint if a server or `--as-user` is given, which are then rejected
             (exit code 2); empty: both are allowed.
-        reads_databases: the command can read a database of another product. It has the option
-            `--database` then, and the options `db` and `table` select one, too.
         without: fields of requests that are no options.
         order: the order of the options, if it is not that of the parameters and fields.
     """
@@ -245,13 +232,8 @@ def with_target(
             opened = open_target(
                 options, create=create, server_flags=server_flags, only_locally=only_locally
             )
-            if has_database:
-                entry = _find_database(options, values.pop("database"), values)
-                if entry is not None:
-                    opened = _open_database(options, entry, values.get("table"))
             run_until_done(_run_with_target(body, own, opened, options.config, values))
 
-        has_database = reads_databases and bool(list_layouts())
         own = CommandSignature(functools.partial(body, None), without, order)
         common = inspect.signature(TargetOptions, eval_str=True)
         keyword_only = inspect.Parameter.KEYWORD_ONLY
@@ -259,12 +241,6 @@ def with_target(
             *own.parameters,
             *(option.replace(kind=keyword_only) for option in common.parameters.values()),
         ]
-        if has_database:
-            parameters.append(
-                inspect.Parameter(
-                    "database", keyword_only, default=None, annotation=ForeignDatabase
-                )
-            )
         if any(parameter.name == "all_pages" for parameter in parameters):
             parameters.append(
                 inspect.Parameter("invocation", keyword_only, annotation=typer.Context)
@@ -273,42 +249,6 @@ def with_target(
         return command
 
     return decorate
-
-
-def _find_database(
-    options: TargetOptions, database: str | None, values: Mapping[str, Any]
-) -> Database | None:
-    """Return the database of another product that the options select, None for any other target."""
-    if database is not None:
-        names = ("url", "context", "token_file", "insecure_http", "timeout", "config", "as_user")
-        options.reject(names, "--database is read directly")
-        if values.get("db"):
-            raise UsageError("--database and --db exclude each other")
-        return cast("Database", list_layouts()[0].build_entry(database, Path.cwd()))
-    db_id = values.get("db")
-    if not db_id or resolve_server(options)[0] is not None:
-        return None
-    from agentctl.config import load_settings
-
-    entries = load_settings(options.config).foreign_databases
-    return next((entry for entry in entries if entry.id == db_id), None)
-
-
-@asynccontextmanager
-async def _open_database(
-    options: TargetOptions, entry: Database, table: str | None
-) -> AsyncIterator[Target]:
-    from agentctl.cli.log import discard_log
-
-    discard_log()  # the command reports the failure
-    server_only = ("token_file", "insecure_http", "timeout", "as_user")
-    options.reject(server_only, "the database is read directly")
-    layout = next(layout for layout in list_layouts() if layout.name == entry.layout)
-    async with layout.open(entry, table) as database:
-        product = database.name.removeprefix("a database of ")
-        note(f"note: {database.place} is {database.name}")
-        flags = f" --database {shlex.quote(database.place)}"
-        yield Target(database, f"in {database.place}", flags, product=product)
 
 
 async def _run_with_target(
@@ -321,9 +261,6 @@ async def _run_with_target(
     short_ids = find_short_ids(signature.parameters)
     with adding_config(config):
         async with opened as target:
-            if target.product is not None:
-                # Another product has no list of the runs of all sessions.
-                short_ids = {name: noun for name, noun in short_ids.items() if noun != "run"}
             try:
                 whole = await resolve_short_ids(target.operations, short_ids, values)
                 await body(target, **signature.build_arguments(whole))
@@ -416,11 +353,8 @@ async def _open_remote(
         source=source,
     )
     with capturing_log():
-        async with opened as (operations, product):
-            if product is not None:
-                note(f"note: {url} is {product}")
-            place = f"on {url} ({product})" if product is not None else f"on {url}"
-            yield Target(operations, place, options.flags(), token=token, product=product)
+        async with opened as operations:
+            yield Target(operations, f"on {url}", options.flags(), token=token)
 
 
 @asynccontextmanager

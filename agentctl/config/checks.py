@@ -200,7 +200,7 @@ def _check_audit(settings: Settings, places: Places) -> None:
 
 def _check_databases(settings: Settings, places: Places) -> None:
     owners: dict[tuple[str, str], Database] = {}
-    for database in settings.databases + settings.foreign_databases:
+    for database in settings.databases:
         key = f"databases.{database.id}"
         where = (database.url, database.search_path)
         if owner := owners.get(where):

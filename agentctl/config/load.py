@@ -217,16 +217,13 @@ def _build_settings(
         value = convert_value(text, field_types(Authorization)[key].item, place, reader.base)
         table = replace(table, **{key: tuple(dict.fromkeys((*getattr(table, key), value)))})
     sections["authorization"] = fill_in_provider(table, reader.places)
-    configured = entries["databases"]
-    foreign = tuple(entry for entry in configured if entry.layout != "agentctl")
-    own = tuple(entry for entry in configured if entry.layout == "agentctl")
-    if not own:
-        own = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
+    databases = entries["databases"]
+    if not databases:
+        databases = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
         for name in field_types(Database):
             place = Place(reader.file, f"databases.{DEFAULT_DATABASE}.{name}", given=False)
             reader.places[place.key] = place
-    entries["databases"] = _make_absolute(own, reader)
-    entries["foreign_databases"] = _make_absolute(foreign, reader)
+    entries["databases"] = _make_absolute(databases, reader)
     default = entries["databases"][0].id
     for name in ("agents", "teams", "workflows"):
         entries[name] = tuple(

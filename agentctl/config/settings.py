@@ -232,7 +232,6 @@ class Database:
     for PostgreSQL: `pool_size` is the maximum number of connections of each process,
     `wait_seconds` the time limit for a connection, `statement_seconds` that for a statement,
     `listen_url` the way to the same database for notifications, if `url` names a pooler.
-    A database with the layout `agentos` belongs to AgentOS and is only read.
     """
 
     id: Id
@@ -245,7 +244,6 @@ class Database:
     tls: TlsMode = "prefer"
     tls_ca_file: Path | None = None
     listen_url: DatabaseUrl = ""
-    layout: Literal["agentctl", "agentos"] = "agentctl"
 
     def at_listen_url(self) -> Database:
         """Return the entry for connections that receive notifications."""
@@ -444,8 +442,6 @@ class Settings:
     """All settings. A component without a `name` has its id as the name.
 
     Attributes:
-        databases: the entries of `[[databases]]` with the layout of agentctl.
-        foreign_databases: those with another layout, which are only read.
         added: the tables of extensions, by name; see `get_table`.
         path: the configuration file, or None.
         sources: the source of each key (`server.port`, `agents.writer.model`): `default`, the path
@@ -478,7 +474,6 @@ class Settings:
     workflows: tuple[Workflow, ...] = ()
     budgets: tuple[Budget, ...] = ()
     webhooks: tuple[Webhook, ...] = ()
-    foreign_databases: tuple[Database, ...] = ()
     added: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     sources: dict[str, str] = field(default_factory=dict, repr=False)

@@ -68,6 +68,7 @@ FORMER_KEYS: Mapping[str, object] = {
     "authorization.jwks_stale_seconds": 86400,
     "authorization.leeway_seconds": 10,
     "authorization.token_prefix": "agentctl",
+    "databases.layout": "agentctl",
     "limits.body_seconds": 30,
     "limits.concurrent_members": 256,
     "limits.header_bytes": 16384,
@@ -88,6 +89,13 @@ FORMER_KEYS: Mapping[str, object] = {
 this value, as `init` of an earlier version did, is read as before; another value is refused."""
 
 FORMER_PROBLEM = "is a constant now, with the value {}"
+
+FORMER_HINTS = {
+    # Without the key a server would create its tables in a PostgreSQL database of AgentOS.
+    "databases.layout": "remove this entry of [[databases]]; docs/agentos.md has a program that"
+    " writes the sessions of AgentOS for: agentctl sessions import"
+}
+"""Hints about former keys for which it is not enough to remove the key."""
 
 
 @functools.cache
@@ -178,7 +186,7 @@ class TableReader:
         for key, path in former.items():  # all of them at once, with the place of the first one
             keys = f"the key{'s' if len(former) > 1 else ''}: {', '.join(former)}"
             problem = FORMER_PROBLEM.format(FORMER_KEYS[key])
-            self._place(path, key).refuse(problem, hint=f"remove {keys}")
+            self._place(path, key).refuse(problem, hint=FORMER_HINTS.get(key, f"remove {keys}"))
 
     def read_section(self, document: Mapping[str, object], name: str) -> Any:
         """Read the settings of `[name]`; InvalidConfiguration if a key or value is not valid."""

@@ -152,7 +152,7 @@ _DESCRIPTIONS: dict[EventKind, Callable[[Mapping[str, Any]], str]] = {
 
 
 def find_event_kind(name: str) -> EventKind | None:
-    """Return the kind of an event by its name; None for an event of another product."""
+    """Return the kind of an event by its name; None for an event that it does not know."""
     return _KINDS.get(name)
 
 
@@ -162,7 +162,7 @@ class Event:
 
     Attributes:
         name: `RunStarted`, `TeamRunContent`, ...
-        kind: None for an event of another product.
+        kind: None for an event of a newer server, which this version does not know.
         data: the members of its JSON object.
         seq: its number in the stream, from 0.
     """

@@ -66,8 +66,7 @@ def describe_phase(run: Mapping[str, Any], at: int) -> PhaseRecord:
         name = "stopping"
     warning = ""
     if name in ("stopped", "completed", "failed") and run.get("finished_at") is not None:
-        # A record of another product has no `stopped_at`: nothing is known about its work.
-        warning = "work goes on" if run.get("stopped_at", "") is None else ""
+        warning = "work goes on" if run.get("stopped_at") is None else ""
     words = status.lower() or name if name == "unknown" else name
     sentence = "; ".join(each for each in _find_facts(run, name, warning, at) if each)
     return {"name": name, "words": words, "warning": warning, "sentence": sentence}

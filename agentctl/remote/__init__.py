@@ -1,7 +1,4 @@
-"""The remote backend: the operations of a server, over HTTP.
-
-Other servers, such as those of AgentOS, have adapters in `interop`.
-"""
+"""The remote backend: the operations of a server, over HTTP."""
 
 from agentctl.remote.client import RemoteOperations, open_remote
 

@@ -12,10 +12,8 @@ from typing import Any, get_origin
 import orjson
 
 from agentctl import errors
-from agentctl.extensions import load_extensions
 from agentctl.interface.declarations import find_declaration
 from agentctl.interface.operations import ROUTES, Operations
-from agentctl.interface.operations.partial import PartialOperations
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, ForkRequest, ResumeRequest, StreamEvent
 from agentctl.records.events import LAST_NAMES
 from agentctl.records.kinds import ComponentKind
@@ -251,25 +249,25 @@ def _build_early_end_error(failure: errors.AgentctlError | None) -> errors.Agent
 @contextlib.asynccontextmanager
 async def open_remote(
     url: str, token: str | None, *, read_timeout: float | None = None, **options: Any
-) -> AsyncIterator[tuple[Operations, str | None]]:
-    """Open the operations of a server, and recognise its product once.
+) -> AsyncIterator[RemoteOperations]:
+    """Open the operations of a server.
 
     The other options are those of `RemoteOperations`.
 
-    It yields the operations, and the name of another product, such as `Product 3.1.10`, or None.
-
     Raises:
         errors.Unavailable: the server cannot be reached or does not respond.
-        errors.UsageError: see `RemoteOperations`.
+        errors.UsageError: see `RemoteOperations`; or the server is one of AgentOS.
     """
     timeouts = DEFAULT_TIMEOUTS if read_timeout is None else Timeouts(read=read_timeout)
     remote = RemoteOperations(url, token, timeouts=timeouts, **options)
     async with remote as operations:
         raw = await operations.connection.probe(ROUTES["get_info"].template)
         info = (raw is not None and parse_object(raw)) or {}
-        for extension in load_extensions():
-            adapter: PartialOperations | None = extension.adapt_server(operations.connection, info)
-            if adapter is not None:
-                yield adapter, adapter.name
-                return
-        yield operations, None
+        # Many paths of AgentOS are those of agentctl, so that a command would show wrong records. A
+        # server of agentctl with the setting `compatibility` has both members.
+        if "agno_version" in info and "interface_version" not in info:
+            raise errors.UsageError(
+                f"{url} is a server of AgentOS, not of agentctl",
+                hint="use its own command, agnoctl; docs/agentos.md has the way to move its data",
+            )
+        yield operations

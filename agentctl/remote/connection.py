@@ -139,12 +139,7 @@ def build_path(operation: str, **ids: str) -> str:
 
     The ids `.` and `..` are quoted too, because clients and proxies remove dot segments.
     """
-    return fill_template(ROUTES[operation].template, **ids)
-
-
-def fill_template(template: str, **ids: str) -> str:
-    """Build the path of a template of a route in the same way."""
-    segments = template.split("/")
+    segments = ROUTES[operation].template.split("/")
     return "/".join(
         _quote_segment(ids[segment[1:-1]]) if segment.startswith("{") else segment
         for segment in segments

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 
 import orjson
 
-from agentctl.errors import NotFound, Unsupported
+from agentctl.errors import NotFound
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import SessionLocator, SessionRunsQuery
 from agentctl.records.events import describe_compacted
@@ -242,7 +242,7 @@ async def _write_json(
 async def _read_calls(operations: Operations, run_id: str, where: SessionLocator) -> list[Record]:
     try:
         return await list_model_calls(operations, run_id, where.db_id)
-    except (NotFound, Unsupported):  # deleted in the meantime, or of another product
+    except NotFound:  # deleted in the meantime
         return []
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
-from agentctl.errors import Forbidden, NotFound, Unsupported
+from agentctl.errors import Forbidden, NotFound
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import (
     MAXIMUM_LIMIT,
@@ -67,9 +67,7 @@ class SessionRuns:
         Args:
             session: the summary of the session, read before.
         """
-        total = session.get("turn_count")
-        if total is None:  # another product
-            total = len([run async for run in self._read(None, MAXIMUM_LIMIT, SUMMARY_VIEW)])
+        total = int(session["turn_count"])
         if count is None or total <= count:
             return RunRange(None, 1, total)
         newest: list[str] = []
@@ -118,7 +116,7 @@ class CausesReader:
     """The causes of failed runs, for a caller that may read them.
 
     Args:
-        operations: of the caller. An older server, or another product, has no causes.
+        operations: of the caller. An older server has no causes.
     """
 
     def __init__(self, operations: Operations, db_id: str | None) -> None:
@@ -139,7 +137,7 @@ class CausesReader:
                 run_id = str(run.record["run_id"])
                 found = await self._operations.get_run_causes(run_id, db_id=self._db_id)
                 run.causes = found.value["causes"]
-        except (Forbidden, NotFound, Unsupported):
+        except (Forbidden, NotFound):
             self._is_allowed = False
 
 

@@ -39,7 +39,6 @@ _MEANINGS = {
     "databases.tls_ca_file": 'PostgreSQL: trusted certificates, with "verify-ca", "verify-full"',
     "databases.listen_url": "PostgreSQL: the server itself, for notifications, if `url` names a "
     "connection pooler",
-    "databases.layout": '"agentos": a database of AgentOS, which is only read',
     "models.id": "id in the other tables",
     "models.provider": '[provider](../models.md#providers); "openai": any OpenAI-compatible '
     'endpoint; "demo": built in and offline',

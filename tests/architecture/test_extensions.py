@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from agentctl.config.tables import SECTIONS, list_sections
@@ -41,17 +40,11 @@ def test_core_works_without_extensions(tmp_path: Path) -> None:
         timeout=PATIENCE,
         check=True,
     )
-    help_text, _, last = ended.stdout.rstrip().rpartition("\n")
-    codes, routes, loaded = json.loads(last)
+    codes, routes, loaded = json.loads(ended.stdout.rstrip().rpartition("\n")[2])
     assert (codes, routes > 50, loaded) == ([0, 0, 0, 0], True, [])
-    assert "--database" not in help_text
-    assert "AgentOS" not in help_text
 
 
-def test_registered_tables_and_commands_exist() -> None:
+def test_registered_tables_exist() -> None:
     extensions = load_extensions()
     assert len({extension.name for extension in extensions}) == len(BUILT_IN)
     assert list_sections().keys() - SECTIONS.keys() == {"openai", "mcp_endpoint", "agui", "ai_sdk"}
-    for command in (command for extension in extensions for command in extension.commands):
-        module, _, name = command.place.partition(":")
-        assert callable(getattr(import_module(module), name))

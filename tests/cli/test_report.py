@@ -53,6 +53,24 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
             "hint: use the console of the server (agentctl console), "
             "agentctl runs list --live --watch, or agentctl runs watch RUN_ID\n",
         ),
+        (
+            ["db", "import", "agentos.db"],
+            "error: no such command 'import'\n\n"
+            "hint: docs/agentos.md has a program that writes the sessions of AgentOS for:"
+            " agentctl sessions import\n",
+        ),
+        (
+            ["sessions", "list", "--database", "agentos.db"],
+            "error: no such option: --database\n\n"
+            "hint: docs/agentos.md has a program that writes the sessions of AgentOS for:"
+            " agentctl sessions import\n",
+        ),
+        (
+            ["memories", "list", "--database", "agentos.db"],
+            "error: no such option: --database\n\n"
+            "hint: docs/agentos.md has a program that writes the memories of AgentOS for:"
+            " agentctl memories import\n",
+        ),
         (["sessions", "lst"], "error: no such command 'lst'\n\nhint: did you mean 'list'?\n"),
         (
             ["sessions", "list", "--version"],

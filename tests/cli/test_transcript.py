@@ -10,6 +10,7 @@ import re
 import select
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,8 +22,8 @@ from agentctl.cli.show.output import Format
 from agentctl.cli.show.terminal import display_width
 from agentctl.cli.show.transcript.markdown import split_blocks
 from agentctl.cli.show.transcript.pages import create_page
-from agentctl.interface.requests import RunView
-from agentctl.interop.agentos.backend import view_run
+from agentctl.records.items import Child, build_items
+from agentctl.records.phase import describe_run
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.texts import Look
 from agentctl.transcripts.timeline import draw_timeline
@@ -33,6 +34,20 @@ from tests.cli.test_pages import CONTROLS, read_session
 from tests.conditions import PATIENCE
 
 _numbers = itertools.count()
+
+
+def view_items(
+    run: dict[str, Any], runs: Sequence[dict[str, Any]], cut: int | None
+) -> dict[str, Any]:
+    """Return a run record in the view `items`, with the members among `runs`."""
+    hidden = ("content", "messages", "tools", "reasoning_content")
+    view = {name: value for name, value in run.items() if name not in hidden}
+    members = [
+        Child({**member, "phase": describe_run(member)}, str(member.get("input") or ""))
+        for member in runs
+        if member["parent_run_id"] == run["run_id"]
+    ]
+    return view | {"phase": describe_run(run), "items": build_items(run, members, cut)}
 
 
 def draw(
@@ -48,8 +63,8 @@ def draw(
     written: list[str] = []
     children: dict[str, list[dict[str, Any]]] = {}
     for run in page["runs"]:
-        items = dict(view_run(run, RunView("items", cut), page["runs"]))
-        children.setdefault(str(run.get("parent_run_id")), []).append(items)
+        shown_run = view_items(run, page["runs"], cut)
+        children.setdefault(str(run.get("parent_run_id")), []).append(shown_run)
     with (
         patch.dict(os.environ, {"COLUMNS": str(width), "TERM": "dumb"}),
         using_io(IO(io.StringIO(), out, io.StringIO())),

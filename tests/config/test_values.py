@@ -164,7 +164,7 @@ def test_unknown_key_gets_a_suggestion(text: str, expected: str, refuses: Refuse
     assert refuses(text) == expected
 
 
-@pytest.mark.parametrize("text", ['layout = "agentos"', 'compatibility = "agentos"'])
+@pytest.mark.parametrize("text", ['compatibility = "agentos"'])
 def test_keys_of_later_versions_are_rejected(text: str, refuses: Refuses) -> None:
     line = refuses(text)
     assert "this version has no such key" in line
@@ -265,6 +265,16 @@ def test_former_key_with_the_constant_is_accepted(key: str, value: object, reads
         return
     reads(write_key(key, json.dumps(value)))
     reads("", {f"AGENTCTL_{table}__{name}".upper(): str(value)})
+
+
+def test_layout_of_agentos_names_the_way_to_its_sessions(reads: Reads) -> None:
+    """Without the key a server would create its tables in a PostgreSQL database of AgentOS."""
+    text = '[[databases]]\nid = "old"\nurl = "sqlite:///agentos.db"\nlayout = "agentos"\n'
+    with pytest.raises(InvalidConfiguration) as caught:
+        reads(text)
+    assert caught.value.exit_code == 2
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("remove this entry of [[databases]]; docs/agentos.md")
 
 
 def test_all_former_keys_of_a_file_are_named_at_once(reads: Reads) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from agentctl.errors import InvalidResponse
-from agentctl.interface.requests import RunView
-from agentctl.interop.agentos.backend import view_run
 from agentctl.records.events import EVENT_NAMES, EventKind, find_event_kind, parse_event
 from agentctl.records.items import build_items, cut_item
 from agentctl.records.run_reader import RunReader
@@ -141,24 +139,6 @@ def test_long_texts_are_cut_and_thinking_is_not() -> None:
     cut = cut_item({"type": "text", "text": "12345"}, 2)
     assert cut == {"type": "text", "text": "12", "truncated": {"characters": 5}}
     assert cut_item({"type": "thinking", "text": "12345"}, 2)["text"] == "12345"  # type: ignore[typeddict-item]
-
-
-def test_records_of_other_products_get_items() -> None:
-    team = {"run_id": TEAM, "team_id": "desk", "status": "COMPLETED", "parent_run_id": None,
-            "content": "Done.", "messages": [], "tools": [], "input": "x"}  # fmt: skip
-    member = {
-        **team,
-        "run_id": MEMBER,
-        "parent_run_id": TEAM,
-        "team_id": "b",
-        "content": "a",
-        "input": "y",
-    }
-    run = view_run(team, RunView("items"), [team, member])
-    assert [item["type"] for item in run["items"]] == ["member", "text"]
-    assert run["items"][0]["task"] == "y"
-    assert "messages" not in run
-    assert view_run(team, RunView("summary")) == team
 
 
 ASKED = {

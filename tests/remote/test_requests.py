@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentctl import errors
 from agentctl.interface.operations import Operations
 from agentctl.interface.operations.runs import RunDeclarations
 from agentctl.interface.requests import (
@@ -51,7 +52,7 @@ from agentctl.interface.requests.memories import (
     NewMemory,
 )
 from agentctl.records.document import Document
-from agentctl.remote import RemoteOperations
+from agentctl.remote import RemoteOperations, open_remote
 from tests.remote.conftest import Serve, answer
 
 Call = Callable[[Operations], Awaitable[Any]]
@@ -591,3 +592,31 @@ def test_every_operation_is_tested() -> None:
         "stream_run", "stream_continued_run", "stream_retried_run", "stream_forked_run",
         "resume_run", "follow_run",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("info", "is_refused"),
+    [
+        (b'{"agno_version": "3.1.10", "auth_mode": "none"}', True),
+        # A server of agentctl with `server.compatibility`.
+        (b'{"agno_version": "2.7.2", "interface_version": "2.7.2"}', False),
+        (b"[]", False),
+    ],
+)
+def test_server_of_agentos_is_refused_once_it_is_opened(
+    serve: Serve, info: bytes, *, is_refused: bool
+) -> None:
+    server = serve(answer(body=info))
+
+    async def open_server() -> None:
+        async with open_remote(server.url, None):
+            pass
+
+    if not is_refused:
+        asyncio.run(open_server())
+        return
+    with pytest.raises(errors.UsageError) as caught:
+        asyncio.run(open_server())
+    assert caught.value.detail == f"{server.url} is a server of AgentOS, not of agentctl"
+    assert "agnoctl" in (caught.value.hint or "")
+    assert [request.target for request in server.seen] == ["/info"]

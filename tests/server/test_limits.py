@@ -70,8 +70,6 @@ NOT_LISTED = {
     "agentctl.auth.tokens.account_tokens.MAXIMUM_CACHED",
     "agentctl.auth.tokens.account_tokens.MAXIMUM_CACHED_UNKNOWN",
     "agentctl.work.child_processes.MAXIMUM_DESCENDANTS",
-    "agentctl.interop.agentos.database.reader.MAXIMUM_NAME",
-    "agentctl.interop.agentos.remote.runs.MAXIMUM_FAILED_READS",
     "agentctl.interop.agentos.server.operation.MAXIMUM_BYTES",
     "agentctl.interop.agentos.server.operation.MAXIMUM_ENTRY_BYTES",
     "agentctl.remote.connection.MAXIMUM_PROBE_BYTES",

@@ -1,5 +1,5 @@
-"""Imports of sessions: `agentctl db import` and `agentctl sessions import`.
+"""The import of sessions: `agentctl sessions import`.
 
-The imports read files and write databases directly and ask no policy: only the local command line
-uses them.
+It reads a file and writes a database directly and asks no policy: only the local command line uses
+it.
 """

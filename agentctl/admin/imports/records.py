@@ -80,7 +80,7 @@ def read_session(
         if parent is not None and parent not in ids:
             raise ValidationFailed(f"{at}.parent_run_id is not the id of an earlier run")
         ids.add(run_id)
-        run = build_run_row(record, at, row.session_id)
+        run = _build_run_row(record, at, row.session_id)
         if run.user_id != row.user_id:
             raise ValidationFailed(f"{at}.user_id is not that of the session")
         _check_sizes(run, _RUN_TEXTS, at, limits.run_bytes)
@@ -93,7 +93,7 @@ def read_session(
             rows.append(run)
     if row.session_type != "workflow":
         _divide_history(session.get("chat_history"), rows)
-    return ImportedSession(row, rows, counted=True), list(left.items())
+    return ImportedSession(row, rows), list(left.items())
 
 
 def _build_session(session: Record, limits: Limits) -> SessionRow:
@@ -175,7 +175,7 @@ def _divide_history(entries: Any, rows: Sequence[RunRow]) -> None:
         row.history = _dump(entries[first:end])
 
 
-def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
+def _build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     """Build the row of a run record, without its part of the history.
 
     Args:

@@ -1,4 +1,4 @@
-"""The common part of imports: a session with its runs in one transaction.
+"""Storing an imported session with its runs in one transaction.
 
 A session or run that exists is skipped, so an import can be repeated, also after an interruption.
 """
@@ -27,13 +27,11 @@ class ImportReport:
 
     Attributes:
         counts: imported and skipped rows, by name.
-        left: pairs of the id of a session, run or memory, and the reason why it is not imported.
-        unused: texts about data for which agentctl has no place at all.
+        left: pairs of the id of a session or run, and the reason why it is not imported.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     left: list[tuple[str, str]] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +39,12 @@ class ImportedSession:
     """A session to store.
 
     Attributes:
-        row: the session without runs.
+        row: the session without runs, but with their tokens.
         runs: its ended runs, each after its parent; their `seq` is not read.
-        counted: True if the tokens in `row` include those of the runs.
     """
 
     row: SessionRow
     runs: Sequence[RunRow]
-    counted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,7 @@ async def store_session(
     quotas: Quotas,
     *,
     dry_run: bool = False,
-) -> int:
+) -> None:
     """Store a session and those of its runs that do not exist, and add the result to `report`.
 
     A session that exceeds a quota of its owner is left out. With a tokenizer in `database.outbox`
@@ -75,24 +71,20 @@ async def store_session(
     Args:
         quotas: bounds for the data of one owner; a dry run does not check them.
         dry_run: report what would be stored, and change nothing.
-
-    Returns:
-        The number of stored runs.
     """
     work = _store(session, quotas, None if dry_run else database.outbox.tokenizer, dry_run=dry_run)
     try:
         done = await (database.read(work) if dry_run else database.write(work))
     except QuotaExceeded as refused:
         report.left.append((session.row.session_id, refused.detail))
-        return 0
+        return
     if done is None:
         report.left.append((session.row.session_id, "a session of another type or user has the id"))
-        return 0
+        return
     report.counts["sessions" if done.created else "sessions that existed"] += 1
     report.counts["runs"] += done.added
     report.counts["runs that existed"] += done.skipped
     report.left += done.left
-    return done.added
 
 
 @unit
@@ -103,7 +95,6 @@ def _store(
     created = yield from _create_session(row, dry_run=dry_run)
     if created is None:
         return None
-    counted = created and session.counted
     added = skipped = 0
     left: dict[str, str] = {}
     for run in session.runs:
@@ -117,8 +108,8 @@ def _store(
         else:
             added += 1
             if not dry_run:
-                at = row.updated_at if counted else run.finished_at or row.updated_at
-                yield from runs.restore(run, at, counted=counted)
+                at = row.updated_at if created else run.finished_at or row.updated_at
+                yield from runs.restore(run, at, counted=created)
     if tokenizer is not None:
         yield from search.index_sessions([row.session_id], tokenizer)
     if not dry_run and (created or added):

@@ -16,7 +16,6 @@ from agentctl.cli.show.table import Column, wrap_with_indent
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import TargetOptions, open_target
 from agentctl.errors import AgentctlError, InvalidConfiguration, SomethingWrong, UsageError
-from agentctl.extensions import name_products
 from agentctl.records.text import escape_controls
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ _COLUMNS = [
 async def doctor(
     out: CommandOutput,
     config: Config = None,
-    url: str | None = option("--url", "URL", f"Check this server, also one of {name_products()}"),
+    url: str | None = option("--url", "URL", "Check this server"),
     token_file: GivenTokenFile = None,
     insecure_http: InsecureHttp = False,
     production: bool = flag("--production", "Check what a server in production needs, too"),
@@ -90,18 +89,14 @@ async def _examine_server(options: TargetOptions, findings: list[Finding]) -> No
     async with open_target(options) as target:
         operations: Any = target.operations
         info: Any = (await operations.get_info()).value
-        product = target.product or f"agentctl {info.get('version')}"
-        findings.append(ok("server", f"{options.url} is {product}"))
+        findings.append(ok("server", f"{options.url} is agentctl {info.get('version')}"))
         try:
             components = (await operations.get_components("agent")).value
             findings.append(ok("token", f"the caller can read {len(components)} agents"))
         except AgentctlError as failure:
             findings.append(from_failure("token", failure))
-        ready: Any = {}
-        report: Any = {}
-        if target.product is None:
-            ready = (await operations.get_readiness()).value
-            report = await _read_deployment(operations)
+        ready = (await operations.get_readiness()).value
+        report = await _read_deployment(operations)
         for name, state in ready.get("checks", {}).items():
             verdict = "ok" if state == "ok" else _VERDICTS.get((name, state), "wrong")
             findings.append(Finding(f"ready: {name}", verdict, str(state)))

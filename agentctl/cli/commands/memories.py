@@ -70,7 +70,7 @@ _LIST_COLUMNS = Columns(
 
 
 @app.command("list", epilog="Example: agentctl memories list --user ada --search train")
-@with_target(reads_databases=True)
+@with_target()
 async def list_memories(target: Target, out: ListOutput, filter: MemoryFilter) -> None:
     """List memories, the last changed first."""
     await out.show(target, target.operations.get_memories, filter, _LIST_COLUMNS, "memory_id")

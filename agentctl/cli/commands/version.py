@@ -33,6 +33,6 @@ async def show_version(
         async with open_target(options) as target:
             info = (await target.operations.get_info()).value
         record["server_url"] = selected
-        record["server_version"] = info.get("version") or info.get("agno_version")
+        record["server_version"] = info.get("version")
         record["interface_version"] = info.get("interface_version")
     out.show_record(record, plain_columns(*record), "version")

@@ -158,8 +158,6 @@ def report_import(made: ImportReport, out: CommandOutput) -> None:
 
     rows = [{"what": name, "count": count} for name, count in made.counts.items() if count]
     out.show_list(rows, plain_columns("what", "count"), "what")
-    for text in made.unused:
-        note(f"no place for {text}")
     for name, reason in made.left:
         note(f"left out: {name}: {reason}")
 
@@ -167,4 +165,4 @@ def report_import(made: ImportReport, out: CommandOutput) -> None:
 def check_complete(made: ImportReport) -> None:
     """Raise PartFailed if something was left out."""
     if made.left:
-        raise PartFailed(f"{len(made.left)} sessions, runs or memories were left out")
+        raise PartFailed(f"{len(made.left)} sessions or runs were left out")

@@ -6,7 +6,7 @@ docs/contract.md "Lists" has their meaning.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
@@ -70,9 +70,7 @@ async def walk_pages(
         if following is None:
             return
         # A page of a filter that no index has can be empty before the end (docs/decisions/0118).
-        # So can one of another product that was searched here.
         can_be_empty = meta.get("total_is_capped") or "searched_until" in meta
-        can_be_empty = can_be_empty or meta.get("searched") == "page"
         if following == cursor or not (rows or can_be_empty):
             raise build_endless_list_error(
                 "a page names a next page and has no rows, or names itself"
@@ -174,24 +172,3 @@ def check_text_filters(
 def _is_member_name(key: str) -> bool:
     # Another name cannot be part of a path of JSON in SQLite.
     return key.isprintable() and not set(key) & {'"', "\\"}
-
-
-def is_text_match(
-    record: Mapping[str, Any], metadata: Sequence[str], tags: Sequence[str], error: str | None
-) -> bool:
-    """Return True if a record with `metadata` and `error` matches the filters of a list."""
-    import orjson
-
-    stored = record.get("metadata") or {}
-    for pair in metadata:
-        key, _, value = pair.partition("=")
-        if key not in stored:
-            return False
-        if orjson.dumps(stored[key]) not in (orjson.dumps(value), value.encode()):
-            return False
-    known = stored.get(TAGS)
-    if not all(tag == known or (isinstance(known, list) and tag in known) for tag in tags):
-        return False
-    failure = record.get("error") or {}
-    text = f"{failure.get('code')} {failure.get('detail') or ''}" if failure else ""
-    return error is None or error.lower() in text.lower()

@@ -1,23 +1,16 @@
-"""AgentOS: its clients, its servers and its databases (docs/agentos.md).
+"""The interface for clients of AgentOS 2.7.2 and 3.1 (docs/agentos.md).
 
-`mapping` has the fields of both sides. `server` serves clients of AgentOS, `remote` uses its
-servers, `database` reads its databases, and `imports` copies them.
+`server` has its endpoints, `mapping` the records in the shapes of AgentOS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agentctl.extensions import AddedCommand, AddedRoute, DatabaseLayout, Extension
+from agentctl.extensions import AddedRoute, Extension
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import Database, Settings
-    from agentctl.interop.agentos.database.operations import AgentOSDatabase
-    from agentctl.interop.agentos.remote.operations import AgentOSOperations
-    from agentctl.remote.connection import Connection
+    from agentctl.config.settings import Settings
     from agentctl.server.routing import Operation
 
 
@@ -41,37 +34,4 @@ def _find_route(settings: Settings, method: str, path: str) -> AddedRoute | None
     return AddedRoute(match._replace(operation=operation), route)
 
 
-def _adapt_server(connection: Connection, info: Mapping[str, Any]) -> AgentOSOperations | None:
-    from agentctl.interop.agentos.remote.server import recognize
-
-    server = recognize(connection, info)
-    if server is None:
-        return None
-    from agentctl.interop.agentos.remote.operations import AgentOSOperations
-
-    return AgentOSOperations(connection, server)
-
-
-def _build_entry(url: str, folder: Path) -> Database:
-    from agentctl.interop.agentos.database.operations import build_database_entry
-
-    return build_database_entry(url, folder)
-
-
-def _open_database(
-    entry: Database, table: str | None
-) -> AbstractAsyncContextManager[AgentOSDatabase]:
-    from agentctl.interop.agentos.database.operations import open_agentos_database
-
-    return open_agentos_database(entry, table)
-
-
-EXTENSION = Extension(
-    "agentos",
-    product="AgentOS",
-    commands=(AddedCommand("db import", "agentctl.interop.agentos.command:import_database"),),
-    adapt_operations=_adapt_operations,
-    find_route=_find_route,
-    adapt_server=_adapt_server,
-    databases=DatabaseLayout("agentos", _build_entry, _open_database),
-)
+EXTENSION = Extension("agentos", adapt_operations=_adapt_operations, find_route=_find_route)

@@ -141,7 +141,7 @@ async def _cancel_by_ids(
 
     cancel = partial(_cancel_by_id, target, component, request, db)
     what = "the run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
-    look = target.get_run_command(run_ids[0], request.session_id)
+    look = target.command(f"runs get {run_ids[0]}")
     try:
         async with showing_progress(f"waiting for the end of {what}", limit=request.wait):
             results = await run_all(run_ids, cancel)
@@ -157,20 +157,18 @@ async def _cancel_by_ids(
         out.show_list(joined, columns.CANCELS, "run_id")
     records = [document.value for document in documents]
     for record in records:
-        _report_outcome(target, record, request.reason)
+        _report_outcome(target, record)
     report_failures(run_ids, results)
     _check_stopped(target, records)
 
 
-def _report_outcome(target: Target, record: CancelRecord, reason: str | None) -> None:
+def _report_outcome(target: Target, record: CancelRecord) -> None:
     phase = describe_phase(record, now())
     outcome = {
         "requested": f"cancel requested, still {record['status']}:",
         "already_final": f"already final, {record['status']}:",
     }.get(record["cancel"], _find_outcome(record))
     target.report_done(f"{outcome} run {record['run_id']}")
-    if reason and target.product and record["cancel"] != "already_final":
-        note(f"{target.product} does not record the reason")
     if phase["sentence"]:
         note(f"  {phase['sentence']}")
     if phase["warning"]:
@@ -306,14 +304,14 @@ def _is_pending(result: CancelRecord | BaseException) -> bool:
 def _check_stopped(target: Target, records: Sequence[CancelRecord]) -> None:
     pending = [record for record in records if _is_pending(record)]
     if pending:
-        look = target.get_run_command(pending[0]["run_id"], pending[0].get("session_id"))
+        look = target.command(f"runs get {pending[0]['run_id']}")
         raise StillPending(
             f"cancel requested, but {_count_runs(len(pending))} not stopped yet",
             hint=f"check again with: {look}",
         )
     held = [record for record in records if describe_phase(record, now())["warning"]]
     if held:
-        look = target.get_run_command(held[0]["run_id"], held[0].get("session_id"))
+        look = target.command(f"runs get {held[0]['run_id']}")
         raise StillPending(
             f"{_count_runs(len(held))} ended while the work goes on",
             hint=f"check again with: {look}",

@@ -21,7 +21,6 @@ from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import LocalTarget, Target, with_target
 from agentctl.errors import NeedsConfirmation, ProblemsFound, UsageError
-from agentctl.interface.operations.partial import PartialOperations
 from agentctl.interface.requests import SUMMARY_VIEW, ForkRequest, RetryRequest
 from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.transcripts.model import clean_line
@@ -50,7 +49,7 @@ async def retry_run(
     listed and confirmed first. Output and exit codes are those of `runs start`.
     """
     stream = start.choose_stream(stream, out, background=background)
-    component = await _find_origin(target, run_id, db, "retry_run")
+    component = await _find_origin(target, run_id, db)
     new = start.RunStart(
         component,
         RetryRequest(background=background, idempotency_key=idempotency_key),
@@ -102,7 +101,7 @@ async def fork_run(
         idempotency_key=idempotency_key,
     )
     chosen = ComponentChoice(agent, team).resolve()
-    component = await _find_origin(target, run_id, db, "fork_run")
+    component = await _find_origin(target, run_id, db)
     new = start.RunStart(
         chosen or component,
         request,
@@ -112,11 +111,8 @@ async def fork_run(
     await _show_repeat(target, new, out, stream=stream, yes=yes)
 
 
-async def _find_origin(target: Target, run_id: str, db: str | None, operation: str) -> ComponentRef:
-    """Return the component of a run that is repeated; Unsupported for another product."""
-    if isinstance(target.operations, PartialOperations):
-        # Before the run is looked up, which fails in another way there.
-        target.operations.execute(operation, {})
+async def _find_origin(target: Target, run_id: str, db: str | None) -> ComponentRef:
+    """Return the component of a run that is repeated."""
     run = (await target.operations.get_run(run_id, db_id=db, form=SUMMARY_VIEW)).value
     return component_of_run(run)
 

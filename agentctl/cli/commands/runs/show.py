@@ -12,12 +12,10 @@ import contextlib
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Annotated
 
 from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
 from agentctl.cli.follow import WatchedRun, is_settled
-from agentctl.cli.ids import ShortId
 from agentctl.cli.lists import NO_AGES, AgeOptions, ListOutput, WatchedOutput, note_unindexed
 from agentctl.cli.options import (
     NO_CHOICE,
@@ -28,7 +26,7 @@ from agentctl.cli.options import (
     SessionOption,
     select_component,
 )
-from agentctl.cli.parameters import build_id_option, flag, option
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import read_run_end, report_run_end
 from agentctl.cli.show.event_lines import create_event_lines
@@ -44,7 +42,6 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.show.transcript.pages import Pager, TraceLinks, TranscriptOutput, create_page
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import RunFailed, StillPending, UsageError
-from agentctl.extensions import name_products
 from agentctl.interface.operations.runs import ModelCallDetail
 from agentctl.interface.requests import FULL_VIEW, RunFilter, RunView, SessionLocator
 from agentctl.records.document import Document
@@ -126,11 +123,7 @@ async def get_run(
     target: Target,
     out: TranscriptOutput,
     run_id: RunId,
-    session: Annotated[
-        str | None,
-        ShortId("session"),
-        build_id_option("session", f"Session of the run (required on {name_products()})"),
-    ] = None,
+    session: SessionOption = None,
     timeline: bool = flag("--timeline", "Show when models, tools and members worked"),
     messages: bool = flag("--messages", "List its messages with their numbers, for runs fork"),
     model_calls: bool = flag(

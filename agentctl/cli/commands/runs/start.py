@@ -299,7 +299,7 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
         lines.end_answer()
     lines.flush()
     if not run_output.end:
-        look = target.get_run_command(run_output.run_id, run_output.session_id)
+        look = target.command(f"runs get {run_output.run_id}")
         raise Unavailable("the stream ended before the run did", hint=f"check the run with: {look}")
     end = await read_run_end(target, component, run_output)
     report_run_end(target, run_output.run_id, end, run_output.seconds)
@@ -309,7 +309,7 @@ async def _cancel_interrupted(target: Target, new: RunStart, run_output: RunOutp
     run_id = run_output.run_id
     if not run_id:
         return
-    look = target.get_run_command(run_id, run_output.session_id)
+    look = target.command(f"runs get {run_id}")
     if new.request.background:
         target.report_done(f"run {run_id} continues")
         return
@@ -347,7 +347,7 @@ async def _wait_for_run(target: Target, new: RunStart, out: CommandOutput) -> No
             async with showing_progress("waiting for the run"):
                 document = await asking.continue_run(run_id, decisions)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            note(f"interrupted: check the run with: {target.get_run_command(run_id, None)}")
+            note(f"interrupted: check the run with: {target.command(f'runs get {run_id}')}")
             raise
         run = document.value
     if out.format in ("table", "wide", "tsv") and not new.request.background:

@@ -102,7 +102,7 @@ _LIST_ORDER = (
 """The options of `sessions list` in the order of its help."""
 
 
-@with_target(reads_databases=True, order=_LIST_ORDER)
+@with_target(order=_LIST_ORDER)
 async def list_sessions(
     target: Target,
     out: WatchedOutput,
@@ -118,16 +118,8 @@ async def list_sessions(
     read = ages.limit_each(target.operations.get_sessions)
 
     def note_rest(document: Document[Any]) -> None:
-        meta = document.value["meta"]
-        if meta.get("searched") == "page" and meta["total_pages"] > 1:
-            pages = f"page {meta['page']} of {meta['total_pages']}"
-            note(f"only {pages} was searched for the name; --all searches every page")
         if filter.search is not None:
             note_unindexed(target, document, "session")
-        if target.product is not None:
-            for session in document.value["data"]:
-                if session.get("problem"):
-                    note(f"session {session['session_id']} cannot be read: {session['problem']}")
 
     listed = filter
     shown = columns.SESSIONS
@@ -143,7 +135,7 @@ _GET_ORDER = (
 """The arguments and options of `sessions get` in the order of its help."""
 
 
-@with_target(reads_databases=True, order=_GET_ORDER)
+@with_target(order=_GET_ORDER)
 async def get_session(
     target: Target,
     out: TranscriptOutput,
@@ -271,11 +263,7 @@ class _SessionFollower:
                 await asyncio.sleep(POLL_SECONDS)
 
 
-@with_target(
-    reads_databases=True,
-    without=("order",),
-    order=("session_id", "limit", "after", "all_pages", ...),
-)
+@with_target(without=("order",), order=("session_id", "limit", "after", "all_pages", ...))
 async def list_session_runs(
     target: Target, out: ListOutput, session_id: SessionId, query: SessionRunsQuery = FIRST_RUNS
 ) -> None:
@@ -298,7 +286,7 @@ async def list_session_runs(
         note(f"showing {query.limit} runs; next page: --after {document.value[-1]['run_id']}")
 
 
-@with_target(reads_databases=True)
+@with_target()
 async def export_sessions(
     target: Target,
     session_ids: OptionalSessionIds = None,

@@ -14,12 +14,42 @@ from agentctl.interface.requests.approvals import Ruling, build_ruling
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.values import Built, read_object, read_objects, read_text, to_seconds
-from agentctl.interop.agentos.waiting import FIELD_TYPES, FLAGS
 from agentctl.light_dataclass import dataclass
-from agentctl.records.approvals import ApprovalRecord, hash_call
+from agentctl.records.approvals import ApprovalKind, ApprovalRecord, hash_call
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.strict import MAXIMUM_VALUES, NotStrict, has_too_many_values, parse_json
 from agentctl.records.text import check_json
+
+FIELDS: dict[ComponentKind, str] = {
+    "agent": "tools",
+    "team": "requirements",
+    "workflow": "step_requirements",
+}
+"""The field of the form that continues a paused run."""
+
+PAUSE_TYPES: dict[ApprovalKind, str] = {
+    "approval": "confirmation",
+    "input": "user_input",
+    "external": "external_execution",
+}
+"""The names of the kinds of approval. AgentOS has none for `outcome`."""
+
+_FLAGS: dict[ApprovalKind, str] = {
+    "approval": "requires_confirmation",
+    "external": "external_execution_required",
+    "input": "requires_user_input",
+}
+"""The members of a call that are true for a kind of approval."""
+
+_FIELD_TYPES = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "array": "list",
+    "object": "dict",
+}
+"""The names of the types of JSON Schema."""
 
 NEEDS_APPROVER = "This run requires admin approval before it can be continued"
 """The text of AgentOS for a run that another person has to approve."""
@@ -40,7 +70,7 @@ def write_waiting_tool(asked: Asked) -> Built:
             "tool_call_id": asked["tool_call_id"],
             "tool_name": asked["tool_name"],
             "tool_args": asked["arguments"],
-            **{flag: kind == named for named, flag in FLAGS.items()},
+            **{flag: kind == named for named, flag in _FLAGS.items()},
             "user_input_schema": _write_fields(asked) if kind == "input" else None,
             "approval_type": write_approval_type(asked),
             "approval_id": asked["approval_id"],
@@ -155,7 +185,7 @@ def _write_fields(asked: Asked) -> list[Built]:
     return [
         {
             "name": name,
-            "field_type": FIELD_TYPES.get(str(field.get("type")), "str"),
+            "field_type": _FIELD_TYPES.get(str(field.get("type")), "str"),
             "description": field.get("description"),
             "value": None,
             "required": name in required,

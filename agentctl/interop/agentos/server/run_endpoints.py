@@ -33,9 +33,8 @@ from agentctl.interop.agentos.server.operation import (
     read_repeated,
     translate_portions,
 )
-from agentctl.interop.agentos.server.pauses import match_decisions, read_entries
+from agentctl.interop.agentos.server.pauses import FIELDS, match_decisions, read_entries
 from agentctl.interop.agentos.server.runs import RunBuilder
-from agentctl.interop.agentos.waiting import FIELDS
 from agentctl.records.events import EventKind, find_event_kind
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunDetails, RunRecord

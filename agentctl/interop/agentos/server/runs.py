@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from agentctl.interop.agentos.mapping import RUN, write_fields, write_messages, write_tool
+from agentctl.interop.agentos.mapping import write_messages, write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
 from agentctl.interop.agentos.server.pauses import write_pause, write_workflow_pause
 from agentctl.interop.agentos.values import Built, to_seconds, write_counters
@@ -102,13 +102,18 @@ class RunBuilder:
         component_id = run[KINDS[kind].id_field]
         content = build_content(run)
         built: Built = {
-            **write_fields(RUN, run, "run_id", KINDS[kind].id_field),
+            "run_id": run["run_id"],
+            KINDS[kind].id_field: component_id,
             f"{kind}_name": self._directory.get_name(kind, component_id),
-            **write_fields(RUN, run, "session_id", "user_id", "parent_run_id"),
+            "session_id": run["session_id"],
+            "user_id": run["user_id"],
+            "parent_run_id": run["parent_run_id"],
             "content": content,
             "content_type": "str" if content is None else type(content).__name__,
             "session_state": self._state,
-            **write_fields(RUN, run, "created_at", "status", "reasoning_content"),
+            "created_at": to_seconds(run["created_at"]),
+            "status": run["status"],
+            "reasoning_content": run["reasoning_content"],
             "metadata": _build_metadata(run),
         }
         if kind == "workflow":
@@ -205,7 +210,7 @@ class RunBuilder:
             content = build_content(run)
             text = content if isinstance(content, str) else orjson.dumps(content).decode()
             ids = "run_id", "parent_run_id", KINDS[get_kind(run)].id_field, "user_id"
-            preview = _build_summary(run, *ids, "status", "input") | {
+            preview = _build_summary(run, *ids) | {
                 "content_preview": None if content is None else text[:PREVIEW_CHARACTERS],
                 "created_at": run["created_at"],
             }
@@ -230,7 +235,7 @@ class RunBuilder:
         id_field = KINDS[kind].id_field
         content = build_content(run)
         built: Built = {
-            **_build_summary(run, "run_id", id_field, "user_id", "status", "input"),
+            **_build_summary(run, "run_id", id_field, "user_id"),
             "content": content,
             "created_at": run["created_at"],
             "metadata": _build_metadata(run),
@@ -282,11 +287,9 @@ def build_step_result(name: str, kind: str, executor: str, run_id: str, content:
 
 
 def _build_summary(run: Run, *names: str) -> Built:
-    """Return fields of an item, in which an absent id is an empty text."""
-    return {
-        name: "" if value is None else value
-        for name, value in write_fields(RUN, run, *names).items()
-    }
+    """Return the named ids of an item, its status and its input; an absent id is an empty text."""
+    ids = {name: run[name] or "" for name in names}
+    return ids | {"status": run["status"], "run_input": run["input"] or ""}
 
 
 def select_runs(

@@ -35,6 +35,7 @@ from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.files import ByteRange
 from agentctl.interop.agentos.server import operation
 from agentctl.interop.agentos.server.pauses import (
+    PAUSE_TYPES,
     read_ruling,
     write_approval_type,
     write_requirement,
@@ -42,7 +43,6 @@ from agentctl.interop.agentos.server.pauses import (
 from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
 from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
 from agentctl.interop.agentos.values import Built, to_seconds, write_counters
-from agentctl.interop.agentos.waiting import PAUSE_TYPES
 from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
