@@ -44,10 +44,10 @@ BELOW: dict[str, set[str]] = {
     "service": LOWER | {"runs", "telemetry", "webhooks"},
     "admin": LOWER | {"runs", "webhooks", "service"},
     "server": LOWER | {"runs", "webhooks", "service"},
-    "remote": {"errors", "records", "extensions", "interface"},
+    "remote": {"errors", "records", "interface"},
     "client": {"errors", "records", "interface", "remote"},
     "cli": LOWER | {"runs", "webhooks", "service", "admin", "server", "remote"},
-    "interop": LOWER | {"runs", "webhooks", "service", "admin", "server", "remote", "cli"},
+    "interop": LOWER | {"runs", "service", "server"},
     "__main__": {"cli"},
 }
 """The parts of the package that each part may import, besides itself and `light_dataclass`."""
