@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
 import pytest
 
 from agentctl import Decision, Rejected, RunContext
+from agentctl.runtime.pauses import Decided, Leg
+from agentctl.runtime.runners.replay import Replay
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
 
@@ -126,6 +133,71 @@ def test_other_work_in_the_next_leg_is_an_error(shared: WaitingServer, agent: st
     run = shared.start(agent)
     run = shared.decide_and_wait(run, "approve")
     assert run["error"]["code"] == "REPLAY_MISMATCH"
+
+
+def find_name(asked: dict[str, Any]) -> str:
+    """Return the name of the thing that an approval of `crossing` is about."""
+    if asked["arguments"]:
+        return str(asked["arguments"]["name"])
+    if asked["schema"]:
+        return str(asked["schema"]["title"])
+    if asked["question"]:
+        return str(asked["question"]).removeprefix("Remove ").removesuffix("?")
+    return {"user": "A", "other": "B"}[asked["policy"]]
+
+
+@pytest.mark.parametrize("form", ["arguments", "question", "policy", "schema", "ask"])
+def test_answer_reaches_the_task_that_has_asked(shared: WaitingServer, form: str) -> None:
+    """When the function runs again, the tasks ask in another order."""
+    run = shared.start("crossing", form)
+    asked = {find_name(each): each for each in shared.list_approvals(run)}
+    for name, decision in (("A", "yes"), ("B", "no")):
+        if asked[name]["kind"] == "input":
+            shared.decide_one(asked[name], "answer", answer=decision)
+        else:
+            shared.decide_one(asked[name], "approve" if decision == "yes" else "reject")
+
+    run = shared.wait_for_end(run)
+    assert run["status"] == "COMPLETED", run["error"]
+    ledger = shared.deployment.ledger(run)
+    assert [line for line in ledger if line != "leg"] == ["A is removed"]
+
+
+def test_one_of_two_equal_questions_is_approved(shared: WaitingServer) -> None:
+    run = shared.start("crossing", "same")
+    first, second = shared.list_approvals(run)
+    shared.decide_one(first, "approve")
+    shared.decide_one(second, "reject")
+    run = shared.wait_for_end(run)
+    assert run["status"] == "COMPLETED", run["error"]
+    assert len([line for line in shared.deployment.ledger(run) if line != "leg"]) == 1
+
+
+@pytest.mark.parametrize("form", ["arguments", "question", "policy", "schema", "ask"])
+def test_answer_does_not_reach_another_question(shared: WaitingServer, form: str) -> None:
+    run = shared.start("turning", form)
+    if form in ("schema", "ask"):
+        run = shared.decide_and_wait(run, "answer", answer="yes")
+    else:
+        run = shared.decide_and_wait(run, "approve")
+    assert shared.deployment.ledger(run) == ["leg", "leg"]
+    assert run["error"]["code"] == "REPLAY_MISMATCH"
+
+
+async def test_log_of_an_earlier_version_is_read() -> None:
+    """It has digests of questions without their policies and schemas."""
+    encoded = orjson.dumps(["ask", "ask", {"question": "Which?"}])
+    digest = f"ask-{hashlib.sha256(encoded).hexdigest()[:24]}"
+    logged = {"lane": 0, "title": "ask ask", "digest": digest, "call_id": digest}
+    answered = Decided("a1", "input", "answered", digest, "ask", {}, answer="left")
+    run: Any = SimpleNamespace(
+        context_host=SimpleNamespace(replayer=None),
+        environment=SimpleNamespace(
+            leg=Leg({"calls": [logged]}, [answered]), limits=SimpleNamespace(run_bytes=1_000)
+        ),
+    )
+    replay = Replay(run)
+    assert await replay.execute(replay.ask("Which?", {"type": "string"}), list) == "left"
 
 
 def test_synchronous_function_cannot_wait(shared: WaitingServer) -> None:

@@ -228,3 +228,54 @@ async def counted(message: str, context: RunContext) -> str:
     context.state["count"] = context.state.get("count", 0) + 1
     await context.approve("refund", {})
     return str(context.state["count"])
+
+
+async def crossing(message: str, context: RunContext) -> str:
+    """Ask about A and B at the same time; in each second leg the task of B is the first to ask."""
+    enter(context)
+    record("leg")
+    leg = open_ledger().read_text().splitlines().count("leg")
+    first = "AB"[(leg - 1) % 2]
+    has_asked = asyncio.Event()
+
+    async def remove(name: str) -> None:
+        if name != first:
+            await has_asked.wait()
+        has_asked.set()
+        if await ask_about(name, message, context):
+            await context.step("remove", record, f"{name} is removed")
+
+    await asyncio.gather(remove("A"), remove("B"))
+    return "done"
+
+
+async def ask_about(name: str, form: str, context: RunContext) -> bool:
+    """Ask whether something may be removed; the form says where its name is."""
+    match form:
+        case "arguments":
+            return bool(await context.approve("remove", {"name": name}))
+        case "question":
+            return bool(await context.approve("remove", {}, question=f"Remove {name}?"))
+        case "policy":
+            policy: Any = {"A": "user", "B": "other"}[name]
+            return bool(await context.approve("remove", {}, policy=policy))
+        case "schema":
+            schema = {"enum": ["yes", "no"], "title": name}
+            return bool(await context.ask("Remove it?", schema) == "yes")
+        case "same":
+            return bool(await context.approve("remove", {}))
+    try:
+        return bool(await context.ask(f"Remove {name}?") == "yes")
+    except Rejected:
+        return False
+
+
+async def turning(message: str, context: RunContext) -> str:
+    """Ask about A, and about B when it runs again."""
+    enter(context)
+    record("leg")
+    leg = open_ledger().read_text().splitlines().count("leg")
+    name = "AB"[leg - 1]
+    if await ask_about(name, message, context):
+        await context.step("remove", record, f"{name} is removed")
+    return "done"

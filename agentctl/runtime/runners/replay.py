@@ -66,7 +66,7 @@ class LoggedCall:
     Attributes:
         lane: number of the task that made it; 0 is the task of the function itself.
         title: the kind and the name, for the log of the server.
-        digest: hash of the kind, the name and the arguments.
+        digest: hash of the kind, the name and the arguments, and of what a person is shown.
         call_id: the same in every leg: the digest, and a number if the call is made several times.
         is_done: True for a step that has ended; others are executed again.
         reason: the class of the exception of a step; None if it succeeded.
@@ -168,14 +168,15 @@ class Replay:
         self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str
     ) -> agents.Decision:
         values = self._to_json(arguments, f"the arguments of {tool} have")
-        lane, call = self._begin("approve", tool, values)
+        question = None if question is None else replace_unstorable(question)
+        lane, call = self._begin("approve", tool, values, shown=[question, policy])
         asked = Ask(
             kind="approval",
             tool_call_id=call.call_id,
             tool_name=replace_unstorable(tool),
             arguments=values,
             policy=cast("ApprovalPolicy", policy),
-            question=None if question is None else replace_unstorable(question),
+            question=question,
         )
         decision = await self._wait_for_decision(asked)
         if decision.is_approved:
@@ -195,7 +196,7 @@ class Replay:
         question = replace_unstorable(question)
         values = self._to_json({"question": question}, "the question has")
         rules = None if schema is None else self._to_json(schema, "the schema has")
-        _, call = self._begin("ask", "ask", values)
+        _, call = self._begin("ask", "ask", values, shown=[rules])
         asked = Ask("input", call.call_id, "ask", question=question, schema=rules)
         decision = await self._wait_for_decision(asked)
         if decision.status != "answered":
@@ -325,8 +326,14 @@ class Replay:
                     await self._run.environment.begin_effect()
                     await self._run.environment.end_call(approved.approval_id, "", failed=False)
 
-    def _begin(self, kind: str, name: str, values: Any) -> tuple[_Lane, LoggedCall]:
-        """Return the call of the log that this one repeats, or log a new one."""
+    def _begin(
+        self, kind: str, name: str, values: Any, shown: Sequence[Any] | None = None
+    ) -> tuple[_Lane, LoggedCall]:
+        """Return the call of the log that this one repeats, or log a new one.
+
+        Args:
+            shown: what a person is shown besides, and who may decide; None for a step.
+        """
         task = asyncio.current_task()
         assert task is not None
         self._check_mismatch()
@@ -338,13 +345,21 @@ class Replay:
             # The tasks of other calls are abandoned; that of the function ends with the pause.
             is_main = self._lane_of.get(task) is self._lanes[0]
             raise Paused([], None) if is_main else asyncio.CancelledError
-        encoded = orjson.dumps([kind, name, values], option=orjson.OPT_SORT_KEYS)
-        digest = f"{kind}-{hashlib.sha256(encoded).hexdigest()[:24]}"
-        lane = self._find_lane(task, digest)
+
+        digest = _hash_call(kind, [kind, name, values])
+        digests = [digest]
+        if shown is not None:
+            # A decision counts for the question that was shown only: a yes to "Remove A?" is none
+            # to "Remove B?". The log of a run that has waited since an earlier version has the
+            # digest without it.
+            digest = _hash_call(kind, [kind, name, values, shown])
+            digests.append(digest)
+
+        lane = self._find_lane(task, digests)
         self._made += 1
         if lane.position < len(lane.calls):
             call = lane.calls[lane.position]
-            if call.digest != digest:
+            if call.digest not in digests:
                 self._fail(f"{kind} {name}", call)
             self._unused -= 1
         else:
@@ -356,10 +371,10 @@ class Replay:
         lane.position += 1
         return lane, call
 
-    def _find_lane(self, task: asyncio.Task[Any], digest: str) -> _Lane:
+    def _find_lane(self, task: asyncio.Task[Any], digests: Sequence[str]) -> _Lane:
         if task not in self._lane_of:
             free = (lane for lane in self._lanes if not lane.is_claimed)
-            lane = next((lane for lane in free if lane.calls[0].digest == digest), None)
+            lane = next((lane for lane in free if lane.calls[0].digest in digests), None)
             if lane is None:
                 lane = _Lane(len(self._lanes))
                 self._lanes.append(lane)
@@ -430,6 +445,11 @@ class Replay:
             return to_json_value(value, self._run.environment.limits.run_bytes)
         except NotSerializable as error:
             raise ContextMisuse(f"{subject} no JSON form, or a size above the limit") from error
+
+
+def _hash_call(kind: str, values: Sequence[Any]) -> str:
+    encoded = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
+    return f"{kind}-{hashlib.sha256(encoded).hexdigest()[:24]}"
 
 
 def _take_known_result(call: LoggedCall, made: Decided) -> None:
