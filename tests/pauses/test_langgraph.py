@@ -19,6 +19,17 @@ FORMS = ["batched", "each", "kept", "nested"]
 """One interrupt for all calls, one for each call, with a checkpointer, in a subgraph."""
 
 
+CROSSINGS = [
+    "delegations",
+    "gathering",
+    "gathering_graphs",
+    "gathering_tools",
+    "functional",
+    "functional_calls",
+]
+"""Agents that ask about two things at the same time, in another order when they run again."""
+
+
 def calls_of(form: str) -> int:
     return 2 if form == "each" else 1
 
@@ -96,17 +107,22 @@ def test_questions_are_asked_one_after_the_other(shared_graphs: WaitingServer) -
     assert shared_graphs.deployment.ledger(run) == ["begin", "ask", "ask", "ask"]
 
 
-def test_answer_reaches_the_call_that_has_asked(shared_graphs: WaitingServer) -> None:
-    """When the graph continues, the call of B is the first to ask."""
+def build_two_calls(tool: str) -> str:
+    """Return the message for which the model `exact` calls a tool for A and for B."""
     calls = [
         {
             "id": f"call-{name}",
             "type": "function",
-            "function": {"name": "remove", "arguments": json.dumps({"name": name})},
+            "function": {"name": tool, "arguments": json.dumps({"name": name})},
         }
         for name in "AB"
     ]
-    run = shared_graphs.start("calls", json.dumps({"tool_calls": calls}))
+    return json.dumps({"tool_calls": calls})
+
+
+def test_answer_reaches_the_call_that_has_asked(shared_graphs: WaitingServer) -> None:
+    """When the graph continues, the call of B is the first to ask."""
+    run = shared_graphs.start("calls", build_two_calls("remove"))
     (asked,) = shared_graphs.list_approvals(run)
     assert asked["question"] == "Remove A?"
 
@@ -156,6 +172,30 @@ def test_bytes_of_files_in_kept_results_do_not_count(graphs: WaitingDeployment, 
 
     artifact = f"artifact {hashlib.sha256(picture).hexdigest()}"
     assert limited.ledger(run) == ["show", artifact]
+
+
+@pytest.mark.parametrize("agent", CROSSINGS)
+def test_answer_reaches_the_code_that_has_asked(shared_graphs: WaitingServer, agent: str) -> None:
+    """Two things are asked at the same time, in another order when the graph continues."""
+    if agent == "delegations":
+        run = shared_graphs.start("calls", build_two_calls("delegate"))
+    else:
+        run = shared_graphs.start(agent, "go", input={"thing": "both"})
+
+    while run["status"] == "PAUSED":
+        for asked in shared_graphs.list_approvals(run):
+            if asked["status"] == "pending":
+                answer = {"Remove A?": "yes", "Remove B?": "no"}[asked["question"]]
+                shared_graphs.decide_one(asked, "answer", answer=answer)
+        run = shared_graphs.wait_for_next(run)
+
+    assert run["status"] == "COMPLETED", run["error"]
+    ledger = shared_graphs.deployment.ledger(run)
+    assert {line for line in ledger if line.endswith("removed")} == {"A is removed"}
+    told = {line for line in ledger if "was answered" in line}
+    assert told == {"A was answered yes", "B was answered no"}
+    questions = [asked["question"] for asked in shared_graphs.list_approvals(run)]
+    assert sorted(questions) == ["Remove A?", "Remove B?"]
 
 
 def test_cancel_of_a_paused_run_makes_no_call(shared_graphs: WaitingServer) -> None:

@@ -85,6 +85,10 @@ class WaitingServer:
     ) -> dict[str, Any]:
         """Decide, and wait until the run has ended or waits for something else."""
         self.decide(run, verb, tool, **fields)
+        return self.wait_for_next(run)
+
+    def wait_for_next(self, run: dict[str, Any]) -> dict[str, Any]:
+        """Wait until a decided run has ended or waits for something else, and return its record."""
         deadline = time.monotonic() + PATIENCE
         while True:
             now = self.wait_for(run["run_id"], "PAUSED", *FINAL)

@@ -9,7 +9,7 @@ import os
 import pickle
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, wrap_tool_call
@@ -17,6 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
@@ -153,10 +154,8 @@ def build_questions(**options: Any) -> Any:
 questions: Any = build_questions()
 
 
-@tool
-async def remove(name: str, config: RunnableConfig) -> str:
-    """Remove something if a person allows it. First the call of A is the first to ask, then B."""
-    context: RunContext = config["configurable"]["run_context"]
+async def cross(context: RunContext, name: str) -> None:
+    """Return for A first in the first leg, and for B first in the second one."""
     ledger = FOLDER / f"{context.session_id}.ledger"
     record(context, f"{name} begins")
     leg = ledger.read_text().splitlines().count(f"{name} begins")
@@ -165,14 +164,84 @@ async def remove(name: str, config: RunnableConfig) -> str:
     while name != first and f"{first} asks in leg {leg}" not in ledger.read_text():
         await asyncio.sleep(0.01)
     if name != first:
-        # The other call has written its line directly before it asks.
+        # The other one has written its line directly before it asks.
         await asyncio.sleep(0.1)
-
     record(context, f"{name} asks in leg {leg}")
+
+
+@tool
+async def remove(name: str, config: RunnableConfig) -> str:
+    """Remove something if a person allows it. First the call of A is the first to ask, then B."""
+    context: RunContext = config["configurable"]["run_context"]
+    await cross(context, name)
     if interrupt(f"Remove {name}?") != "yes":
         return f"{name} stays"
     record(context, f"{name} is removed")
     return f"{name} is removed"
+
+
+def end(context: RunContext, name: str, answer: str) -> None:
+    """Remove something if the answer to its question was yes."""
+    record(context, f"{name} was answered {answer}")
+    if answer == "yes":
+        record(context, f"{name} is removed")
+
+
+class Removal(TypedDict, total=False):
+    """The state of a graph that asks about one thing."""
+
+    name: str
+    answer: str
+
+
+def build_asking_graph() -> Any:
+    """Build a graph that asks about one thing."""
+
+    async def ask_person(state: Removal) -> dict[str, Any]:
+        return {"answer": interrupt(f"Remove {state['name']}?")}
+
+    graph = StateGraph(Removal)
+    graph.add_node("ask_person", ask_person)
+    graph.add_edge(START, "ask_person")
+    return graph.compile()
+
+
+asking_graph = build_asking_graph()
+
+
+@task
+async def ask_in_call(name: str) -> str:
+    """Ask about one thing."""
+    return str(interrupt(f"Remove {name}?"))
+
+
+@tool
+async def ask_in_tool(name: str) -> str:
+    """Ask about one thing."""
+    return str(interrupt(f"Remove {name}?"))
+
+
+async def remove_one(name: str, form: str, config: RunnableConfig) -> str:
+    """Ask about one thing: directly, by a graph, by a tool, or by a call of a function."""
+    context = config["configurable"]["run_context"]
+    await cross(context, name)
+    if form == "graph":
+        done = await asking_graph.ainvoke({"name": name}, config)
+        answer = done["answer"]
+    elif form == "tool":
+        answer = await ask_in_tool.ainvoke({"name": name}, config)
+    elif form == "call":
+        answer = await ask_in_call(name)
+    else:
+        answer = interrupt(f"Remove {name}?")
+    end(context, name, answer)
+    return f"{name}: {answer}"
+
+
+@tool
+async def delegate(name: str, config: RunnableConfig) -> str:
+    """Let a graph ask about one thing."""
+    return await remove_one(name, "graph", config)
 
 
 @tool
@@ -198,7 +267,7 @@ async def show(config: RunnableConfig) -> tuple[str, Any]:
 
 def build_calls(**options: Any) -> Any:
     """Build a graph that executes all calls of an answer in one node."""
-    tools = [remove, confirm, lock, show]
+    tools = [remove, delegate, confirm, lock, show]
     chat = build_chat("exact").bind_tools(tools)
 
     async def call_model(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
@@ -226,3 +295,33 @@ def build_calls(**options: Any) -> Any:
 
 calls: Any = build_calls()
 kept_calls: Any = build_calls(checkpointer=FileSaver())
+
+
+def build_gathering(form: str) -> Any:
+    """Build a graph whose node asks in two tasks at the same time."""
+
+    async def remove_both(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        told = await asyncio.gather(*[remove_one(name, form, config) for name in "AB"])
+        return {"messages": [("ai", str(told))]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("remove", remove_both)
+    graph.add_edge(START, "remove")
+    return graph.compile()
+
+
+def build_functional(form: str) -> Any:
+    """Build a graph that is a function, and asks in two tasks at the same time."""
+
+    @entrypoint()
+    async def remove_both(given: dict[str, Any], config: RunnableConfig) -> str:
+        return str(await asyncio.gather(*[remove_one(name, form, config) for name in "AB"]))
+
+    return remove_both
+
+
+gathering: Any = build_gathering("directly")
+gathering_graphs: Any = build_gathering("graph")
+gathering_tools: Any = build_gathering("tool")
+functional: Any = build_functional("directly")
+functional_calls: Any = build_functional("call")

@@ -171,11 +171,14 @@ class LangGraphRunner(LibraryRunner):
         approved = decided.approved
         stored = None
         saved = await self._open_thread(message, run)
+        stored_calls = None if leg is None else leg.state.get("task_calls")
+        task_calls = TaskCalls(stored_calls, run.hidden)
         if leg is not None:
             # Before the calls are begun: nothing is called if the graph cannot take a decision.
             interrupts = [OpenInterrupt.from_json(stored) for stored in leg.state["interrupts"]]
             takes_results = saved.saver is not None
             resume = build_answers(interrupts, leg, decided, takes_results=takes_results)
+            task_calls.add_answers(resume)
             # A leg after a death goes on from its newest superstep.
             saved.input = Command(resume=resume) if interrupts else None
             approved |= find_undone(leg)
@@ -187,8 +190,6 @@ class LangGraphRunner(LibraryRunner):
         await report.restore()
         if leg is None and not hasattr(self._graph, "builder"):
             report.skip_input(read_messages(saved.input))
-        stored_calls = None if leg is None else leg.state.get("task_calls")
-        task_calls = TaskCalls(stored_calls, run.hidden)
         task_calls.use()
         journal = self._open_journal(run, saved, control, report, approved)
         saved.config["callbacks"] = [model_calls, Effects(run, approved)]

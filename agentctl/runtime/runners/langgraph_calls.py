@@ -8,15 +8,19 @@ nobody was asked (langchain-ai/langgraph#6626). Calls of the task that have ende
 executed when another one asked, would be made a second time.
 
 Here an answer belongs to the call that has asked, by the id that the model gave it. A question
-waits until the other calls of the task have ended, and these keep their results.
+waits until the other calls of the task have ended, and these keep their results. An answer to other
+code of a node belongs to the value of its question (`langgraph_places`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import functools
+import inspect
 import logging
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -26,13 +30,18 @@ from langgraph._internal._constants import (
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_SCRATCHPAD,
     CONFIG_KEY_SEND,
+    NS_SEP,
     RESUME,
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.errors import GraphInterrupt
+from langgraph.config import get_config
+from langgraph.pregel import _algo, _retry
+from langgraph.pregel._loop import PregelLoop
+from langgraph.types import _interrupt_id
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.hidden_files import HiddenFiles
+from agentctl.runtime.runners.langgraph_places import Places, TaskPlace, find_place, keeps_order
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -40,6 +49,9 @@ _Serialized: TypeAlias = tuple[str, bytes]
 """A value as the serializer of LangGraph returns it: the kind of its form, and its data."""
 
 _current: ContextVar[TaskCalls | None] = ContextVar("agentctl_task_calls", default=None)
+
+_subgraph_input: ContextVar[Any] = ContextVar("agentctl_subgraph_input", default=None)
+"""The input of the graph that begins."""
 
 
 class TaskCalls:
@@ -55,20 +67,26 @@ class TaskCalls:
         stored = stored or {}
         self._hidden = hidden
         self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
-        self._askers: dict[str, list[str]] = dict(stored.get("askers", {}))
-        """The ids of the calls that have asked, by the namespace of their task, in the order of the
-        questions."""
+        self._questions = _load_questions(stored)
+        """The questions of earlier legs, by the namespace of their task and by their numbers."""
+        self._answers: dict[str, dict[int, Any]] = {
+            space: dict(given) for space, given in stored.get("answers", {}).items()
+        }
+        """The answers to the questions of earlier legs, by namespace and number."""
+        self._subgraphs = Places(stored.get("subgraphs", {}))
+        self._functions = Places(stored.get("functions", {}))
         self._known: dict[str, dict[str, _Serialized]] = {
             namespace: {call_id: self._from_text(text) for call_id, text in results.items()}
             for namespace, results in stored.get("results", {}).items()
         }
         """The serialized results of calls that ended in earlier legs, by namespace and id."""
-        self._asked: dict[str, list[tuple[str, str, object]]] = {}
-        """The namespace, the call and the value of each question of this leg, by the id of its
-        interrupt: calls that ask at the same time get the same id, and the graph reports one."""
+        self._asked: dict[str, list[tuple[str, TaskPlace]]] = {}
+        """The namespace and the place of each question of this leg, by the id of its interrupt:
+        calls that ask at the same time get the same id, and the graph reports one."""
         self._ended: dict[str, dict[str, Any]] = {}
         self._executing: dict[str, set[str]] = {}
         """The ids of the calls that execute and do not ask, by namespace."""
+        self._step = -1
         self._quiet: dict[str, asyncio.Event] = {}
         """Events that are set once none of them is left."""
 
@@ -90,10 +108,62 @@ class TaskCalls:
             return None
         return BoundCall(self, namespace, call_id, options)
 
-    def find_questions(self, namespace: str, call_id: str) -> list[int]:
-        """Return the numbers of the questions that a call has asked, in their order."""
-        askers = self._askers.get(namespace, ())
-        return [number for number, asker in enumerate(askers) if asker == call_id]
+    def begin_step(self, step: int) -> None:
+        """Note that the root graph prepares a step: the tasks of earlier steps have ended."""
+        if step > self._step:
+            self._step = step
+            self._subgraphs.forget_used()
+            self._functions.forget_used()
+
+    def add_answers(self, answers: Mapping[str, Any]) -> None:
+        """Take the answers with which the graph goes on, by the ids of their interrupts.
+
+        LangGraph stores an answer when code has read it. A task that had not come to its question
+        when another one asked would have to ask a second time.
+        """
+        for space, questions in self._questions.items():
+            given = self._answers.setdefault(space, {})
+            for number in questions:
+                interrupt_id = _interrupt_id(space, number)
+                if interrupt_id in answers:
+                    given[number] = answers[interrupt_id]
+
+    def complete_answers(self, namespace: str, answers: list[Any]) -> list[Any]:
+        """Return the answers of a task that LangGraph has, and those after it."""
+        given = self._answers.get(namespace, {})
+        completed = _Answers(answers)
+        while len(completed) in given:
+            completed.append(given[len(completed)])
+        return completed
+
+    def list_answered(self, namespace: str, owner: str, count: int) -> list[TaskPlace]:
+        """Return the questions of a call, or of other code of its task, that have an answer.
+
+        Args:
+            owner: the id of the call; empty for other code of the task.
+            count: the number of the answers of the task.
+        """
+        questions = self._questions.get(namespace, {})
+        answered = [questions.get(number, TaskPlace(number)) for number in range(count)]
+        return [question for question in answered if question.owner == owner]
+
+    def number_subgraph(self, namespace: str, owner: str, offered: int) -> int:
+        """Return the number of a subgraph that begins, see `Places.take`."""
+        is_in_order = keeps_order(owner)
+        place = self._subgraphs.take(
+            namespace, owner, _subgraph_input.get(), offered, lambda _: is_in_order
+        )
+        return place.number
+
+    def place_function(self, namespace: str, call: Any, offered: int) -> TaskPlace:
+        """Return the place of a call of a function.
+
+        A call whose arguments have changed keeps the result of an earlier leg, as LangGraph does
+        it, but does not get the answer of a person.
+        """
+        name = getattr(call.func, "__qualname__", "")
+        value = [name, call.input]
+        return self._functions.take(namespace, "", value, offered, lambda each: not each.has_asked)
 
     def find_result(self, namespace: str, call_id: str) -> _Serialized | None:
         """Return the serialized result of a call that an earlier leg has made."""
@@ -129,11 +199,10 @@ class TaskCalls:
             # `end` has just woken those that asked earlier: they continue before this one.
             await asyncio.sleep(0)
 
-    def note_question(self, namespace: str, call_id: str, error: GraphInterrupt) -> None:
-        """Note which call has asked."""
-        for interrupt in error.args[0]:
-            asked = self._asked.setdefault(interrupt.id, [])
-            asked.append((namespace, call_id, interrupt.value))
+    def note_question(self, namespace: str, question: TaskPlace) -> None:
+        """Note that code of a task asks."""
+        interrupt_id = _interrupt_id(namespace, question.number)
+        self._asked.setdefault(interrupt_id, []).append((namespace, question))
 
     def note_result(self, namespace: str, call_id: str, result: Any) -> None:
         """Note that a call has ended. The result is serialized only if its task waits."""
@@ -148,13 +217,23 @@ class TaskCalls:
         for interrupt_id, interrupt in interrupts.items():
             asked = self._asked.get(interrupt_id, [])
             # Of calls that asked at the same time, the graph has reported one.
-            reported = [each for each in asked if each[2] is interrupt.value] or asked
+            reported = [each for each in asked if each[1].value is interrupt.value] or asked
             if reported:
-                namespace, call_id, _ = reported[0]
-                self._askers.setdefault(namespace, []).append(call_id)
+                namespace, question = reported[0]
+                self._questions.setdefault(namespace, {})[question.number] = question
 
         results = self._serialize_results()
-        stored: dict[str, Any] = {"askers": self._askers, "results": self._to_texts(results)}
+        waiting = self._questions.keys()
+        stored: dict[str, Any] = {
+            "questions": {
+                space: [question.to_json() for question in asked.values()]
+                for space, asked in self._questions.items()
+            },
+            "answers": {space: [*given.items()] for space, given in self._answers.items()},
+            "subgraphs": self._subgraphs.to_json(waiting),
+            "functions": self._functions.to_json(waiting),
+            "results": self._to_texts(results),
+        }
         if self._have_files(results):
             stored["hidden"] = self._hidden.record()
 
@@ -162,7 +241,7 @@ class TaskCalls:
 
     def _serialize_results(self) -> dict[str, dict[str, _Serialized]]:
         """Return the results of the tasks that wait, those of earlier legs first."""
-        waiting = self._askers.keys()
+        waiting = self._questions.keys()
         results = {space: dict(known) for space, known in self._known.items() if space in waiting}
         for space in self._ended.keys() & waiting:
             for call_id, result in self._ended[space].items():
@@ -201,6 +280,17 @@ class TaskCalls:
         return kind, self._hidden.reveal(base64.b64decode(text))
 
 
+def _load_questions(stored: Mapping[str, Any]) -> dict[str, dict[int, TaskPlace]]:
+    questions = {
+        space: {place.number: place for place in (TaskPlace(*each) for each in asked)}
+        for space, asked in stored.get("questions", {}).items()
+    }
+    # The state of an earlier version has the calls that have asked, in the order of the questions.
+    for space, askers in stored.get("askers", {}).items():
+        questions[space] = {number: TaskPlace(number, asker) for number, asker in enumerate(askers)}
+    return questions
+
+
 class BoundCall:
     """One call of a tool in a task of a graph.
 
@@ -219,19 +309,13 @@ class BoundCall:
         config = options["config"]
         configurable = config["configurable"]
         scratchpad = configurable[CONFIG_KEY_SCRATCHPAD]
-        send = configurable[CONFIG_KEY_SEND]
-        self._questions = _Questions(calls.find_questions(namespace, call_id), scratchpad.resume)
-
-        def send_all_answers(writes: Any) -> None:
-            # LangGraph sends the answers up to the present question, and keeps the list that came
-            # last. Answers after it, which belong to other calls, would be lost.
-            answers = [*scratchpad.resume]
-            send([(channel, answers if channel == RESUME else value) for channel, value in writes])
-
         own = {
             **configurable,
-            CONFIG_KEY_SCRATCHPAD: replace(scratchpad, interrupt_counter=self._questions),
-            CONFIG_KEY_SEND: send_all_answers,
+            CONFIG_KEY_SCRATCHPAD: replace(
+                scratchpad,
+                interrupt_counter=_Questions(calls, namespace, call_id, scratchpad.resume),
+                subgraph_counter=_Subgraphs(calls, namespace, call_id, scratchpad.subgraph_counter),
+            ),
         }
         self.options = {**options, "config": {**config, "configurable": own}}
 
@@ -247,15 +331,10 @@ class BoundCall:
 
     @contextmanager
     def executing(self) -> Iterator[None]:
-        """Note that the call executes, and its question if it asks one."""
+        """Note that the call executes, until it has ended or asks."""
         self._calls.begin(self._namespace, self._call_id)
         try:
             yield
-        except GraphInterrupt as error:
-            # A subgraph inside of the tool asks in a task of its own.
-            if self._questions.is_asking:
-                self._calls.note_question(self._namespace, self._call_id, error)
-            raise
         finally:
             self._calls.end(self._namespace, self._call_id)
 
@@ -274,30 +353,145 @@ class BoundCall:
 
 
 class _Questions:
-    """The interrupt counter of one call: the numbers of its own questions, then the next free one.
+    """The interrupt counter of a call, or of the other code of a task.
+
+    It returns the number of the answer to a question, or the next free number.
 
     Args:
-        numbers: the numbers of the questions that the call has asked in earlier legs.
+        owner: the id of the call; empty for other code of the task.
         answers: the answers of the whole task, which this leg does not change.
-
-    Attributes:
-        is_asking: True once the call has got the number of a question without an answer.
     """
 
-    def __init__(self, numbers: list[int], answers: list[Any]) -> None:
-        self.is_asking = False
-        self._numbers = iter([number for number in numbers if number < len(answers)])
+    def __init__(self, calls: TaskCalls, namespace: str, owner: str, answers: list[Any]) -> None:
+        self._calls = calls
+        self._namespace = namespace
+        self._owner = owner
         self._answers = answers
+        self._free = calls.list_answered(namespace, owner, len(answers))
 
     def __call__(self) -> int:
-        number = next(self._numbers, None)
-        if number is not None:
-            return number
-        self.is_asking = True
-        return len(self._answers)
+        # `interrupt` gives no arguments to the counter: its question is in its frame.
+        value = sys._getframe(1).f_locals.get("value")
+        question = find_place(self._free, value)
+        if question is None:
+            # Code that asks one question after the other may have changed the text of a question.
+            is_in_order = keeps_order(self._owner)
+            question = next((each for each in self._free if is_in_order or not each.digest), None)
+        if question is not None:
+            self._free.remove(question)
+            return question.number
+
+        number = len(self._answers)
+        self._calls.note_question(self._namespace, TaskPlace(number, self._owner, value=value))
+        if self._answers:
+            # The task ends with this question: answers that no code has read yet would be lost.
+            get_config()["configurable"][CONFIG_KEY_SEND]([(RESUME, [*self._answers])])
+        return number
+
+    def restart(self) -> _Questions:
+        """Return the counter of another attempt of the task."""
+        return _Questions(self._calls, self._namespace, self._owner, self._answers)
+
+
+class _Subgraphs:
+    """The subgraph counter of a call, or of the other code of a task.
+
+    Args:
+        counter: the counter of LangGraph.
+    """
+
+    def __init__(
+        self, calls: TaskCalls, namespace: str, owner: str, counter: Callable[[], int]
+    ) -> None:
+        self._calls = calls
+        self._namespace = namespace
+        self._owner = owner
+        self._counter = counter.unbound if isinstance(counter, _Subgraphs) else counter
+
+    @property
+    def unbound(self) -> Callable[[], int]:
+        return self._counter
+
+    def __call__(self) -> int:
+        return self._calls.number_subgraph(self._namespace, self._owner, self._counter())
+
+
+class _Answers(list[Any]):
+    """The answers of a task, all of which are stored whenever one is read.
+
+    LangGraph stores those up to the one that was read, and keeps the list that came last. Answers
+    after it, which belong to other questions, would be lost.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        return [*self] if isinstance(key, slice) else super().__getitem__(key)
 
 
 def bind_call(options: Mapping[str, Any]) -> BoundCall | None:
     """Return the call of a tool that begins in the present context, if it is one of a graph."""
     calls = _current.get()
     return None if calls is None else calls.bind(options)
+
+
+def _replace_counters() -> None:
+    """Let the tasks of graphs take their numbers from the calls of the present context."""
+    build: Any = _algo._scratchpad
+    reset: Any = _retry._reset_interrupt_counter
+    start: Any = PregelLoop.__init__
+    accept: Any = PregelLoop.accept_push
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def build_scratchpad(*args: Any, **options: Any) -> Any:
+        scratchpad = build(*args, **options)
+        calls = _current.get()
+        if calls is None:
+            return scratchpad
+        given = signature.bind(*args, **options).arguments
+        namespace = given["task_checkpoint_ns"]
+        if NS_SEP not in namespace:
+            calls.begin_step(given["step"])
+        answers = calls.complete_answers(namespace, scratchpad.resume)
+        return replace(
+            scratchpad,
+            resume=answers,
+            interrupt_counter=_Questions(calls, namespace, "", answers),
+            subgraph_counter=_Subgraphs(calls, namespace, "", scratchpad.subgraph_counter),
+        )
+
+    @functools.wraps(reset)
+    def reset_counter(config: Any) -> Any:
+        scratchpad = config["configurable"].get(CONFIG_KEY_SCRATCHPAD)
+        counter = getattr(scratchpad, "interrupt_counter", None)
+        if not isinstance(counter, _Questions):
+            return reset(config)
+        again = replace(scratchpad, interrupt_counter=counter.restart())
+        return {**config, "configurable": {**config["configurable"], CONFIG_KEY_SCRATCHPAD: again}}
+
+    @functools.wraps(start)
+    def start_loop(self: Any, input: Any, **options: Any) -> None:
+        token = _subgraph_input.set(input)
+        try:
+            start(self, input, **options)
+        finally:
+            _subgraph_input.reset(token)
+
+    @functools.wraps(accept)
+    def accept_push(self: Any, task: Any, write_idx: int, call: Any = None) -> Any:
+        calls = _current.get()
+        if calls is None or call is None:
+            return accept(self, task, write_idx, call)
+        namespace = task.config["configurable"][CONFIG_KEY_CHECKPOINT_NS]
+        place = calls.place_function(namespace, call, write_idx)
+        pushed = accept(self, task, place.number, call)
+        if pushed is not None:
+            place.namespace = pushed.config["configurable"][CONFIG_KEY_CHECKPOINT_NS]
+        return pushed
+
+    setattr(_algo, "_scratchpad", build_scratchpad)  # noqa: B010
+    setattr(_retry, "_reset_interrupt_counter", reset_counter)  # noqa: B010
+    setattr(PregelLoop, "__init__", start_loop)  # noqa: B010
+    setattr(PregelLoop, "accept_push", accept_push)  # noqa: B010
+
+
+_replace_counters()
