@@ -6,7 +6,23 @@ import json
 from typing import Any
 
 import pytest
+from agno.workflow import (
+    Condition,
+    Loop,
+    Parallel,
+    Router,
+    Step,
+    StepInput,
+    StepOutput,
+    Steps,
+    Workflow,
+    pause,
+)
+from agno.workflow.types import HumanReview
 
+from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.runners.agno_workflow import AgnoWorkflowRunner
+from agentctl.runtime.runners.library_runner import RunnerOptions
 from tests.agno.test_agno_teams import list_members, request
 from tests.endpoint import ModelEndpoint
 from tests.pauses.graphs import CALL
@@ -183,3 +199,37 @@ def test_agent_starts_the_steps_of_its_workflow(server: WaitingServer) -> None:
     run = server.start("agentic", '{"query": "tea"}')
     assert (run["status"], run["content"]) == ("COMPLETED", "TEA")
     assert [span["name"] for span in run["spans"]] == ["shout"]
+
+
+def build_review() -> HumanReview:
+    return HumanReview(requires_confirmation=True, confirmation_message="Really?")
+
+
+@pause(requires_confirmation=True)
+def ask_first(step_input: StepInput) -> StepOutput:
+    return StepOutput(content="made")
+
+
+def make(step_input: StepInput) -> StepOutput:
+    return StepOutput(content="made")
+
+
+@pytest.mark.parametrize("build", [Parallel, Loop, Steps, Condition, Router])
+def test_review_that_agno_never_asks_for_is_refused(build: Any) -> None:
+    """agno executes an inner step with a review at once."""
+    reviewed = Step(name="pay", executor=make, human_review=build_review())
+    options: dict[str, Any] = {"name": "outer"}
+    if build is Condition:
+        options |= {"evaluator": True}
+    for inner in (reviewed, Steps(name="group", steps=[reviewed]), ask_first):
+        if build is Router:
+            outer = Router(choices=[inner], selector=lambda _: [reviewed], **options)
+        elif build is Parallel:
+            outer = Parallel(inner, **options)
+        else:
+            outer = build(steps=[inner], **options)
+        with pytest.raises(UnusableObject, match="never asks for the review of"):
+            AgnoWorkflowRunner(Workflow(steps=[outer]), RunnerOptions())
+
+    group = Steps(name="group", steps=[make], human_review=build_review())
+    AgnoWorkflowRunner(Workflow(steps=[reviewed, group]), RunnerOptions())

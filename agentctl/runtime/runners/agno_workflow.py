@@ -18,12 +18,13 @@ from agno.workflow import Workflow
 
 from agentctl.records.times import now_in_seconds
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.agno import AgnoBase, add_event, build_options, read_prompt
 from agentctl.runtime.runners.agno_pauses import StepPause, decide_step, find_step_pause
 from agentctl.runtime.runners.agno_report import AgnoReport, keep_failures, watch_inputs
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_runner import DecidedCalls, keep_state
+from agentctl.runtime.runners.library_runner import DecidedCalls, RunnerOptions, keep_state
 from agentctl.runtime.tracing import Span
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
 
@@ -41,13 +42,31 @@ _PAUSES = frozenset(
 )
 """The last events of a workflow that waits."""
 
+_REVIEWS = (
+    "requires_confirmation",
+    "requires_user_input",
+    "requires_output_review",
+    "requires_iteration_review",
+)
+"""The fields of a `HumanReview` that ask a person."""
+
+_INNER_STEPS = ("steps", "else_steps", "choices")
+"""The attributes of a step that have other steps."""
+
 
 class AgnoWorkflowRunner(AgnoBase):
     """The runner of a workflow of agno. Each run uses a copy of it.
 
     The storage of the workflow is not used: its session has the earlier runs of our session, which
     the library gives to the steps that ask for them.
+
+    Raises:
+        UnusableObject: a step inside of another one has a review, which the library never asks for.
     """
+
+    def __init__(self, target: Any, options: RunnerOptions) -> None:
+        super().__init__(target, options)
+        _check_reviews(target.steps)
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in the task of the caller."""
@@ -143,6 +162,54 @@ def _give_options(workflow: Any, given: Mapping[str, Any], run: HostedRun) -> No
         executor.metadata = {**(executor.metadata or {}), **given["metadata"]}
         executor.session_state = run.context.state
         executor.user_id = run.context.user_id
+
+
+def _check_reviews(steps: Any) -> None:
+    """Check that the library asks for each review of a workflow.
+
+    It asks between the steps of the workflow itself, and executes the steps inside of a loop, a
+    condition, a router, a group or a parallel one as if nobody had to be asked.
+
+    Raises:
+        UnusableObject: it does not.
+    """
+    for step in _list_steps(steps):
+        for inner in _walk_inner_steps(step):
+            review = getattr(inner, "human_review", None)
+            # A function can have them from the decorator `pause`.
+            asks = any(
+                getattr(review, name, None) or getattr(inner, f"_hitl_{name}", None)
+                for name in _REVIEWS
+            )
+            if asks:
+                name = getattr(inner, "name", None) or getattr(inner, "__name__", "a step")
+                outer = getattr(step, "name", None) or type(step).__name__
+                raise UnusableObject(
+                    f"agno never asks for the review of {name}, which is inside of {outer}",
+                    f"make {name} a step of the workflow itself, or move its review to {outer}",
+                )
+
+
+def _walk_inner_steps(step: Any) -> Iterator[Any]:
+    """Yield the steps inside of a step, nested ones too."""
+    for name in _INNER_STEPS:
+        for inner in _list_steps(getattr(step, name, None)):
+            yield inner
+            yield from _walk_inner_steps(inner)
+
+
+def _list_steps(steps: Any) -> list[Any]:
+    """Return steps; a function that makes them, which is known in a run only, has none."""
+    if not isinstance(steps, list | tuple):
+        steps = getattr(steps, "steps", None)
+    if not isinstance(steps, list | tuple):
+        return []
+    # A choice of a router can be a list of steps.
+    return [
+        inner
+        for each in steps
+        for inner in (_list_steps(each) if isinstance(each, list | tuple) else [each])
+    ]
 
 
 def walk_executors(step: Any) -> Iterator[Any]:
