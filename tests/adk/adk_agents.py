@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from google.adk.agents import Agent, SequentialAgent
+from google.adk.agents import Agent, ParallelAgent, SequentialAgent
 from google.adk.apps.app import App, ResumabilityConfig
 from google.adk.models import Gemini
 from google.adk.models.lite_llm import LiteLlm
@@ -124,6 +124,19 @@ steps = SequentialAgent(
         Agent(name="two", model=chat("two")),
         Agent(name="three", model=chat("three")),
     ],
+)
+
+
+def pair(name: str) -> ParallelAgent:
+    """Return two agents at the same time."""
+    agents = [Agent(name=each, model=chat(each), tools=[PAY]) for each in ("left", "right")]
+    return ParallelAgent(name=name, sub_agents=agents)
+
+
+both = App(name="both", root_agent=pair("both_agents"))
+
+inner_pair = SequentialAgent(
+    name="inner_pair", sub_agents=[pair("pair"), Agent(name="last", model=chat("last"))]
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import time
@@ -183,6 +184,59 @@ def test_one_of_two_calls_is_rejected(server: WaitingServer, models: ScriptedMod
     run = server.wait_for_end(run)
     assert [each["result"] for each in run["tools"]] == ["paid 10", "The call was rejected"]
     assert server.deployment.ledger(run) == ["pay 10 to bob"]
+
+
+@pytest.mark.parametrize("approved", ["bob", "eve"])
+def test_answers_reach_agents_that_work_at_the_same_time(
+    server: WaitingServer, models: ScriptedModels, approved: str
+) -> None:
+    """The library goes on with one agent for each message."""
+    script: dict[str, Any] = {
+        "left": [PAYMENT, "Left."],
+        "right": [[("pay", {"amount": 20, "to": "eve"})], "Right."],
+    }
+    models.begin(script)
+    run = server.start("both", "pay both")
+    asked = {each["arguments"]["to"]: each for each in server.list_approvals(run)}
+    for name, each in sorted(asked.items(), reverse=True):
+        server.decide_one(each, "approve" if name == approved else "reject")
+
+    run = server.wait_for_end(run)
+    assert run["status"] == "COMPLETED", run["error"]
+    amount = asked[approved]["arguments"]["amount"]
+    assert server.deployment.ledger(run) == [f"pay {amount} to {approved}"]
+    assert sorted(run["content"].split()) == ["Left.", "Right."]
+    executions = {each["status"]: each["execution"] for each in server.list_approvals(run)}
+    assert executions == {"approved": "done", "rejected": None}
+
+
+def test_agents_that_would_not_go_on_end_the_run_at_the_pause(
+    server: WaitingServer, models: ScriptedModels
+) -> None:
+    models.begin({"left": [PAYMENT], "right": [PAYMENT]})
+    run = server.start("inner_pair", "pay both")
+    assert (run["status"], run["error"]["code"]) == ("ERROR", "AGENT_FAILED")
+    assert "ParallelAgent" in run["error"]["detail"]
+    assert server.deployment.ledger(run) == []
+
+
+@pytest.mark.parametrize("first", ["approve", "reject"])
+def test_call_with_a_repeated_id_is_asked_about(
+    server: WaitingServer, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr(models, "numbers", itertools.repeat(7))
+    models.begin({"payer": [PAYMENT, [("pay", {"amount": 20, "to": "eve"})], "Half."]})
+    run = server.start("payer", "pay both")
+    run = server.decide_and_wait(run, first)
+    assert run["status"] == "PAUSED", run["error"]
+    (asked,) = [each for each in server.list_approvals(run) if each["status"] == "pending"]
+    assert asked["arguments"] == {"amount": 20, "to": "eve"}
+
+    second = "reject" if first == "approve" else "approve"
+    run = server.decide_and_wait(run, second)
+    assert (run["status"], run["content"]) == ("COMPLETED", "Half."), run["error"]
+    paid = "pay 10 to bob" if first == "approve" else "pay 20 to eve"
+    assert server.deployment.ledger(run) == [paid]
 
 
 def test_tool_asks_for_a_value(server: WaitingServer, models: ScriptedModels) -> None:

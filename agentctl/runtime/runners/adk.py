@@ -40,6 +40,13 @@ _NOT_RESUMABLE = (
     " resumability_config=ResumabilityConfig(is_resumable=True) in the App"
 )
 
+_SEVERAL_WAIT = (
+    "The run cannot wait for several agents of a ParallelAgent inside of another agent: Google ADK"
+    " would continue one of them only. Make the ParallelAgent the agent of the run"
+)
+
+_NOT_CONTINUED = "Google ADK did not continue an agent: an approved call was not made"
+
 _OWN_HINT = "ToolConfirmation"
 """Part of the library's own question, which explains its interface to programs."""
 
@@ -88,25 +95,28 @@ class AdkRunner(LibraryRunner):
         earlier = await run.read_history(_parse_events, self._build_events)
         kept: list[Event] = []
         if leg is None:
-            asked = _build_content(await run.load_prompt(message))
+            messages = [_build_content(await run.load_prompt(message))]
         else:
             await report.restore(leg.state)
             kept = await _restore_events(leg, run)
-            asked = await _build_answers(kept, leg, decided, report)
+            messages = await _build_answers(kept, leg, decided, report)
         names = {"user_id": run.context.user_id or "-", "session_id": run.context.session_id}
         place = {"app_name": runner.app_name, **names}
         service = runner.session_service
         session = await service.create_session(state={**run.context.state}, **place)
+        report.know_calls([*earlier, *kept])
         for event in (*earlier, *kept):
             await service.append_event(session, event)
 
         config = HostedConfig(streaming_mode=StreamingMode.SSE, run_context=run.context)
         try:
             with _use_sync_callable_runner(_call_in_thread):
-                running = runner.run_async(new_message=asked, run_config=config, **names)
-                async with aclosing(running) as events:
-                    async for _ in events:
-                        await run.take_turn()
+                for asked in messages:
+                    report.take_answers(asked)
+                    running = runner.run_async(new_message=asked, run_config=config, **names)
+                    async with aclosing(running) as events:
+                        async for _ in events:
+                            await run.take_turn()
         except ExecutionError:
             raise
         except Exception as error:
@@ -116,9 +126,13 @@ class AdkRunner(LibraryRunner):
         if waiting := list_waiting(kept):
             if not _can_continue(self._app):
                 raise ExecutionError("AGENT_FAILED", _NOT_RESUMABLE)
+            if len(_group_by_branch(kept)) > 1 and not _is_parallel_only(root):
+                raise ExecutionError("AGENT_FAILED", _SEVERAL_WAIT)
             stored = keep_state(run, lambda: _dump(kept))
             asks = [_build_ask(call) for call in waiting]
             raise Paused(asks, {"events": stored, **report.to_json()})
+        if decided.approved:
+            raise ExecutionError("AGENT_FAILED", _NOT_CONTINUED)
         await report.end(getattr(root, "output_schema", None))
         run.set_native_history(lambda: _dump(kept))
 
@@ -221,6 +235,31 @@ def list_waiting(events: Sequence[Event]) -> list[FunctionCall]:
     ]
 
 
+def _group_by_branch(events: Sequence[Event]) -> list[list[FunctionCall]]:
+    """Return the calls that wait, those of agents that work at the same time separately."""
+    branches = {
+        call.id: event.branch or "" for event in events for call in event.get_function_calls()
+    }
+    groups: dict[str, list[FunctionCall]] = {}
+    for call in list_waiting(events):
+        groups.setdefault(branches[call.id], []).append(call)
+    return [*groups.values()]
+
+
+def _is_parallel_only(root: Any) -> bool:
+    """Return True for agents at the same time with no others inside of them.
+
+    Around others, the library would go on with the agent after them when the first one has ended.
+    """
+    return isinstance(root, ParallelAgent) and not any(map(_has_parallel, root.sub_agents))
+
+
+def _has_parallel(agent: Any) -> bool:
+    if isinstance(agent, ParallelAgent):
+        return True
+    return any(map(_has_parallel, getattr(agent, "sub_agents", ())))
+
+
 def _build_ask(call: FunctionCall) -> Ask:
     """Return what a call asks for.
 
@@ -273,25 +312,31 @@ def _edit_calls(value: Any, edited: Mapping[str, Decided]) -> None:
 
 async def _build_answers(
     events: Sequence[Event], leg: Leg, calls: DecidedCalls, report: AdkReport
-) -> Content:
-    """Return the message with which a paused run goes on.
+) -> list[Content]:
+    """Return the messages with which a paused run goes on, one after the other.
+
+    The library goes on with the agent that has made the first answered call of a message only, so
+    agents that work next to each other (`ParallelAgent`) get a message each.
 
     A call with a result is never made again: the report answers it in place of the tool.
     """
-    parts = []
-    for call in list_waiting(events):
-        ask = _build_ask(call)
-        decision = leg.find(ask.tool_call_id)
-        if decision is None:
-            raise ExecutionError("INTERNAL", "A decision of the run is missing")
-        if call.name == CONFIRMATION:
-            answer = _confirm(decision, calls)
-        else:
-            answer = _read_answer(decision)
-            await report.end_open_call(call.id, answer)
-        response = FunctionResponse(id=call.id, name=call.name, response=answer)
-        parts.append(Part(function_response=response))
-    return Content(role="user", parts=parts)
+    messages = []
+    for waiting in _group_by_branch(events):
+        parts = []
+        for call in waiting:
+            ask = _build_ask(call)
+            decision = leg.find(ask.tool_call_id)
+            if decision is None:
+                raise ExecutionError("INTERNAL", "A decision of the run is missing")
+            if call.name == CONFIRMATION:
+                answer = _confirm(decision, calls)
+            else:
+                answer = _read_answer(decision)
+                await report.end_open_call(call.id, answer)
+            response = FunctionResponse(id=call.id, name=call.name, response=answer)
+            parts.append(Part(function_response=response))
+        messages.append(Content(role="user", parts=parts))
+    return messages
 
 
 def _confirm(decision: Decided, calls: DecidedCalls) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -127,18 +127,33 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         self._answer = ""
         self._output: Any = None
         self._error_code: str | None = None
+        self._call_ids: set[str] = set()
+
+    def know_calls(self, events: Iterable[Any]) -> None:
+        """Take note of the calls of earlier events of the session."""
+        for event in events:
+            self._call_ids |= {call.id for call in event.get_function_calls() if call.id}
 
     def to_json(self) -> dict[str, Any]:
         """Return the members for the next leg."""
         shown = [key for key, part in self._parts.items() if part.shown is not None]
-        return {"members": self._members.to_json(), "shown": shown}
+        waiting = {key: sorted(part.waiting) for key, part in self._parts.items()}
+        return {"members": self._members.to_json(), "shown": shown, "waiting": waiting}
 
     async def restore(self, stored: Mapping[str, Any]) -> None:
         """Go on with the members of a pause."""
         await self._members.restore(stored["members"])
         for member in self._members.list_open():
             shown = self._root.run if member.key in stored["shown"] else None
-            self._parts[member.key] = AgentPart(member.run, member.key, shown)
+            part = self._parts[member.key] = AgentPart(member.run, member.key, shown)
+            part.waiting |= {*stored.get("waiting", {}).get(member.key, ())}
+
+    def take_answers(self, message: Any) -> None:
+        """Take note of a message with the answers to calls: these wait no longer."""
+        for answer in message.parts or ():
+            if answer.function_response is not None:
+                for part in self._parts.values():
+                    part.waiting.discard(answer.function_response.id)
 
     async def before_run_callback(self, *, invocation_context: Any) -> None:
         self._invocation = self._invocation or invocation_context.invocation_id
@@ -186,8 +201,26 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
         if not llm_response.partial:
+            self._separate_calls(llm_response)
             usage = read_usage(llm_response.usage_metadata)
             self._find(callback_context).end_model_call(usage)
+
+    def _separate_calls(self, llm_response: Any) -> None:
+        """Give a call another id if the session has a call with its id.
+
+        Some models repeat their ids. The library finds the confirmation and the result of a call by
+        its id: the decision about one call would count for another one.
+        """
+        for part in (llm_response.content and llm_response.content.parts) or ():
+            call = part.function_call
+            if call is None or not call.id:
+                continue
+            given = call.id
+            number = 1
+            while call.id in self._call_ids:
+                number += 1
+                call.id = f"{given}-{number}"
+            self._call_ids.add(call.id)
 
     async def on_model_error_callback(
         self, *, callback_context: Any, llm_request: Any, error: Exception
