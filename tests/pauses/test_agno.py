@@ -48,6 +48,29 @@ def test_calls_with_one_id_are_not_decided_about(shared_graphs: WaitingServer) -
     assert run["error"]["code"] == "MODEL_REJECTED"
 
 
+def test_decisions_belong_to_their_calls(shared_graphs: WaitingServer) -> None:
+    """Two calls are equal, and the decisions come in another order."""
+    calls = [
+        {
+            "id": f"call-{number}",
+            "type": "function",
+            "function": {
+                "name": "agno_pay",
+                "arguments": json.dumps({"amount": min(number, 2), "to": "bob"}),
+            },
+        }
+        for number in (1, 2, 3)
+    ]
+    run = shared_graphs.start("agno_exact", json.dumps({"tool_calls": calls}))
+    asked = {each["tool_call_id"]: each for each in shared_graphs.list_approvals(run)}
+    for call_id, verb in (("call-3", "reject"), ("call-2", "approve"), ("call-1", "reject")):
+        shared_graphs.decide_one(asked[call_id], verb)
+    run = shared_graphs.wait_for_end(run)
+    assert shared_graphs.deployment.ledger(run) == ["pay 2 to bob for None"]
+    refused = "The call was rejected"
+    assert [each["result"] for each in run["tools"]] == [refused, "paid 2", refused]
+
+
 def test_answer_is_given_to_the_tool(shared_graphs: WaitingServer) -> None:
     run = shared_graphs.start("agno_mailer", CALL)
     (asked,) = shared_graphs.list_approvals(run)

@@ -43,6 +43,21 @@ def test_one_of_two_calls_is_rejected(shared_graphs: WaitingServer) -> None:
     assert executions == {"approved": "done", "rejected": None}
 
 
+def test_decisions_belong_to_their_calls(shared_graphs: WaitingServer) -> None:
+    """Two calls are equal, and the decisions come in another order; an id is used again later."""
+    calls = [call(number, "pay", amount=min(number, 2), to="bob") for number in (1, 2, 3)]
+    again = call(2, "pay", amount=9, to="eve")
+    answers = [{"tool_calls": calls}, {"tool_calls": [again]}]
+    run = shared_graphs.start("openai_planner", json.dumps(answers))
+    asked = {each["tool_call_id"]: each for each in shared_graphs.list_approvals(run)}
+    for call_id, verb in (("call_3", "reject"), ("call_2", "approve"), ("call_1", "reject")):
+        shared_graphs.decide_one(asked[call_id], verb)
+    run = shared_graphs.wait_for_end(run)
+    # The library refuses a second call with an id.
+    assert run["error"]["code"] == "MODEL_REJECTED"
+    assert shared_graphs.deployment.ledger(run) == ["pay 2 to bob for None"]
+
+
 def test_other_calls_of_the_answer_are_made_once(shared_graphs: WaitingServer) -> None:
     calls = [call(1, "look"), call(2, "pay", amount=10, to="bob")]
     answer = {"content": "One moment.", "tool_calls": calls}

@@ -79,6 +79,22 @@ def test_two_calls_with_different_decisions(shared: WaitingServer) -> None:
     assert shared.deployment.ledger(run) == ["pay much 9"]
 
 
+def test_decisions_belong_to_their_calls(shared: WaitingServer) -> None:
+    """Two calls are equal, and the decisions come in another order; an id is used again later."""
+    calls = [("pay", f"p{n}", {"amount": min(n, 2), "to": "bob"}) for n in (1, 2, 3)]
+    again = ("pay", "p2", {"amount": 9, "to": "eve"})
+    run = shared.start("library", plan(calls, [again]))
+    asked = {each["tool_call_id"]: each for each in shared.list_approvals(run)}
+    for call_id, verb in (("p3", "reject"), ("p2", "approve"), ("p1", "reject")):
+        shared.decide_one(asked[call_id], verb)
+    run = shared.wait_for_next(run)
+    assert shared.deployment.ledger(run) == ["pay 2 to bob"]
+    assert run["status"] == "PAUSED"
+    shared.decide(run, "reject")
+    shared.wait_for_end(run)
+    assert shared.deployment.ledger(run) == ["pay 2 to bob"]
+
+
 def test_two_pauses_count_tokens_once(shared: WaitingServer, model_endpoint: ModelEndpoint) -> None:
     message = plan([("pay_much", "a", {"amount": 7})], [("pay_much", "b", {"amount": 8})])
     run = shared.start("library", message)
