@@ -97,6 +97,37 @@ async def test_questions_of_a_server_wait_for_answers_in_any_process(
     assert [tool["tool_call_error"] for tool in record["tools"]] == [False]
 
 
+async def test_answers_reach_the_call_that_has_asked(
+    desk: Site, desk_server: ServerProcess
+) -> None:
+    """Two calls ask the same questions, and the answers to the second one come first."""
+    both = [call("desk_book", name, place=f"place {name}") for name in ("c1", "c2")]
+    run = await desk.run(desk_server, "host", [answer(*both)])
+    while run["status"] == "PAUSED":
+        rows = {row.tool_call_id: row for row in await desk.pending(run["run_id"])}
+        for question_id, row in sorted(rows.items(), reverse=True):
+            call_id = question_id.partition(":")[0]
+            values: dict[str, object] = {"count": int(call_id[1:])}
+            if row.question == "Sure?":
+                values = {"sure": call_id == "c1"}
+            elif row.question != "For how many?":
+                values = {"day": f"day of {call_id}"}
+            await desk.decide_rows(desk_server, [row], "answer", answer=values)
+        run = await desk.wait_for_end(desk_server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
+
+    assert run["status"] == "COMPLETED", run["error"]
+    booked = {entry["place"]: entry for entry in bookings(desk) if entry["place"][:5] == "place"}
+    assert booked == {
+        f"place {name}": {
+            "place": f"place {name}",
+            "when": {"day": f"day of {name}"},
+            "who": {"count": number},
+            "sure": {"sure": name == "c1"},
+        }
+        for name, number in (("c1", 1), ("c2", 2))
+    }
+
+
 async def test_gated_call_may_ask_after_its_approval(
     desk: Site, desk_server: ServerProcess
 ) -> None:
