@@ -1,7 +1,7 @@
 """agentctl: the server of an agent platform and its admin tool, in one command.
 
 The modules here have a path that users import (`agents`, `langchain`, `pydantic_ai`, `agno`,
-`openai_agents`; docs/python.md), or serve every package: `errors`, `light_dataclass`, `extensions`.
+`openai_agents`; docs/python.md), or serve every package: `errors`, `extensions`.
 `create_app` is the server in an application of the user (docs/own-routes.md).
 The names of this package are loaded on first use, so that the command line starts without them.
 """

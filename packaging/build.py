@@ -41,9 +41,7 @@ CLIENT = "packaging/typescript"
 CLIENT_FILES = ("package.json", "agentctl.js", "agentctl.d.ts", "api.d.ts")
 VENDORED = "agentctl/server/console/vendor/vendor.json"
 
-CLIENT_PARTS = (
-    "client", "errors", "extensions", "interface", "light_dataclass", "records", "remote",
-)  # fmt: skip
+CLIENT_PARTS = ("client", "errors", "extensions", "interface", "records", "remote")
 """The parts of the package that `agentctl.client` imports; tests/clients/test_imports.py."""
 
 CLIENT_LIBRARIES = ("httpx2", "orjson", "typing-extensions")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,6 @@ from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.config.upkeep import Files
 from agentctl.errors import AgentctlError, Unavailable
-from agentctl.light_dataclass import dataclass
 from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.text import format_bytes
 from agentctl.runs.workers.liveness import WorkerMonitor

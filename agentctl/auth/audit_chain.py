@@ -18,12 +18,11 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentctl.errors import InvalidStatement, InvalidToken
-from agentctl.light_dataclass import dataclass
 from agentctl.records.audit import AuditRecord
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ scopes an operation needs. `build_scope_table` is the reverse view: scopes with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal, NoReturn, TypedDict
 
 from agentctl.auth.principal import Principal, ids_in_scopes, is_action_allowed, sufficient_scopes
@@ -27,7 +28,6 @@ from agentctl.errors import (
     Unavailable,
 )
 from agentctl.interface.operations import ROUTES
-from agentctl.light_dataclass import dataclass
 from agentctl.records.authorization import KNOWN_SCOPES, RESOURCES_WITH_IDS, is_well_formed
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids

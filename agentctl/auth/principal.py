@@ -7,12 +7,11 @@ Scopes are `resource:action`, `resource:<id>:action` and `resource:*:action` (do
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
 from agentctl.errors import BadRequest, Forbidden, ValidationFailed
-from agentctl.light_dataclass import dataclass
 from agentctl.records.authorization import (
     RESOURCES_WITH_IDS,
     is_known_scope,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from agentctl.auth.keys.keyring import Keyring, has_remote_keys
@@ -23,7 +23,6 @@ from agentctl.auth.tokens.claims import ClaimRules, check_claims
 from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidKey, InvalidToken, Unauthenticated, Unavailable
-from agentctl.light_dataclass import dataclass
 
 _CACHE_SIZE = 4_096
 _CACHE_SECONDS = 30.0

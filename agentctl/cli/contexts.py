@@ -18,13 +18,12 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agentctl import errors
 from agentctl.cli.files import replacing_private_file
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import is_component_id, suggest_name
 
 CONTEXT_VARIABLE = "AGENTCTL_CONTEXT"

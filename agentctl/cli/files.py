@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from agentctl.errors import Conflict, UsageError
-from agentctl.light_dataclass import dataclass
 
 
 def create_directory(directory: Path, mode: int = 0o777) -> None:

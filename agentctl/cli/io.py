@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from agentctl.errors import UsageError, build_empty_value_error
-from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +37,6 @@ from agentctl.interface.requests.lists import (
     walk_pages,
     with_page,
 )
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -21,7 +21,6 @@ from agentctl.cli.parameters import (
 )
 from agentctl.errors import InvalidConfiguration, NotFound, UsageError
 from agentctl.interface import requests
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.strict import parse_json
 from agentctl.records.text import find_json_problem

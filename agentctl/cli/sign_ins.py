@@ -15,14 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentctl.cli.contexts import contexts_path
 from agentctl.cli.files import replacing_private_file
 from agentctl.errors import BadRequest, InvalidConfiguration, Unauthenticated, Unavailable
-from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from agentctl.auth.oidc import OidcClient, Tokens

@@ -14,7 +14,7 @@ import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,6 @@ from agentctl.cli.show.terminal import note, note_detail
 from agentctl.errors import AgentctlError, NotFound, UsageError
 from agentctl.interface.declarations import Order
 from agentctl.interface.requests import MINIMUM_ID_PREFIX, SUMMARY_VIEW
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.records.text import suggest_name

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from agentctl.config.types import Repeats, Secret
-from agentctl.light_dataclass import dataclass
 from agentctl.records.value_types import Pattern, Range
 
 BaseUrl = Annotated[

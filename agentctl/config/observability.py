@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from agentctl.config.mcp_table import BaseUrl
 from agentctl.config.names import ListenAddress
-from agentctl.light_dataclass import dataclass
 from agentctl.records.value_types import Pattern, Range
 
 LogFormat = Literal["readable", "json"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from agentctl.errors import InvalidConfiguration
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import quote_text, suggest_name
 
 KeyPath = tuple[str | int, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, get_args
 
@@ -12,7 +12,6 @@ from agentctl.config.extras import build_extra_command
 from agentctl.config.places import Place, join_quoted
 from agentctl.config.settings import DemoModel, Model, ModelSettings, Provider, Settings
 from agentctl.errors import InvalidConfiguration
-from agentctl.light_dataclass import dataclass
 
 _MODEL_LIBRARY = "pydantic_ai"
 """The library with the models of the providers that need one; their extras install it."""

@@ -7,7 +7,7 @@ compares with these defaults. docs/contract.md "Configuration" has the rules of 
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -54,7 +54,6 @@ from agentctl.config.upkeep import (
     Search,
 )
 from agentctl.config.webhooks import Webhook
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.value_types import Pattern, Range
 

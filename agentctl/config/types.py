@@ -6,11 +6,11 @@ The descriptions of rules are part of error messages and of the reference page.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from agentctl.config.places import Place
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import quote_text
 from agentctl.records.value_types import Rule, ValueType, WrongValue
 

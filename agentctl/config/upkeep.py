@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from agentctl.config.mcp_table import BaseUrl
 from agentctl.config.names import Id, Region
 from agentctl.config.types import Reference
-from agentctl.light_dataclass import dataclass
 from agentctl.records.value_types import Pattern, Range
 
 BudgetSubject = Literal["user", "agent", "server"]

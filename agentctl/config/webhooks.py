@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -16,7 +17,6 @@ from agentctl.config.mcp_table import BaseUrl
 from agentctl.config.names import Id
 from agentctl.config.types import Reference, Secret
 from agentctl.errors import InvalidConfiguration
-from agentctl.light_dataclass import dataclass
 from agentctl.records.value_types import Pattern
 
 WebhookEvent = Literal[

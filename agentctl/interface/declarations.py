@@ -16,11 +16,10 @@ import operator
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import EllipsisType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import Route, operation_ids
 from agentctl.records.times import ParsedTimestamp

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp

@@ -8,13 +8,13 @@ data").
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NotRequired, TypeVar
 
 import orjson
 from typing_extensions import TypedDict
 
 from agentctl.errors import DatabaseDamaged
-from agentctl.light_dataclass import dataclass
 
 Parsed = TypeVar("Parsed")
 

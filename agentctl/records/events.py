@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
 from agentctl.errors import InvalidResponse
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind, find_component
 from agentctl.records.phase import describe_wait
 from agentctl.records.runs import FinalStatus

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from agentctl.errors import ValidationFailed
-from agentctl.light_dataclass import dataclass
 from agentctl.records.sessions import PageMeta
 from agentctl.records.text import check_text, escape_controls
 from agentctl.records.times import Timestamp

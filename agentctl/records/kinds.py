@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from agentctl.errors import UsageError
-from agentctl.light_dataclass import dataclass
 
 ComponentKind = Literal["agent", "team", "workflow"]
 ComponentRef = tuple[ComponentKind, str]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalSummary
 from agentctl.records.events import Event, EventKind
 from agentctl.records.items import (

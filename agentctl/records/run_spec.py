@@ -5,12 +5,11 @@ one (docs/contract.md "Retry and fork").
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 
 Purpose = Literal["summary", "memory"]

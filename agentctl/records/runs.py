@@ -6,11 +6,11 @@ OpenAPI document follow, and in a row, which the statements of `store.repositori
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, NotRequired, get_args
 
 from typing_extensions import TypedDict
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRecord, ApprovalSummary
 from agentctl.records.document import derive
 from agentctl.records.files import RunFileRecord

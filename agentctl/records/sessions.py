@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.audit import CursorMeta
 from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.phase import PhaseRecord

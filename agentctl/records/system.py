@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from agentctl.errors import AgentctlError
-from agentctl.light_dataclass import dataclass
 from agentctl.records.components import ModelRecord
 
 Verdict = Literal["ok", "note", "wrong"]

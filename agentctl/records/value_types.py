@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -26,7 +26,6 @@ from typing import (
     get_type_hints,
 )
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import parse_json
 from agentctl.records.text import INTEGERS, UNSTORABLE, find_json_problem, is_storable, quote_text
 from agentctl.records.times import ParsedTimestamp, Timestamp, parse_rfc3339

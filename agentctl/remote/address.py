@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from agentctl import errors
-from agentctl.light_dataclass import dataclass
 from agentctl.records.hosts import is_loopback_host
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}

@@ -9,6 +9,7 @@ import logging
 import ssl
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 from urllib.parse import quote, urlencode
 
@@ -17,7 +18,6 @@ import orjson
 import agentctl
 from agentctl import errors
 from agentctl.interface.operations import ROUTES
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.proxies import build_proxy_options
 from agentctl.records.routes import INTERFACE_HEADER

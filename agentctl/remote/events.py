@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from agentctl.light_dataclass import dataclass
 from agentctl.remote.failures import build_invalid_response
 
 MAXIMUM_EVENT_BYTES = 134_217_728

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow, ApprovalStatus
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus

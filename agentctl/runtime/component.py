@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
-
-from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Agent, OnBusy, Team, Workflow

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -23,7 +23,6 @@ from typing import (
 )
 
 from agentctl.agents import File, Memories, RunContext
-from agentctl.light_dataclass import dataclass
 from agentctl.records.files import FileReference
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.files import FileAccess, load_references

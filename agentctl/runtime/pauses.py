@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
     ApprovalExecution,
     ApprovalKind,

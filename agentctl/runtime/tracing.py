@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.logs import RunTrace, TraceContext, derive_span_id
 from agentctl.records.runs import SpanRecord
 from agentctl.records.times import format_optional_time, format_rfc3339, now

@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
@@ -34,7 +34,6 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Settings
 from agentctl.interface.requests import StreamEvent
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.server.observability.log import RequestObserver
 from agentctl.service.service import Service, ServiceOperations

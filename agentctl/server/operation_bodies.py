@@ -5,7 +5,7 @@ The bounds in the fields are the constants that `agentctl.service` enforces.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Required
 
 from typing_extensions import TypedDict
@@ -28,7 +28,6 @@ from agentctl.interface.requests.administration import (
 )
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.interface.requests.memories import MAXIMUM_MEMORIES_DELETED
-from agentctl.light_dataclass import dataclass
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
 from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS

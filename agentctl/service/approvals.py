@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from agentctl import errors
@@ -17,7 +17,6 @@ from agentctl.interface.requests.approvals import (
     ContinueRequest,
     Ruling,
 )
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
     ApprovalPage,
     ApprovalRecord,

@@ -17,7 +17,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
@@ -27,7 +27,6 @@ from agentctl.auth.policy import POLICY, Public, authorize_call
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unavailable
 from agentctl.interface.operations import ROUTES
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, AuditOutcome
 from agentctl.records.logs import RateLimitedLog, current_log_context
 from agentctl.records.routes import PAGE_ROUTES, operation_ids

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agentctl import errors
@@ -20,7 +20,6 @@ from agentctl.auth.tokens.account_tokens import AccountTokens
 from agentctl.config.settings import Settings
 from agentctl.config.upkeep import RateLimits
 from agentctl.errors import RateLimited
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.system import Finding

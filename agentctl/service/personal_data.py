@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.interface.requests import DELETION_WAIT, MAXIMUM_USER_ID_LENGTH
 from agentctl.interface.requests.administration import Erasure, PersonalPart, PersonalRowsFilter
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document, build_document
 from agentctl.records.personal_data import (
     ErasureRecord,

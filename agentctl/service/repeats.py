@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -14,7 +14,6 @@ from agentctl import errors
 from agentctl.auth.policy import authorize_call
 from agentctl.config.upkeep import Files, Quotas
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, StreamEvent
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind, ComponentRef
 from agentctl.records.routes import operation_ids

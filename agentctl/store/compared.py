@@ -8,10 +8,9 @@ number is bounded, and so is the cost of a page: it ends early if few rows match
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.listing import (
     MAXIMUM_TOTAL,

@@ -42,11 +42,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from agentctl.light_dataclass import dataclass
 from agentctl.store.schema import StoredVersion
 from agentctl.store.totals import ListTotals
 

@@ -9,11 +9,10 @@ migration 3 (docs/decisions/0036).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, single_unit, unit
 from agentctl.store.search import Match
 from agentctl.store.totals import ListTotals

@@ -10,11 +10,11 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from agentctl import errors
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import check_text, escape_controls
 
 Tokenizer = Literal["words", "trigram"]

@@ -11,13 +11,13 @@ import os
 import threading
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
 from agentctl.config.upkeep import Files
 from agentctl.errors import TooLarge, Unavailable, ValidationFailed
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import new_id
 from agentctl.store.blobs import PIECE_BYTES, BlobStore, call_on_files, open_blob_store
 from agentctl.store.media_types import TypeReader

@@ -5,7 +5,8 @@ The rules are in docs/contract.md "Data scoping".
 
 from __future__ import annotations
 
-from agentctl.light_dataclass import dataclass
+from dataclasses import dataclass
+
 from agentctl.store.database import Value
 from agentctl.store.listing import Conditions
 

@@ -7,6 +7,7 @@ conventions have the status Development: docs/traces.md names their version.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -22,7 +23,6 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from agentctl import __version__
 from agentctl.config.providers import find_url
 from agentctl.config.settings import Model, Settings
-from agentctl.light_dataclass import dataclass
 from agentctl.runs.states import LegEnd
 from agentctl.runtime.models.attempts import TokenType, list_tokens
 from agentctl.runtime.tracing import LegTrace, Span, build_span_context

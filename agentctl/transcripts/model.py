@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.items import LIVE_STATUSES, Item, RunItem, ToolCallItem
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.strict import find_object

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentctl.errors import Forbidden, NotFound
@@ -15,7 +16,6 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.transcripts.model import DrawnRun, build_drawn_run
 

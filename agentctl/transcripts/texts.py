@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 import orjson
 
 from agentctl.interface.requests import RunView
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
 from agentctl.transcripts.model import DrawnRun, clean_line, find_tokens

@@ -15,13 +15,13 @@ import random
 import socket
 import ssl
 from collections.abc import Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agentctl import __version__
 from agentctl.config.webhooks import Webhook
-from agentctl.light_dataclass import dataclass
 from agentctl.records.times import now, read_retry_after
 from agentctl.webhooks.signing import Signer
 

@@ -13,11 +13,11 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 
 from agentctl import errors
 from agentctl.config.settings import Settings
-from agentctl.light_dataclass import dataclass
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.text import new_id
 from agentctl.records.times import now

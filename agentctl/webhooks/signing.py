@@ -7,11 +7,11 @@ import hashlib
 import hmac
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentctl.config.webhooks import SECRET_PREFIX, Webhook, read_secrets
 from agentctl.errors import InvalidConfiguration
-from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

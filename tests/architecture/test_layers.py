@@ -26,7 +26,6 @@ BELOW: dict[str, set[str]] = {
     "langchain": {"runtime"},
     "openai_agents": {"runtime"},
     "pydantic_ai": {"records", "runtime"},
-    "light_dataclass": set(),
     "agents": set(),
     "errors": set(),
     "work": {"errors"},
@@ -50,7 +49,7 @@ BELOW: dict[str, set[str]] = {
     "interop": LOWER | {"runs", "service", "server"},
     "__main__": {"cli"},
 }
-"""The parts of the package that each part may import, besides itself and `light_dataclass`."""
+"""The parts of the package that each part may import, besides itself."""
 
 EXTENSIONS = "agentctl.interop"
 """The package whose modules the core loads by the registration in `agentctl.extensions` only."""
@@ -81,8 +80,7 @@ def test_modules_import_from_lower_layers_only() -> None:
         for module in modules()
         for imported in module.imports
         if imported.name.startswith("agentctl.") and part(imported.name) in BELOW
-        if part(imported.name)
-        not in BELOW.get(part(module.name), set()) | {part(module.name), "light_dataclass"}
+        if part(imported.name) not in BELOW.get(part(module.name), set()) | {part(module.name)}
     ] == []
 
 
@@ -181,15 +179,6 @@ def test_one_module_converts_values_by_their_annotations() -> None:
         "agentctl.runtime.runners.declared_types",  # annotations of code of users
         "agentctl.server.openapi.document",  # declarations for FastAPI
     }
-
-
-def test_only_public_classes_are_standard_dataclasses() -> None:
-    assert {
-        module.name
-        for module in modules()
-        for imported in module.imports
-        if imported.name == "dataclasses.dataclass" and not imported.typing_only
-    } == {"agentctl.agents", "agentctl.agno", "agentctl.pydantic_ai", "agentctl.agents.waiting"}
 
 
 @pytest.mark.parametrize("module", ["agentctl.cli.app", "agentctl.config"])

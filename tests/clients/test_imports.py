@@ -10,7 +10,7 @@ from tests.process import without_coverage
 PROGRAM = """
 import importlib, os, pkgutil, sys
 
-PARTS = ("client", "errors", "extensions", "interface", "light_dataclass", "records", "remote")
+PARTS = ("client", "errors", "extensions", "interface", "records", "remote")
 LIBRARIES = {"httpx2", "orjson", "typing_extensions"}
 OF_THEM = {"anyio", "h11", "httpcore2", "idna", "sniffio", "truststore"}
 

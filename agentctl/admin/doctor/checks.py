@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from agentctl.admin.doctor.files import check_store
 from agentctl.admin.doctor.production import check_production
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
-from agentctl.light_dataclass import dataclass
 from agentctl.records.system import Finding, from_failure, from_os_error, wrong
 from agentctl.store.search import Tokenizer
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from agentctl.config.upkeep import Quotas
 from agentctl.errors import QuotaExceeded
-from agentctl.light_dataclass import dataclass
 from agentctl.records.runs import RunRow
 from agentctl.records.sessions import SessionRow
 from agentctl.store.database import Database, Steps, unit

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from agentctl import errors
-from agentctl.light_dataclass import dataclass
 from agentctl.records.times import now
 from agentctl.runs.states import is_final
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath

@@ -9,6 +9,7 @@ No text contains the credential itself, and of a key only its id or thumbprint.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from agentctl.auth.explain.credential import (
@@ -25,7 +26,6 @@ from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX, is_account_token
 from agentctl.auth.tokens.algorithms import ALGORITHMS, MAXIMUM_TOKEN
 from agentctl.auth.tokens.claims import is_reserved_subject
 from agentctl.auth.tokens.jws import check_signature, find_candidate_keys
-from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339
 
 _MILLISECONDS = 100_000_000_000

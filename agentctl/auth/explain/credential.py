@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -19,7 +20,6 @@ from agentctl.auth.tokens.claims import ClaimRules, RawClaims, parse_claims
 from agentctl.auth.tokens.jws import KeySet, TokenParts, parse_token
 from agentctl.errors import InvalidToken
 from agentctl.interface.operations import ROUTES
-from agentctl.light_dataclass import dataclass
 from agentctl.records.routes import RouteTable, has_encoded_slash
 from agentctl.records.text import suggest_name
 from agentctl.records.times import format_span

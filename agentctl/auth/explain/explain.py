@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from agentctl import errors
@@ -40,7 +40,6 @@ from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, find_claim, tr
 from agentctl.extensions import FaceRoute, find_route
 from agentctl.interface.operations import ROUTES, route_table
 from agentctl.interface.requests.administration import MAXIMUM_SCOPES
-from agentctl.light_dataclass import dataclass
 from agentctl.records.authorization import (
     CheckOutcome,
     ExplainRecord,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from agentctl.auth.keys.shared_secret import check_secret, encode_secret
 from agentctl.auth.tokens.algorithms import AlgorithmSpec
 from agentctl.errors import InvalidKey
-from agentctl.light_dataclass import dataclass
 
 PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 

@@ -21,13 +21,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
 from agentctl.auth.keys.keyring import log_faults
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.errors import InvalidConfiguration, InvalidKey
-from agentctl.light_dataclass import dataclass
 from agentctl.records.hosts import is_loopback_host
 from agentctl.records.proxies import build_proxy_options, find_proxy_variable
 from agentctl.records.strict import NotStrict, parse_document

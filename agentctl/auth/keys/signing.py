@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -31,7 +31,6 @@ from agentctl.auth.keys.shared_secret import check_secret, encode_secret
 from agentctl.auth.tokens.algorithms import CURVES, AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import EC_CURVES, jwk_thumbprint, public_jwk
 from agentctl.errors import InvalidKey
-from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import encode_base64url
 
 _LABEL = "The signing key"

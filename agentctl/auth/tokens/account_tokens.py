@@ -20,11 +20,11 @@ import re
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from agentctl.auth.principal import Principal
 from agentctl.errors import InvalidToken
-from agentctl.light_dataclass import dataclass
 
 ACCOUNT_PREFIX = "agentctl_pat_"
 """The start of service account tokens."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
-
-from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Algorithm

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.tokens.grants import ScopeRules, collect_scopes, list_unread_claims
 from agentctl.errors import InvalidToken
 from agentctl.interface.requests import MAXIMUM_USER_ID_LENGTH
-from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import NotStrict, parse_object
 from agentctl.records.text import is_session_id
 

@@ -8,11 +8,10 @@ form grants nothing and is not an error. Names are compared exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentctl.interface.requests.administration import MAXIMUM_SCOPES
-from agentctl.light_dataclass import dataclass
 from agentctl.records.authorization import is_well_formed
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -18,7 +19,6 @@ from agentctl.auth.keys.material import PublicKey, VerificationKey, check_public
 from agentctl.auth.keys.shared_secret import check_secret
 from agentctl.auth.tokens.algorithms import CURVES, AlgorithmSpec
 from agentctl.errors import InvalidKey
-from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import NotStrict, decode_base64url, encode_base64url
 from agentctl.records.text import is_storable
 

@@ -10,6 +10,7 @@ each of them returns a result or raises `errors.InvalidToken`, nothing else. PyJ
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jwt.api_jws import PyJWS
@@ -18,7 +19,6 @@ from agentctl.auth.keys.material import VerificationKey
 from agentctl.auth.tokens.algorithms import ALGORITHMS, MAXIMUM_TOKEN, AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import SkippedKey, algorithm_of_jwk, key_from_jwk, reason_to_skip
 from agentctl.errors import InvalidKey, InvalidToken
-from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import NotStrict, decode_base64url, parse_object
 from agentctl.records.text import is_storable
 

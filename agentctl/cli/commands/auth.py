@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -38,7 +39,6 @@ from agentctl.cli.target import Target, TargetOptions, open_target, with_target
 from agentctl.errors import Forbidden, UsageError
 from agentctl.interface.operations import ROUTES, route_table
 from agentctl.interface.requests import ExplainRequest
-from agentctl.light_dataclass import dataclass
 from agentctl.records.authorization import KNOWN_SCOPES, ExplainRecord
 from agentctl.records.document import Document
 from agentctl.records.routes import RouteMatch

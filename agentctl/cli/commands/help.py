@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -11,7 +12,6 @@ import typer
 from agentctl.cli.parameters import argument
 from agentctl.cli.show.output import write_line
 from agentctl.errors import UsageError
-from agentctl.light_dataclass import dataclass
 
 EXAMPLE = "agentctl help exit-codes"
 

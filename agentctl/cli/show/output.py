@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from agentctl.cli.io import current_io
@@ -17,7 +18,6 @@ from agentctl.cli.show.table import Column, Columns, format_fields, format_table
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
 from agentctl.interface.requests import FULL_VIEW, SUMMARY_VIEW, RunView
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls, escape_json_controls
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from agentctl.cli.io import IO, current_io
 from agentctl.cli.report import report_error
 from agentctl.errors import AgentctlError, PartFailed
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import escape_controls
 from agentctl.records.times import format_span
 

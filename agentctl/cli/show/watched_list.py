@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -12,7 +12,6 @@ from agentctl.cli.io import current_io, using_io
 from agentctl.cli.show import output
 from agentctl.cli.show.terminal import note
 from agentctl.errors import AgentctlError, InvalidResponse, TooManyRequests, Unavailable, UsageError
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls
 

@@ -7,7 +7,7 @@ has the bounds, the pages, and the requests of sessions and runs, the others tho
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from agentctl.interface.declarations import Header, Option, Query
@@ -21,7 +21,6 @@ from agentctl.interface.requests.lists import (
     UpdatedAfter,
     UpdatedBefore,
 )
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.text import IDEMPOTENCY_KEY
 from agentctl.records.times import ParsedTimestamp

@@ -6,7 +6,7 @@ data of a person.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from agentctl.interface.declarations import Option, Query
@@ -22,7 +22,6 @@ from agentctl.interface.requests import (
     PageCursor,
     UserId,
 )
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import AuditOutcome, ComponentKind
 from agentctl.records.times import ParsedTimestamp
 from agentctl.records.usage import Step, UsageKey

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from agentctl.interface.declarations import Option, Query
@@ -15,7 +15,6 @@ from agentctl.interface.requests import (
     Page,
     UserId,
 )
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
     BOUND_VERBS,
     VALUES,

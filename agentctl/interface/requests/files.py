@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from os import SEEK_END
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,6 @@ from typing import Annotated
 from agentctl.errors import RangeNotSatisfiable
 from agentctl.interface.declarations import Header, Option, Query
 from agentctl.interface.requests import DatabaseId, Page, UserId
-from agentctl.light_dataclass import dataclass
 from agentctl.records.files import MAXIMUM_NAME_LENGTH
 
 READ_BYTES = 262_144

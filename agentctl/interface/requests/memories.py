@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from agentctl.interface.declarations import Option, Query
 from agentctl.interface.requests import Page, UserId
-from agentctl.light_dataclass import dataclass
 
 MAXIMUM_MEMORIES_DELETED = 100
 """Memories of one deletion by id."""

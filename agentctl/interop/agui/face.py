@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
@@ -22,7 +22,6 @@ from agentctl.interop.pages.stream import (
     TextEvents,
     describe_failure,
 )
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS
 from agentctl.records.events import Event, EventKind
 from agentctl.server.given_files import GivenFile, read_data_url

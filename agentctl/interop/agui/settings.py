@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from agentctl.interop.routes import list_routes
-from agentctl.light_dataclass import dataclass
 
 PREFIX = "/agui"
 

@@ -6,6 +6,7 @@ Their body is that of `DefaultChatTransport` of the AI SDK.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from starlette.responses import Response
@@ -38,7 +39,6 @@ from agentctl.interop.pages.stream import (
     TextEvents,
     describe_failure,
 )
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import Verb
 from agentctl.records.events import TEXT_KINDS, Event, EventKind, parse_event
 from agentctl.records.routes import operation_ids

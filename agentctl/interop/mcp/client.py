@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentctl.interface.requests import StreamEvent
 from agentctl.interop.mcp.questions import Question
-from agentctl.light_dataclass import dataclass
 from agentctl.records.events import TEXT_KINDS, EventKind, parse_event
 from agentctl.server.answers import Call
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -27,7 +28,6 @@ from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON, cancel_run
 from agentctl.interop.mcp.client import CallingClient, CallTool, ListTools, NoSuchTool
 from agentctl.interop.mcp.questions import Question, read_answer, reject
 from agentctl.interop.mcp.tools import INSTRUCTIONS
-from agentctl.light_dataclass import dataclass
 from agentctl.records.logs import caller_trace, parse_traceparent
 from agentctl.records.text import new_id
 from agentctl.server.answers import COMMENT_SECONDS, Call, json_response, no_content_response

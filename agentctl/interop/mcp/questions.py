@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from agentctl.errors import NotFound
 from agentctl.interface.requests.approvals import Ruling, build_ruling
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import VERBS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.strict import parse_json

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentctl.light_dataclass import dataclass
+from dataclasses import dataclass
 
 MCP_PATH = "/mcp"
 

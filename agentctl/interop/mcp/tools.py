@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from agentctl.auth.policy import POLICY, NeedsScope, authorize
@@ -20,7 +21,6 @@ from agentctl.interface.requests import (
     SessionFilter,
     SessionRunsQuery,
 )
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.routes import Route
 from agentctl.records.value_types import Pattern
 

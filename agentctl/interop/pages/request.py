@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import orjson
@@ -17,7 +17,6 @@ import orjson
 from agentctl.errors import Conflict, FourEyes, NotFound, ValidationFailed
 from agentctl.interface.requests import EarlierMessage
 from agentctl.interface.requests.approvals import Ruling, build_ruling
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS, ApprovalRecord
 from agentctl.records.text import check_json, check_text, is_session_id
 from agentctl.runtime.tools.external import MAXIMUM_TOOLS

@@ -8,12 +8,11 @@ open ones. A protocol is a subclass with a table of its texts and functions that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from agentctl.interface.requests import StreamEvent
 from agentctl.interop.pages.request import Asked, build_call_id
-from agentctl.light_dataclass import dataclass
 from agentctl.records.events import Event, EventKind, parse_event
 from agentctl.records.items import DELEGATIONS
 from agentctl.records.kinds import find_component

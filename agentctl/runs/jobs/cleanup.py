@@ -17,11 +17,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from agentctl.config.settings import Settings
 from agentctl.config.upkeep import Retention
-from agentctl.light_dataclass import dataclass
 from agentctl.records.audit import EXPIRE, EXPIRE_APPROVALS, EXPIRE_SESSIONS
 from agentctl.records.kinds import KINDS
 from agentctl.records.logs import RateLimitedLog

@@ -12,10 +12,10 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from itertools import product
 
 from agentctl import errors
-from agentctl.light_dataclass import dataclass
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import DurationHistogram
 from agentctl.runs.workers.worker import SweepLease

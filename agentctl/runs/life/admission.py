@@ -5,14 +5,13 @@ work starts; and the start of a leg.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
 import orjson
 
 from agentctl import errors
-from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import NewRun
 from agentctl.records.sessions import SessionRow

@@ -8,14 +8,13 @@ worker has left is done again after the next run.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import orjson
 
 from agentctl import errors
 from agentctl.config.settings import Agent, Team
 from agentctl.interface.requests import SUMMARY_WAIT
-from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import Purpose, RunSpec
 from agentctl.records.text import new_id
 from agentctl.records.times import format_rfc3339, now

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from agentctl import errors
-from agentctl.light_dataclass import dataclass
 from agentctl.records.runs import CancelOutcome, RunState
 from agentctl.runs.desk.waiting import cancel_run
 from agentctl.runs.life.changes import DatabaseChanges

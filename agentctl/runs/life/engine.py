@@ -9,13 +9,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from agentctl import errors
 from agentctl.config.settings import Settings
-from agentctl.light_dataclass import dataclass
 from agentctl.records.logs import add_log_context, parse_run_trace
 from agentctl.records.run_spec import RunSpec
 from agentctl.runs.life import legs

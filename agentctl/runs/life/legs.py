@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Protocol, cast
 
 import orjson
 
 from agentctl.config.upkeep import Approvals
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow, hash_call
 from agentctl.records.kinds import ComponentRef
 from agentctl.records.run_spec import RunSpec

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.document import parse_records, require
 from agentctl.records.items import DELEGATIONS

@@ -18,6 +18,7 @@ before. Then the pieces, one for each event.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple, cast
@@ -25,7 +26,6 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from agentctl.interface.requests import StreamEvent
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.event_records import AskedApproval, DecidedApproval
 from agentctl.records.events import END_KINDS, EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind

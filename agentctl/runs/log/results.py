@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import parse_stored
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunEnd, RunRow

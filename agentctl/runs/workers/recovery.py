@@ -21,9 +21,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import now

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
-from agentctl.light_dataclass import dataclass
 from agentctl.runtime.components.leadership import build_leader_instructions, build_member_actions
 from agentctl.runtime.tools.call_rules import ToolAction
 from agentctl.runtime.tools.memories import build_memory_actions

@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
 from agentctl.runtime.models.access import get_access
 from agentctl.runtime.models.answering import AnswerRequest, fetch_answer

@@ -8,10 +8,9 @@ import asyncio
 import json
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.items import DELEGATE, ROUTE
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.pauses import (

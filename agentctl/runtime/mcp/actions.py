@@ -13,12 +13,12 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from mimetypes import guess_extension
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.config.mcp_servers import is_idempotent
 from agentctl.errors import AgentctlError
-from agentctl.light_dataclass import dataclass
 from agentctl.records.files import FileReference
 from agentctl.records.text import escape_controls
 from agentctl.runtime.files import build_inline, dump_references

@@ -14,11 +14,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agentctl.config.mcp_servers import TemplatePart, parse_template
-from agentctl.light_dataclass import dataclass
 from agentctl.records.times import DurationHistogram
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from agentctl.config.mcp_servers import allows_tool
 from agentctl.errors import Unavailable, ValidationFailed
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import escape_controls
 from agentctl.runtime.json_schema import check_request_schemas
 from agentctl.work.event_loop import Turns

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +27,6 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.strict import has_too_many_values
 from agentctl.records.text import escape_controls, mask_secrets, replace_unstorable

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.failures import build_too_large, check_parts

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.strict import has_too_many_values
 from agentctl.records.text import new_id, replace_unstorable

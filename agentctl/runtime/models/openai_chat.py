@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -16,7 +17,6 @@ import httpx2
 import orjson
 
 from agentctl.config.providers import find_url
-from agentctl.light_dataclass import dataclass
 from agentctl.records.files import FileReference
 from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.files import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from agno.run.base import RunStatus
 from agno.tools import Function, Toolkit
 from agno.utils.team import get_member_id
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalKind
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import to_json_value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -17,7 +17,6 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from agentctl.agents import RunContext
-from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject

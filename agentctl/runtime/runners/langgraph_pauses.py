@@ -8,13 +8,12 @@ interrupt is a question (docs/agents.md "LangGraph").
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
 from langgraph.pregel import Pregel
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value

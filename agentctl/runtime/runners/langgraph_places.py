@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,6 @@ import langchain_core.tools
 import langgraph.types
 from langgraph._internal._constants import NS_SEP
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-
-from agentctl.light_dataclass import dataclass
 
 _GRAPH_FOLDER = str(Path(langgraph.types.__file__).parent)
 

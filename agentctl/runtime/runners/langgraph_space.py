@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import orjson
 from langchain_core.messages import AIMessage, ToolMessage
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.times import now_in_seconds
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value

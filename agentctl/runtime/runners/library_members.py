@@ -28,9 +28,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now
 from agentctl.runtime.context import ReportedMember, RunEnvironment

@@ -16,14 +16,13 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import orjson
 
 from agentctl import agents
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import ContextMisuse, format_call_id
 from agentctl.runtime.failures import ExecutionError

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context
 from agentctl.runtime.json_values import NotSerializable

@@ -16,12 +16,12 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentctl.agents import ToolOptions, get_tool_options
 from agentctl.errors import InvalidConfiguration
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import is_run_context
 from agentctl.runtime.imports import UnusableObject, load_object

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.errors import AgentctlError, QuotaExceeded, ValidationFailed
-from agentctl.light_dataclass import dataclass
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.transcript.conversation import Action, Conversation
 

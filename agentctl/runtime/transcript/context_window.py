@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.events import OmissionKind
 from agentctl.runtime.files import (
     MessageFile,

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy, hash_value
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import RunEnvironment, perform_decided

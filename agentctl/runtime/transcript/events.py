@@ -8,9 +8,9 @@ clients see (`agentctl.records.events`). The fields are members of the JSON of a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.events import EventKind
 
 

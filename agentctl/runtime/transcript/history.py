@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import parse_stored
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import is_reference

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import get_args
 
 from prometheus_client import ProcessCollector, generate_latest
@@ -20,7 +21,6 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from agentctl import __version__
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalStatus
 from agentctl.records.kinds import KINDS
 from agentctl.records.runs import FinalStatus

@@ -9,11 +9,11 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentctl.config.settings import Settings
 from agentctl.errors import InternalError
-from agentctl.light_dataclass import dataclass
 from agentctl.server.app import ServedApplication, create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.measurements import LoopLag, RequestCounters

@@ -15,9 +15,9 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from agentctl.errors import UsageError
-from agentctl.light_dataclass import dataclass
 
 _FIRST_DESCRIPTOR = 3
 """Number of the first passed descriptor, SD_LISTEN_FDS_START."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from agentctl.light_dataclass import dataclass
 from agentctl.store.copying.tables import Table
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.schema import CLOSED_FROM

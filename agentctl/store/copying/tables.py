@@ -7,6 +7,7 @@ table is named here but those that belong to one database or to its processes.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from hashlib import sha256
 from typing import NamedTuple, TypeAlias
@@ -14,7 +15,6 @@ from typing import NamedTuple, TypeAlias
 from agentctl import errors
 from agentctl.config.databases import display_url
 from agentctl.config.settings import Database as Entry
-from agentctl.light_dataclass import dataclass
 from agentctl.store.migrating import read_version
 from agentctl.store.schema import MIGRATE_COMMAND, SCHEMA_VERSION, check_newer
 from agentctl.store.sqlite.schema import build_in_memory

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from agentctl.interface.requests.administration import AccountFilter
-from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 

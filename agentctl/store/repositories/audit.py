@@ -9,10 +9,10 @@ Each signed head covers the entries since the head before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from agentctl.interface.requests.administration import AuditFilter
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import AuditOutcome
 from agentctl.store.database import (
     Sql,

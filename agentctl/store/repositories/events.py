@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.text import lower_bound_id
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit
 from agentctl.store.states import IS_OPEN

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
 from agentctl.config.upkeep import Files, Quotas
 from agentctl.errors import QuotaExceeded, Unavailable
-from agentctl.light_dataclass import dataclass
 from agentctl.records.files import FileOrigin, FileReference
 from agentctl.store.blobs import build_owner_key
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit

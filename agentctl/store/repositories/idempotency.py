@@ -6,7 +6,8 @@ other (docs/contract.md "Runs").
 
 from __future__ import annotations
 
-from agentctl.light_dataclass import dataclass
+from dataclasses import dataclass
+
 from agentctl.records.times import DAY
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
 

@@ -9,10 +9,9 @@ change has a condition.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
-from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.states import IS_FINAL, IS_FOUND_OPEN, IS_LIVE, IS_OPEN, RUN, State, change
 

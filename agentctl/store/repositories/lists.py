@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
 
 from agentctl.interface.requests import RunFilter, SessionFilter
 from agentctl.interface.requests.lists import TAGS
-from agentctl.light_dataclass import dataclass
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.runs import LastRunState, RunRow
 from agentctl.records.sessions import SummaryRow

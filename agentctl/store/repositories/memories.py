@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import orjson
 
 from agentctl.interface.requests.memories import MemoryFilter
-from agentctl.light_dataclass import dataclass
 from agentctl.records.memories import (
     TOPIC_PREFIX,
     build_terms,

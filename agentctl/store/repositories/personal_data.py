@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import quote
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.personal_data import ErasureKind
 from agentctl.store.database import OVERWRITE_DELETED, Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.listing import ID_GROUP, as_columns, group_ids, read_by_ids, read_group

@@ -7,8 +7,8 @@ other deletion, also that of a server which does not know holds (docs/retention.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.sessions import PruneRecord
 from agentctl.store import listing
 from agentctl.store.compared import Filtered

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
 from agentctl.store.listing import (
     ID_GROUP,

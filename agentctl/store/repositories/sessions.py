@@ -7,14 +7,13 @@ reads neither runs nor histories.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import combinations
 from operator import attrgetter
 from typing import Any
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import parse_stored
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import TOKEN_COUNTERS, SessionRow

@@ -7,10 +7,9 @@ names its attempt, so that a process which has lost the run changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, unit
 from agentctl.store.states import STEP, change
 

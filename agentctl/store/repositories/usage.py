@@ -8,12 +8,11 @@ tables counts each run once (docs/decisions/0104).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import orjson
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.times import DAY, HOUR, find_bucket, parse_rfc3339
 from agentctl.records.usage import Step
 from agentctl.store.database import OVERWRITE_DELETED, Row, Sql, Statement, Steps, Value, Work, unit

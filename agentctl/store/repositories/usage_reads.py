@@ -8,10 +8,9 @@ of the sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from agentctl.light_dataclass import dataclass
 from agentctl.records.usage import Step
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions

@@ -8,11 +8,10 @@ one dies. The end of an attempt is stored only by the holder of the lease.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from agentctl.interface.requests.administration import DeliveryFilter
-from agentctl.light_dataclass import dataclass
 from agentctl.records.webhooks import DeliveryState
 from agentctl.store.compared import Filtered, build_lead, find_by_prefix
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit

@@ -5,10 +5,9 @@ One of them at a time sweeps for all: it has a lease, which it must extend.
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import NamedTuple
 
-from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
 from agentctl.store.repositories.queue import IS_QUEUED
 from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE, IS_WAITING

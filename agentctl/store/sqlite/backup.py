@@ -12,13 +12,12 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import apsw
 
 from agentctl import errors
-from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339, now
 from agentctl.store.blobs import flush, lock_folder
 from agentctl.store.sqlite.backup_bytes import NO_FILES, CopiedFiles, back_up_bytes

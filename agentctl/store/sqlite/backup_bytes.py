@@ -12,12 +12,12 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import apsw
 
-from agentctl.light_dataclass import dataclass
 from agentctl.store.blobs import FolderStore, flush, get_size, lock_folder, translate_failures
 from agentctl.store.repositories.files import FileBytes, list_bytes
 from agentctl.store.sqlite.connection import run_unit

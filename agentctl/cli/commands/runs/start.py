@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +38,6 @@ from agentctl.errors import (
 from agentctl.interface.requests import CancelRequest, RunRequest, StreamEvent
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.interface.requests.files import FileUpload
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentRef
 from agentctl.records.runs import RunRecord

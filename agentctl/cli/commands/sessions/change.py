@@ -11,7 +11,7 @@ import shutil
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated, BinaryIO
@@ -49,7 +49,6 @@ from agentctl.interface.requests import (
 from agentctl.interface.requests.administration import IdleFilter, PruneRequest
 from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import read_pages
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.records.text import format_bytes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agentctl.cli.archives import OLDEST_FIRST, Archive, Member, name_with_ending
@@ -52,7 +52,6 @@ from agentctl.interface.requests import (
 )
 from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import read_rows
-from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from shutil import which
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -16,7 +17,6 @@ from agentctl.cli.parameters import flag
 from agentctl.cli.show.output import FieldsOutput, Format, build_output_option
 from agentctl.cli.show.terminal import note
 from agentctl.errors import AgentctlError, UsageError
-from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.transcripts.export import format_run, format_session
 from agentctl.transcripts.model import DrawnRun

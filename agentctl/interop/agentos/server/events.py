@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -13,7 +13,6 @@ from agentctl.interop.agentos.server import runs
 from agentctl.interop.agentos.server.directory import Directory, get_kind
 from agentctl.interop.agentos.server.pauses import write_pause, write_workflow_pause
 from agentctl.interop.agentos.values import write_counters
-from agentctl.light_dataclass import dataclass
 from agentctl.records.events import EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS, ComponentKind
 

@@ -7,6 +7,7 @@ them. Here a client only decides: a call is made with the arguments that were st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from agentctl.errors import BadRequest, Conflict, FourEyes, NotFound, TooLarge
@@ -14,7 +15,6 @@ from agentctl.interface.requests.approvals import Ruling, build_ruling
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.values import Built, read_object, read_objects, read_text, to_seconds
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalKind, ApprovalRecord, hash_call
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.strict import MAXIMUM_VALUES, NotStrict, has_too_many_values, parse_json
