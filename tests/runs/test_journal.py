@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from agentctl import errors
 from agentctl.config.settings import Limits
 from agentctl.interface.requests.approvals import Ruling
+from agentctl.records.times import now
 from agentctl.runs.desk.decisions import rule, write_decisions
 from agentctl.runs.log.journal import RunJournal
-from agentctl.runtime.pauses import CallOutcome, JournaledCall
+from agentctl.runs.states import Ending
+from agentctl.runtime.pauses import ApprovedEnd, CallOutcome, JournaledCall
 from agentctl.runtime.transcript.history import StateChanges
 from agentctl.store.repositories import approvals, runs
 from tests.deployment import Deployment
 from tests.runs.bench import SET_ATTEMPT, open_bench
 from tests.runs.shared_databases import loads
+from tests.runs.test_database_clock import MINUTE, an_approval
+from tests.runs.unlucky_runs import quick_retries
+
+__all__ = ["quick_retries"]
 
 NOTE = JournaledCall("c1", "note", {"text": "a"})
 
@@ -54,6 +62,16 @@ async def test_end_of_a_member_that_began_in_an_earlier_attempt_counts(
         assert await bench.lose() == "PENDING"
 
 
+async def test_answer_of_a_live_member_counts(deployment: Deployment) -> None:
+    """The member is in its attempt 1: its step belongs to the attempt of the root run."""
+    async with open_bench(deployment) as bench:
+        member = await bench.start_member()
+        await bench.journal_of(member).add_answer({"transcript": {}})
+        (row,) = await bench.list_steps("member")
+        assert (row.attempt, row.root_attempt) == (1, 4)
+        assert await bench.lose() == "PENDING"
+
+
 async def test_steps_are_numbered_and_ended_once(deployment: Deployment) -> None:
     async with open_bench(deployment) as bench:
         journal = bench.journal_of(bench.root)
@@ -66,6 +84,7 @@ async def test_steps_are_numbered_and_ended_once(deployment: Deployment) -> None
             (0, "tool", "c1", "failed"), (1, "answer", None, "done"), (2, "tool", "c2", "started"),
         ]  # fmt: skip
         stored = await bench.list_steps()
+        assert [row.ended_at is not None for row in stored] == [True, True, False]
         again = RunJournal(bench.root, stored, 0)
         assert again.next_step == 3
         assert RunJournal(bench.root, stored, 3).find_member("c2") is None
@@ -126,6 +145,56 @@ async def test_answer_replaces_the_one_of_an_earlier_process(deployment: Deploym
         third = RunJournal(bench.root, [answer, note], 1)
         await third.replace_answer({"graph": 3})
         assert [row.seq for row in await bench.list_steps()] == [0, 1, 2]
+
+
+async def test_answer_is_replaced_in_its_row(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        journal = bench.journal_of(bench.root)
+        await journal.replace_answer({"graph": 1})
+        await journal.replace_answer({"graph": 2})
+        (answer,) = await bench.list_steps()
+        assert loads(answer.body)["graph"] == 2
+
+
+async def test_replaced_answer_is_a_step_of_the_present_attempt(deployment: Deployment) -> None:
+    """So it counts, if this process is lost as well."""
+    async with open_bench(deployment) as bench:
+        await bench.journal_of(bench.root).replace_answer({"graph": 1})
+        (before,) = await bench.list_steps()
+        bench.root.attempt = 5
+        await bench.database.write(SET_ATTEMPT.execute(run_id="root", attempt=5))
+        stored = replace(before, ended_at=1)
+        await RunJournal(bench.root, [stored], 0).replace_answer({"graph": 2})
+        (after,) = await bench.list_steps()
+        assert (after.seq, after.attempt, after.root_attempt) == (0, 5, 5)
+        assert before.ended_at is not None
+        assert after.ended_at is not None
+        assert after.ended_at >= before.ended_at
+
+
+@pytest.mark.parametrize("method", ["add_answer", "replace_answer"])
+async def test_model_may_use_the_id_of_a_call_again(deployment: Deployment, method: str) -> None:
+    """The steps of an earlier answer stay as they are."""
+    async with open_bench(deployment) as bench:
+        journal = bench.journal_of(bench.root)
+        await journal.begin_call(NOTE)
+        await journal.end_call(NOTE, CallOutcome("noted"))
+        (before,) = await bench.list_steps()
+        await getattr(journal, method)({"number": 1})
+        await journal.begin_call(NOTE)
+        noted, answer, again = await bench.list_steps()
+        assert noted == before
+        assert (answer.kind, again.call_id, again.state) == ("answer", "c1", "started")
+
+
+async def test_only_the_first_step_has_what_the_component_was_given(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        journal = bench.journal_of(bench.root)
+        await journal.add_answer({"number": 1})
+        await journal.add_answer({"number": 2})
+        first, second = [loads(row.body) for row in await bench.list_steps()]
+        assert first["begin"]["is_first"] is False
+        assert second == {"number": 2}
 
 
 async def test_end_of_a_member_keeps_the_changes_of_the_session_state(
@@ -228,3 +297,47 @@ async def test_end_without_a_begin_is_a_step_that_may_begin_again(deployment: De
         walk, note = await bench.list_steps()
         assert loads(walk.body)["run_id"] == "member"
         assert (walk.state, note.state) == ("done", "started")
+
+
+@pytest.mark.parametrize(("failed", "state"), [(False, "done"), (True, "failed")])
+async def test_end_of_an_approved_call_is_stored_in_its_approval(
+    deployment: Deployment, failed: bool, state: str
+) -> None:
+    async with open_bench(deployment) as bench:
+        asked = an_approval("root", expires_at=now() + MINUTE)
+        await bench.database.write(approvals.create([asked]))
+        decision = Ruling("approve", asked.arguments_hash)
+        change = await rule(asked, decision, "boss", Limits(), lambda *_: True)
+        assert await bench.database.write(approvals.decide("a1", change))
+        assert await bench.database.write(approvals.begin_execution("a1", "root", 2))
+
+        journal = bench.journal_of(bench.root)
+        await journal.begin_call(NOTE)
+        outcome = CallOutcome("paid, and a note", failed=failed)
+        await journal.end_call(NOTE, outcome, approved=ApprovedEnd("a1", "paid"))
+
+        (row,) = await bench.database.read(approvals.list_of_run("root"))
+        assert (row.execution, row.result) == (state, '"paid"')
+        assert row.executed_at is not None
+        (step,) = await bench.list_steps()
+        assert (step.state, step.ended_at) == (state, row.executed_at)
+
+
+async def test_stopped_run_does_not_wait_for_the_database(
+    deployment: Deployment, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bench(deployment) as bench:
+        attempts = 0
+
+        async def fail(_: object) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 2:
+                bench.root.stop(Ending.cancelled("boss", None))
+            assert attempts < 5, "the write is attempted although its run has to stop"
+            raise errors.Unavailable("no answer")
+
+        monkeypatch.setattr(bench.database, "write", fail)
+        with pytest.raises(errors.Unavailable):
+            await bench.journal_of(bench.root).begin_call(NOTE)
+        assert attempts in (2, 3)
