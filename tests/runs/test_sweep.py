@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.runs.jobs.sweep import sweep_dead_workers
+from agentctl.runs.jobs.sweep import SWEEP_SECONDS, sweep_dead_workers
+from agentctl.runs.workers import worker as worker_module
 from agentctl.runs.workers.liveness import WorkerMonitor
-from agentctl.runs.workers.worker import Worker
+from agentctl.runs.workers.worker import SweepLease, Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
@@ -25,6 +26,7 @@ from tests.runs.shared_databases import (
     read_run,
     wait_for_heartbeats,
 )
+from tests.runs.test_liveness import Clock, build_remote_worker
 
 QUICK = 0.03
 
@@ -233,3 +235,46 @@ async def test_files_and_rows_of_earlier_boots_are_removed(shared: SharedDatabas
         await sweep(databases)
         assert shared.lock_names == []
         assert [left.worker_id for left in await list_workers(databases)] == ["old"]
+
+
+async def test_dead_sweeper_is_replaced_and_its_run_ended_within_ten_passes(
+    shared: SharedDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine stops without a trace: only its heartbeat and its lease show that.
+
+    Each pass is `SWEEP_SECONDS` after the one before, so ten are 20 seconds.
+    """
+    clock = Clock()
+
+    def read_microseconds() -> int:
+        return int(clock.now * 1_000_000)
+
+    monkeypatch.setattr(worker_module, "now", read_microseconds)
+    async with shared.open() as databases:
+        system = databases.system
+        far = build_remote_worker(beat=read_microseconds())
+        await system.write(workers.register(far))
+        await create_live_run(databases["main"], "far")
+        assert await system.write(workers.acquire_sweep("far", read_microseconds()))
+
+        # Without its thread, whose heartbeats would have the times of another clock.
+        worker = Worker(databases)
+        await system.write(workers.register(worker._build_row(worker.id)))
+        monitor = WorkerMonitor(databases, clock=clock)
+        lease = SweepLease(databases, monitor, worker)
+        held: list[bool] = []
+        ended: list[str] = []
+        while not ended and len(held) < 10:
+            beat = workers.record_heartbeat(worker.id, read_microseconds())
+            worker.heartbeat = await system.write(beat)
+            worker.beat_at = clock.now
+            held.append(await lease.acquire())
+            if lease.is_held:
+                ended = await sweep_dead_workers(databases, monitor, worker.id)
+            clock.now += SWEEP_SECONDS
+
+        assert ended == ["r1"]
+        # The lease of a sweeper lasts three passes, so that one slow pass does not lose it.
+        assert held.index(True) in (3, 4)
+        assert (await read_run(databases["main"])).error_code == "WORKER_LOST"
+        assert [row.worker_id for row in await list_workers(databases)] == [worker.id]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
+from typing import Any
 
 import apsw
 import pytest
 
 from agentctl import errors
 from agentctl.runs.workers.liveness import identify_this_process
-from agentctl.runs.workers.worker import Worker
+from agentctl.runs.workers.worker import HEARTBEAT_SECONDS, Worker
 from agentctl.store.repositories import workers
 from tests.conditions import PATIENCE, wait_until
 from tests.runs.shared_databases import SharedDatabases, list_workers, wait_for_heartbeats
@@ -189,3 +191,36 @@ async def test_removed_worker_continues_with_a_new_id(shared: SharedDatabases) -
         assert shared.lock_names == []
         assert await list_workers(databases) == []
         assert lost == [old]
+
+
+class CountedPauses:
+    """Stands for the event that ends a heartbeat: it is never set, and counts the seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def wait(self, timeout: float) -> bool:
+        self.seconds += timeout
+        return False
+
+
+def count_seconds_to_heartbeat(is_live: Callable[[float], bool]) -> float:
+    """Return the seconds until the next heartbeat.
+
+    Args:
+        is_live: called with the seconds that have passed; True if the process executes a run then.
+    """
+    pauses: Any = CountedPauses()
+    databases: Any = None
+    worker = Worker(databases, has_live_runs=lambda: is_live(pauses.seconds))
+    worker._ended = pauses
+    assert worker._wait_until_due()
+    return float(pauses.seconds)
+
+
+def test_heartbeat_is_due_every_second_while_a_run_is_live() -> None:
+    """It shows a cancel by another server whose notification was lost (security cases, R16)."""
+    assert count_seconds_to_heartbeat(lambda seconds: False) == HEARTBEAT_SECONDS
+    assert count_seconds_to_heartbeat(lambda seconds: True) <= 1
+    begun = 1.0
+    assert count_seconds_to_heartbeat(lambda seconds: seconds >= begun) <= begun + 1
