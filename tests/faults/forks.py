@@ -26,10 +26,16 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Forks", "Outcome"]
+__all__ = ["CONFTEST", "Forks", "Outcome"]
 
 _LIBRARIES = (sysconfig.get_path("stdlib"), str(Path(pytest.__file__).parents[1]))
 """The folders of the modules that are imported before a fork: their files do not change."""
+
+
+CONFTEST = "tests/conftest.py"
+"""Stands for the failed tests if pytest has none, because it cannot import what all tests need."""
+
+_NO_TESTS = (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
 
 
 @dataclass
@@ -239,6 +245,8 @@ def _fork(request: Mapping[str, Any]) -> dict[str, Any]:
             os.killpg(child, signal.SIGKILL)
     outcome = _read_events(log)
     outcome["exit"] = os.waitstatus_to_exitcode(status)
+    if outcome["exit"] in _NO_TESTS and not outcome["failed"]:
+        outcome["failed"] = {CONFTEST: "pytest could not begin"}
     outcome["cpu_seconds"] = round(used, 2)
     outcome["last_line"] = _get_last_line(output.read_text(errors="replace"))
     return outcome

@@ -6,16 +6,18 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.faults import reference
 from tests.faults.copies import REPOSITORY
-from tests.faults.forks import Forks
+from tests.faults.forks import CONFTEST, Forks, Outcome
 from tests.faults.history import HISTORY, PATCHES
 from tests.faults.mutations import choose_faults, find_faults
 from tests.faults.reference import KnownFault, Reference, describe_failures
-from tests.faults.trials import Result, find_deciding_lines, find_near_tests, list_modules
+from tests.faults.trials import Result, Trial, find_deciding_lines, find_near_tests, list_modules
 
 SOURCE = '''"""A docstring with = and AND."""
 
@@ -120,6 +122,33 @@ def test_tests_of_a_fault_execute_its_statement(
 ) -> None:
     found = find_deciding_lines(NESTED, line)
     assert found == deciding
+
+
+IMPORTED = """def read(key):
+    return TABLE[key]
+
+def build():
+    return {"a": 1}
+
+TABLE = build()
+"""
+
+
+def test_fault_of_an_import_is_tried_with_all_tests_of_the_module(tmp_path: Path) -> None:
+    """No test executes the statement: coverage counts it for none of them."""
+    module = Path("module.py")
+    (tmp_path / module).write_text(IMPORTED)
+    outcome = Outcome(
+        seconds={"t.py::test_a": 0.1, "t.py::test_b": 0.1},
+        reached={1: [], 2: ["t.py::test_a"], 4: [], 5: [], 7: []},
+    )
+    copy: Any = SimpleNamespace(root=tmp_path)
+    forks: Any = SimpleNamespace(
+        run=lambda tests, **options: outcome, import_libraries=lambda: None
+    )
+    trial = Trial(copy, forks, module, ["t.py"])
+    (fault,) = [each for each in find_faults(IMPORTED) if each.new == 'return {"a": 2}']
+    assert trial.find_tests(fault) == ["t.py::test_a"]
 
 
 SEEN = {"tests/a.py": {"test_a": 2, "test_b": 1}, "tests/b.py": {"(not imported)": 1}}
@@ -229,6 +258,10 @@ def test_all_failures_of_a_changed_module_are_found_in_forks(forks: tuple[Path, 
     (root / "module.py").write_text("import nothing_like_this")
     broken = opened.run(["test_module.py"], seconds=60)
     assert list(broken.failed) == ["test_module.py"]
+
+    (root / "conftest.py").write_text("import module")
+    broken = opened.run(["test_module.py"], seconds=60)
+    assert list(broken.failed) == [CONFTEST]
 
 
 def test_each_real_fault_has_a_patch_and_tests_that_exist() -> None:

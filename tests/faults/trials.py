@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.copies import REPOSITORY, Copy
-from tests.faults.forks import Forks, Outcome
+from tests.faults.forks import CONFTEST, Forks, Outcome
 from tests.faults.mutations import Fault
 
 __all__ = [
@@ -102,6 +102,8 @@ class Trial:
         for outcome in (measured, usual):
             if outcome.stuck is not None:
                 raise SystemExit(f"{outcome.stuck}: no end without a fault: {outcome.last_line}")
+            if CONFTEST in outcome.failed:
+                raise SystemExit(f"no test begins without a fault: {outcome.last_line}")
             for name, why in outcome.failed.items():
                 self.left_out.setdefault(name, f"fails without a fault: {why}")
         slow = {name for name, seconds in usual.seconds.items() if seconds > LONGEST_SECONDS}
@@ -115,6 +117,9 @@ class Trial:
         if lines is None:
             lines = self._reached.keys()
         chosen = {name for line in lines for name in self._reached.get(line, ())}
+        if not chosen and not self._reached.keys().isdisjoint(lines):
+            # The statement is executed while the module is imported, which all tests need.
+            chosen = {name for names in self._reached.values() for name in names}
         return [name for name in self._seconds if name in chosen and name not in self.left_out]
 
     def try_fault(self, fault: Fault, only: Collection[str] | None = None) -> Result:
