@@ -38,6 +38,7 @@ BOUNDS = {
     "faults/trials.py BASELINE_SECONDS": "the tests without a fault may be stuck",
     "faults/trials.py LONGEST_SECONDS": "a choice of tests",
     "faults/trials.py MINIMUM_SECONDS": "a fault may cause an endless loop",
+    "faults/trials.py TEST_SECONDS": "a fault may cause an endless loop",
     "hostile/health.py PAUSE_SECONDS": "a pause between requests",
     "identity/short_tokens.py SECONDS": "the life of a token",
     "kills/approvals.py REQUEST_SECONDS": "a request is then sent again",

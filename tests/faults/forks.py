@@ -84,6 +84,7 @@ class Forks:
         paths: Sequence[str],
         *,
         seconds: float,
+        test_seconds: float | None = None,
         only: Collection[str] | None = None,
         measured: Path | None = None,
         options: Sequence[str] = (),
@@ -93,6 +94,9 @@ class Forks:
         Args:
             paths: files, folders or ids of tests.
             seconds: the time after which the run is ended.
+            test_seconds: the time after which it is ended if meanwhile no test ends; None for
+                `seconds`. On a machine with other work, a run may take long although none of its
+                tests is stuck.
             only: the ids of the tests to run, of those in `paths`; None for all.
             measured: a module of which the executed lines are measured, relative to the root.
             options: further arguments of pytest, such as `-m` with an expression of marks.
@@ -103,6 +107,7 @@ class Forks:
             "measured": measured and str(measured),
             "options": list(options),
             "seconds": seconds,
+            "test_seconds": seconds if test_seconds is None else test_seconds,
             "temporary": str(self._temporary),
         }
         return self._ask(request)
@@ -239,7 +244,7 @@ def _fork(request: Mapping[str, Any]) -> dict[str, Any]:
         finally:
             os._exit(code)
     try:
-        status, used = _wait(child, request["seconds"])
+        status, used = _wait(child, log, request["seconds"], request["test_seconds"])
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
@@ -256,17 +261,30 @@ def _get_last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
-def _wait(child: int, seconds: float) -> tuple[int, float]:
-    """Wait for a process, and kill it after some seconds; return its status and CPU seconds."""
+def _wait(child: int, log: Path, seconds: float, test_seconds: float) -> tuple[int, float]:
+    """Wait for a process, and kill it if it takes too long; return its status and CPU seconds.
+
+    Args:
+        log: what the process writes at the begin and the end of each test.
+        seconds, test_seconds: see `Forks.run`.
+    """
     deadline = time.monotonic() + seconds
+    written = 0
+    written_at = time.monotonic()
     while True:
         ended, status, usage = os.wait4(child, os.WNOHANG)
         if ended:
             return status, usage.ru_utime + usage.ru_stime
-        if time.monotonic() > deadline:
+
+        size = log.stat().st_size if log.exists() else 0
+        if size != written:
+            written = size
+            written_at = time.monotonic()
+        if time.monotonic() > min(deadline, written_at + test_seconds):
             os.killpg(child, signal.SIGKILL)
             _, status, usage = os.wait4(child, 0)
             return status, usage.ru_utime + usage.ru_stime
+
         time.sleep(0.02)
 
 

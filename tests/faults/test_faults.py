@@ -251,9 +251,10 @@ def test_all_failures_of_a_changed_module_are_found_in_forks(forks: tuple[Path, 
     assert list(again.seconds) == ids
 
     (root / "module.py").write_text(MODULE.replace('"name"', '"other name"'))
-    stuck = opened.run(["test_module.py"], seconds=5)
-    assert list(stuck.failed) == ids[2:]
-    assert (stuck.stuck, stuck.exit) == ("test_module.py::test_end", -9)
+    for seconds, test_seconds in ((5, 60), (60, 5)):
+        stuck = opened.run(["test_module.py"], seconds=seconds, test_seconds=test_seconds)
+        assert list(stuck.failed) == ids[2:]
+        assert (stuck.stuck, stuck.exit) == ("test_module.py::test_end", -9)
 
     (root / "module.py").write_text("import nothing_like_this")
     broken = opened.run(["test_module.py"], seconds=60)

@@ -37,11 +37,14 @@ FAST = ("-m", "check or doors", "-k", "not postgres")
 """The tests that try faults, as arguments of pytest: of these layers (tests/layers.py). The cases
 with PostgreSQL are left out, because each fork would start a server."""
 
-BASELINE_SECONDS = 1_800.0
+BASELINE_SECONDS = 7_200.0
 """Time after which the tests without a fault are ended."""
 
-MINIMUM_SECONDS = 60.0
+MINIMUM_SECONDS = 600.0
 """Time after which the tests of a fault are stuck, or five times their usual time if longer."""
+
+TEST_SECONDS = 60.0
+"""Time after which one test is stuck, or five times its usual time if longer."""
 
 LONGEST_SECONDS = 5.0
 """A test that takes longer tries no faults: it would run for most of them."""
@@ -147,10 +150,14 @@ class Trial:
         return Result(failed, outcome.stuck, len(names), used)
 
     def _run(self, names: Sequence[str]) -> Outcome:
-        usual = sum(self._seconds[name] for name in names)
+        usual = [self._seconds[name] for name in names]
         files = list(dict.fromkeys(name.partition("::")[0] for name in names))
         return self._forks.run(
-            files, only=names, seconds=max(MINIMUM_SECONDS, 5 * usual), options=FAST
+            files,
+            only=names,
+            seconds=max(MINIMUM_SECONDS, 5 * sum(usual)),
+            test_seconds=max(TEST_SECONDS, 5 * max(usual)),
+            options=FAST,
         )
 
 
