@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The layers of the suite, in stages; ARGS has arguments for pytest.
 RUN = $(BIN)/python -m tests.run
 
-.PHONY: demo near check test test-long test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript bench bench-quick bench-hostile bench-scale sizing fuzz kills serve compat test-bench test-traces lock clean
+.PHONY: demo near check test test-long test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript bench bench-quick bench-hostile bench-scale sizing fuzz kills faults serve compat test-bench test-traces lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -306,6 +306,11 @@ kills: $(VENV)/.installed-test .peers/ledger/.installed
 	@$(PYTHON) -m venv .peers/ledger
 	@.peers/ledger/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@touch $@
+
+# Try the faults of the reference again, all of them or those of MODULE; with CHANGED=1 those of the
+# modules that differ from main, with the tests that noticed them.
+faults: $(VENV)/.installed-test
+	nice $(BIN)/python -m tests.faults compare $(if $(CHANGED),--changed) $(MODULE:%=--module %)
 
 # Send random requests over every route for SECONDS (default 60).
 fuzz: $(VENV)/.installed-test

@@ -2,7 +2,7 @@
 
     python -m tests.faults try agentctl/store/listing.py [--tests PATH ...]
     python -m tests.faults record [--module MODULE ...]
-    python -m tests.faults compare [--module MODULE ...]
+    python -m tests.faults compare [--module MODULE ... | --changed [BASE]]
     python -m tests.faults history [NAME ...]
 
 Each fault is a small change of the source (`tests/faults/mutations.py`), applied in a temporary
@@ -10,8 +10,9 @@ copy of the repository that has its uncommitted changes, too. The tests near the
 find the tests that execute each line; each fault then runs with all tests that execute its line.
 
 `try` shows all failing tests of each fault. `record` writes the reference (`reference/`), and
-`compare` shows the faults of the reference that no test notices any more. `history` reverts mends
-of real faults (`history.toml`), and shows which of their tests fail.
+`compare` shows the faults of the reference that no test notices any more; with `--changed`, those
+of the modules that the branch has changed, each with the tests that the reference names. `history`
+reverts mends of real faults (`history.toml`), and shows which of their tests fail.
 
 The same seed chooses the same faults as long as the module is the same. `equivalent.toml` has the
 faults that no test can notice, each with its reason; they are not chosen.
@@ -24,10 +25,10 @@ import contextlib
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tests.faults.copies import REPOSITORY, Copy
+from tests.faults.copies import REPOSITORY, Copy, run_git
 from tests.faults.forks import Forks
 from tests.faults.history import replay
 from tests.faults.mutations import Fault, choose_faults, find_faults
@@ -39,6 +40,9 @@ RECORDED = 80
 
 EXCUSED_SHARE = 0.02
 """The largest share of the noticed faults of the reference that may be excused."""
+
+KNOWN_TESTS = 3
+"""The test functions that try a fault if its module has changed."""
 
 FIRST_TESTS = 20
 """The tests that noticed a fault before and try it first in a comparison."""
@@ -143,14 +147,33 @@ def compare(given: argparse.Namespace) -> int:
 
     The exit status is 1 if there are some, or if more than 2% are excused.
     """
+    modules = given.modules or list_modules()
+    if given.changed is not None:
+        modules = list_changed_modules(given.changed)
+        print(f"{len(modules)} modules of the reference have changed", flush=True)
+
     lost = 0
-    for module in given.modules or list_modules():
-        lost += compare_module(module)
+    for module in modules:
+        lost += compare_module(module, only_known=given.changed is not None)
     return int(lost > 0)
 
 
-def compare_module(module: Path) -> int:
-    """Compare the tests with the reference of a module; return the number of problems."""
+def list_changed_modules(base: str) -> list[Path]:
+    """Return the modules of the reference that have changed since a branch left another one.
+
+    Changes that are not committed count.
+    """
+    commit = run_git("merge-base", base, "HEAD").strip()
+    changed = set(run_git("diff", "--name-only", commit).splitlines())
+    return [module for module in list_modules() if str(module) in changed]
+
+
+def compare_module(module: Path, *, only_known: bool = False) -> int:
+    """Compare the tests with the reference of a module; return the number of problems.
+
+    Args:
+        only_known: try each fault with the tests that noticed it before, and with no other ones.
+    """
     reference = Reference(module)
     faults = find_faults((REPOSITORY / module).read_text())
     noticed = [known for known in reference.faults if known.is_noticed]
@@ -158,8 +181,9 @@ def compare_module(module: Path) -> int:
     present = [(known, known.find(faults)) for known in noticed if known.excused is None]
     gone = [known for known, fault in present if fault is None]
     lost = 0
+    tests = list_known_tests(noticed) if only_known else find_near_tests(module)
     with open_forks() as (copy, forks):
-        trial = Trial(copy, forks, module, find_near_tests(module))
+        trial = Trial(copy, forks, module, tests)
         for known, fault in present:
             if fault is not None:
                 result = try_again(trial, known, fault)
@@ -177,6 +201,26 @@ def compare_module(module: Path) -> int:
         print(f"more than {EXCUSED_SHARE:.0%} are excused")
         return lost + 1
     return lost
+
+
+def list_known_tests(noticed: Iterable[KnownFault]) -> list[str]:
+    """Return test functions that noticed faults before and still exist: some for each fault.
+
+    Those of earlier faults are chosen first, so that a few functions are enough for a module.
+    """
+    chosen: dict[str, None] = {}
+    for known in noticed:
+        names = [name for name in known.list_functions() if exists(name)]
+        names.sort(key=lambda name: name not in chosen)
+        chosen |= dict.fromkeys(names[:KNOWN_TESTS])
+    return list(chosen)
+
+
+def exists(function: str) -> bool:
+    """Return True if there is a test function, such as `tests/a.py::test_a`."""
+    file, _, name = function.partition("::")
+    path = REPOSITORY / file
+    return path.is_file() and f"def {name}(" in path.read_text()
 
 
 def try_again(trial: Trial, known: KnownFault, fault: Fault) -> Result:
@@ -227,6 +271,15 @@ def main(words: Sequence[str] | None = None) -> int:
             metavar="MODULE",
             help="one module of modules.toml, such as agentctl/store/listing.py; repeatable",
         )
+
+    compared.add_argument(
+        "--changed",
+        nargs="?",
+        const="main",
+        metavar="BASE",
+        help="the modules that have changed since the branch left BASE, default main;"
+        " only with the tests that the reference names",
+    )
 
     replayed = commands.add_parser("history", help="revert mends of real faults")
     replayed.set_defaults(command=replay_history)

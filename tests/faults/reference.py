@@ -54,6 +54,16 @@ class KnownFault:
         equal = [each for each in faults if (each.old, each.new) == (self.old, self.new)]
         return min(equal, key=lambda fault: abs(fault.line - self.line), default=None)
 
+    def list_functions(self) -> list[str]:
+        """Return the test functions that noticed the fault, such as `tests/a.py::test_a`.
+
+        The one that did not end is the last: it would take a minute again.
+        """
+        names = [f"{file}::{name}" for file, functions in self.tests.items() for name in functions]
+        if self.stuck is not None:
+            names.append(self.stuck.partition("[")[0])
+        return list(dict.fromkeys(names))
+
     def is_test(self, name: str) -> bool:
         """Return True if a test is one of those that noticed the fault."""
         file, _, function = name.partition("::")

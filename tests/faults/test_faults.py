@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.faults import reference
+from tests.faults.__main__ import KNOWN_TESTS, list_known_tests
 from tests.faults.copies import REPOSITORY
 from tests.faults.forks import CONFTEST, Forks, Outcome
 from tests.faults.history import HISTORY, PATCHES
@@ -198,6 +200,24 @@ def test_fault_of_the_reference_is_found_after_its_line_has_moved() -> None:
     assert found is not None
     assert (found.line, found.new) == (fault.line + 7, "pass")
     assert known.find(find_faults(SOURCE.replace("append", "extend"))) is None
+
+
+def test_few_test_functions_try_the_faults_of_a_changed_module() -> None:
+    here = "tests/faults/test_faults.py"
+    first = "test_each_kind_of_fault_is_found"
+    second = "test_a_seed_chooses_faults_of_different_lines"
+    gone = {"tests/faults/test_gone.py": {"test_a": 1}, here: {"test_gone": 1}}
+    noticed = [
+        KnownFault(1, "a", "b", {here: {second: 1}}),
+        KnownFault(2, "a", "b", {here: {first: 4, second: 1}}, f"{here}::{first}[1]"),
+        KnownFault(3, "a", "b", gone),
+        KnownFault(4, "a", "b"),
+    ]
+    assert list_known_tests(noticed) == [f"{here}::{second}", f"{here}::{first}"]
+    tree = ast.parse(Path(__file__).read_text())
+    everything = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)]
+    all_of_a_file = KnownFault(1, "a", "b", {here: dict.fromkeys(everything, 1)})
+    assert len(list_known_tests([all_of_a_file])) == KNOWN_TESTS
 
 
 @pytest.fixture
