@@ -36,9 +36,10 @@ SET_ATTEMPT = Sql("UPDATE runs SET attempt = :attempt WHERE run_id = :run_id")
 class Bench:
     """A durable root run in its attempt 4, whose worker has no row, and its members."""
 
-    def __init__(self, service: Service, *, durable: bool) -> None:
+    def __init__(self, service: Service, *, durable: bool, recorded: bool) -> None:
         self.service = service
         self.durable = durable
+        self.recorded = recorded
         self.database: Database = service.hosting.databases.system
         component = service.hosting.catalog.get("agent", "echo")
         assert component is not None
@@ -47,7 +48,10 @@ class Bench:
 
     def build_run(self, run_id: str, attempt: int, parent: LiveRun | None = None) -> LiveRun:
         spec = a_spec(
-            run_id, durable=self.durable, parent_run_id=None if parent is None else parent.run_id
+            run_id,
+            durable=self.durable,
+            recorded=self.recorded,
+            parent_run_id=None if parent is None else parent.run_id,
         )
         run = LiveRun(
             spec,
@@ -103,8 +107,15 @@ class Bench:
 
 
 @asynccontextmanager
-async def open_bench(deployment: Deployment, *, durable: bool = True) -> AsyncIterator[Bench]:
+async def open_bench(
+    deployment: Deployment, *, durable: bool = True, recorded: bool = False
+) -> AsyncIterator[Bench]:
+    """Open a bench.
+
+    Args:
+        recorded: the events of its runs are stored.
+    """
     async with open_service(deployment) as service:
-        bench = Bench(service, durable=durable)
+        bench = Bench(service, durable=durable, recorded=recorded)
         await bench.store_root()
         yield bench

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from agentctl.interface.requests import RunRequest
 from agentctl.runs.life import finish
 from agentctl.runs.life.cancel import OWNER_CHECK_SECONDS, READ_SECONDS, Canceller
 from agentctl.runs.life.changes import ChangeTracker
-from agentctl.runs.life.finish import store_end, store_pause
+from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
 from agentctl.runs.life.legs import claim_member
 from agentctl.runs.life.live import LiveRun
-from agentctl.runs.states import Ending, LegEnd, Pause
+from agentctl.runs.states import Ending, HandOver, LegEnd, Pause
 from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.workers.recovery import settle_inconsistent
 from agentctl.runtime.pauses import Ask
@@ -329,6 +330,40 @@ async def test_cancel_of_an_ended_run_has_its_further_writes(deployment: Deploym
             assert (result.outcome, result.state.status) == ("already_final", "COMPLETED")
             marked = Sql("SELECT count(*) FROM runs WHERE request_id = :mark")
             assert await bench.database.read(marked.value(mark=mark_text)) == 1
+
+
+async def test_cancel_stops_a_run_of_its_own_process_at_once(deployment: Deployment) -> None:
+    """It does not wait until the watch for other cancels finds it; the first request counts."""
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
+        hosting = bench.service.hosting
+        engine: Any = SimpleNamespace(find_run={"root": bench.root}.get)
+        canceller = Canceller(engine, hosting.monitor, hosting.changes)
+        await bench.database.write(runs.request_cancel("root", 2, "ann", "enough"))
+        result = await canceller.cancel(
+            bench.database, "root", actor="bob", reason="too late", wait=0
+        )
+        assert result.outcome == "requested"
+        assert bench.root.requested_end == Ending.cancelled("ann", "enough")
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+async def test_cancel_wakes_the_deliveries_if_it_ends_the_run(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, is_live: bool
+) -> None:
+    """The end of a run that waits for a worker is reported to the receivers of webhooks."""
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
+        if is_live:
+            await give_to_live_worker(bench)
+        else:
+            await store_hand_over(bench.root, HandOver(), lambda: None)
+            assert (await bench.read("root")).status == "PENDING"
+        wakes: list[str] = []
+        monkeypatch.setattr(bench.database.outbox, "wake", lambda: wakes.append("woken"))
+        result = await bench.service.hosting.canceller.cancel(
+            bench.database, "root", actor="ann", reason=None, wait=0
+        )
+        assert result.outcome == ("requested" if is_live else "stopped")
+        assert wakes == ([] if is_live else ["woken"])
 
 
 async def test_cancel_of_a_deleted_run_is_not_found(deployment: Deployment) -> None:
