@@ -12,7 +12,11 @@ from agentctl.auth.policy import (
     Public,
     allowed_ids,
     authorize,
+    authorize_call,
+    authorize_request,
+    authorize_scope,
     build_scope_table,
+    check_path_params,
     describe_grant,
     find_operation,
     list_open_operations,
@@ -20,7 +24,14 @@ from agentctl.auth.policy import (
     required_scopes,
 )
 from agentctl.auth.principal import Principal, anonymous_principal, local_principal
-from agentctl.errors import Forbidden, MethodNotAllowed, NotFound, Unauthenticated
+from agentctl.errors import (
+    Forbidden,
+    MethodNotAllowed,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+    ValidationFailed,
+)
 from agentctl.interface.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, operation_ids
@@ -301,6 +312,51 @@ def test_grant_names_the_reason() -> None:
         ),
     ):
         assert describe_grant(granted, match) == reason
+
+
+def test_route_that_is_no_operation_needs_its_scope() -> None:
+    """Such as a route of a user, or one of an interface of another system."""
+    for scopes in ({"agents:run"}, {"agents:echo:run"}, {"agents:*:run"}):
+        authorize_scope(Principal("u", frozenset(scopes)), "agents", "run", "echo")
+    authorize_scope(local_principal("boss"), "agents", "run", "echo")
+
+    for scopes in (set[str](), {"agents:read"}, {"teams:run"}, {"agents:other:run"}):
+        with pytest.raises(Forbidden) as caught:
+            authorize_scope(Principal("u", frozenset(scopes)), "agents", "run", "echo")
+        assert caught.value.required_scopes == ("agents:echo:run", "agents:*:run", "agents:run")
+    # Without an id, a scope for one id is not enough.
+    with pytest.raises(Forbidden):
+        authorize_scope(Principal("u", frozenset({"agents:echo:run"})), "agents", "run")
+
+
+def test_request_without_a_principal_has_the_reason_as_its_error() -> None:
+    failure = Unavailable("The keys cannot be read")
+    with pytest.raises(Unavailable) as caught:
+        authorize_request(None, failure, "get_agents", {})
+    assert caught.value is failure
+    with pytest.raises(Unauthenticated):
+        authorize_request(None, None, "get_agents", {})
+    with pytest.raises(Forbidden):
+        authorize_request(Principal("u", frozenset()), None, "get_agents", {})
+    authorize_request(None, failure, "get_health", {})
+
+
+def test_call_is_refused_before_its_ids_are_checked() -> None:
+    nul = {"session_id": "a\0b"}
+    caller = Principal("u", frozenset({"sessions:read"}))
+    authorize_call(caller, "get_session_by_id", {"session_id": "s1"})
+    with pytest.raises(ValidationFailed):
+        authorize_call(caller, "get_session_by_id", nul)
+    with pytest.raises(Forbidden):
+        authorize_call(Principal("u", frozenset()), "get_session_by_id", nul)
+
+
+@pytest.mark.parametrize("value", ["a\nb", "\x7f", "\ud800", ".", ".."])
+def test_path_with_a_value_that_is_no_id_does_not_exist(value: str) -> None:
+    check_path_params({})
+    check_path_params({"session_id": "s1", "run_id": "é.."})
+    with pytest.raises(NotFound):
+        check_path_params({"session_id": "s1", "run_id": value})
 
 
 def test_unknown_requests_are_a_401_before_a_404_or_405() -> None:
