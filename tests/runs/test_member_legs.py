@@ -13,6 +13,8 @@ import pytest
 from agentctl import errors
 from agentctl.config.settings import Approvals
 from agentctl.interface.requests import RunRequest
+from agentctl.records.runs import RunState
+from agentctl.runs.life import cancel as cancel_module
 from agentctl.runs.life import finish
 from agentctl.runs.life.cancel import OWNER_CHECK_SECONDS, READ_SECONDS, Canceller
 from agentctl.runs.life.changes import ChangeTracker
@@ -23,7 +25,7 @@ from agentctl.runs.states import Ending, HandOver, LegEnd, Pause
 from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.workers.recovery import settle_inconsistent
 from agentctl.runtime.pauses import Ask
-from agentctl.store.database import Sql, Work
+from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import approvals, integrity, run_reads, runs, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
@@ -299,6 +301,38 @@ async def test_cancel_reads_the_run_of_a_live_worker_now_and_then(
         await wait_until(lambda: pauses)
         cancelling.cancel()
         assert 0 < pauses[0] == READ_SECONDS < OWNER_CHECK_SECONDS
+
+
+async def test_cancel_checks_the_worker_less_often_than_it_reads(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancel_module, "READ_SECONDS", 0.001)
+    monkeypatch.setattr(cancel_module, "OWNER_CHECK_SECONDS", 1_000.0)
+    monkeypatch.setattr(cancel_module, "EARLY_SECONDS", 1_000.0)
+    async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
+        await give_to_live_worker(bench)
+        hosting = bench.service.hosting
+        checks = list[str | None]()
+        reads = list[str]()
+        check_owner = hosting.monitor.check_owner
+        read_state = cancel_module._read_state
+
+        async def count_check(owner: str | None) -> WorkerDeath | None:
+            checks.append(owner)
+            return await check_owner(owner)
+
+        async def count_read(database: Database, known: RunState) -> RunState:
+            reads.append(known.run_id)
+            return await read_state(database, known)
+
+        monkeypatch.setattr(hosting.monitor, "check_owner", count_check)
+        monkeypatch.setattr(cancel_module, "_read_state", count_read)
+        cancelling = asyncio.create_task(
+            hosting.canceller.cancel(bench.database, "root", actor="ann", reason=None, wait=3_600)
+        )
+        await wait_until(lambda: len(reads) > 20)
+        cancelling.cancel()
+        assert len(checks) == 1
 
 
 async def test_run_is_cancelled_when_its_caller_leaves(deployment: Deployment) -> None:
