@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import apsw
 import pytest
@@ -19,7 +21,8 @@ import pytest
 from agentctl import errors
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.sqlite.database import SqliteDatabase
+from agentctl.store.sqlite import connection, database
+from agentctl.store.sqlite.database import SqliteDatabase, Writer
 from agentctl.store.visibility import EVERYONE
 from tests.conditions import PATIENCE
 from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
@@ -274,6 +277,42 @@ def test_connections_and_threads_are_created_when_needed(sqlite: SqliteDatabase)
     before = _threads()
     asyncio.run(sqlite.read(sessions.get("s1", EVERYONE)))
     assert _threads() <= before
+
+
+def test_thread_of_an_open_database_does_not_keep_its_process(sqlite: SqliteDatabase) -> None:
+    before = set(threading.enumerate())
+    sqlite.write_blocking(sessions.create(a_session()))
+    (writer,) = set(threading.enumerate()) - before
+    assert writer.daemon
+
+
+def test_write_waits_as_long_as_the_connections_do() -> None:
+    assert database.WAIT_SECONDS == connection.WAIT_MILLISECONDS / 1_000
+
+
+def test_lock_that_sqlite_does_not_wait_for_is_tried_again_after_a_pause(
+    sqlite: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite reports a lock at once while another process recovers the log."""
+    pauses: list[float] = []
+    begins = 0
+    begin = Writer._begin
+
+    def refuse_twice(writer: Writer, *arguments: Any) -> None:
+        nonlocal begins
+        begins += 1
+        if begins <= 2:
+            raise apsw.BusyError("the log is recovered")
+        begin(writer, *arguments)
+
+    monkeypatch.setattr(database, "WAIT_SECONDS", 3_600.0)
+    monkeypatch.setattr(Writer, "_begin", refuse_twice)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append)
+    monkeypatch.setattr(database, "time", clock)
+    sqlite.write_blocking(sessions.create(a_session("s7")))
+    assert sqlite.read_blocking(sessions.get("s7", EVERYONE)) is not None
+    assert pauses == [database.PAUSE_SECONDS] * 2
+    assert database.PAUSE_SECONDS > 0
 
 
 OTHER = """
