@@ -383,6 +383,27 @@ def test_scope_table_has_the_routes_of_operations() -> None:
         assert list(operations_granted_by(nothing)) == []
 
 
+def test_scope_table_has_the_forms_of_scopes_and_operations_without_a_scope() -> None:
+    entries = build_scope_table("root")
+    by_scope = {entry["scope"]: entry["forms"] for entry in entries if entry["needs"] == "scope"}
+    assert by_scope["agents:run"] == ["agents:run", "agents:*:run", "agents:<id>:run"]
+    assert by_scope["config:read"] == ["config:read"]
+
+    others = {
+        entry["needs"]: {each["operation"] for each in entry["operations"]}
+        for entry in entries
+        if entry["needs"] != "scope"
+    }
+    signs = {"admin": "!", "token": "+", "nothing": "-"}
+    expected = {
+        needs: {name for name, scope in CONTRACT.items() if scope == sign}
+        for needs, sign in signs.items()
+    }
+    # An administrator may also do what needs a scope.
+    expected["admin"] |= {name for name, scope in CONTRACT.items() if scope not in signs.values()}
+    assert others == expected
+
+
 def test_component_kinds_have_operation_ids() -> None:
     assert operation_ids("team") == (
         "get_teams",
