@@ -22,6 +22,7 @@ from agentctl import errors
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.sqlite import connection, database
+from agentctl.store.sqlite.connection import BusyHandler
 from agentctl.store.sqlite.database import SqliteDatabase, Writer
 from agentctl.store.visibility import EVERYONE
 from tests.conditions import PATIENCE
@@ -392,6 +393,26 @@ def test_a_foreign_lock_is_reported_and_ends(
         assert await sqlite.write(sessions.create(a_session("s2")))
 
     asyncio.run(main())
+
+
+def test_writer_waits_for_a_lock_until_the_deadline_of_its_units(
+    sqlite: SqliteDatabase, holder: apsw.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait of SQLite is shorter by the time for which a unit has waited for the thread."""
+    allowed: list[float] = []
+
+    class ReleasingHandler(BusyHandler):
+        def __call__(self, attempts: int) -> bool:
+            allowed.append(self.seconds)
+            holder.execute("ROLLBACK")
+            return True
+
+    monkeypatch.setattr(database, "BusyHandler", ReleasingHandler)
+    monkeypatch.setattr(database, "WAIT_SECONDS", 60.0)
+    holder.execute("BEGIN IMMEDIATE")
+    sqlite.write_blocking(sessions.create(a_session()))
+    (seconds,) = allowed
+    assert 0 < seconds < 60
 
 
 def test_a_full_disk_fails_the_whole_group(sqlite: SqliteDatabase) -> None:
