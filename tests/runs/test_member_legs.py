@@ -229,12 +229,16 @@ async def test_inconsistent_runs_are_found_and_settled(deployment: Deployment, s
 
 async def test_cancel_ends_the_run_of_a_dead_worker(deployment: Deployment) -> None:
     async with open_bench(deployment) as bench, asyncio.timeout(PATIENCE):
-        canceller = bench.service.hosting.canceller
-        result = await canceller.cancel(
+        hosting = bench.service.hosting
+        lost: list[Any] = []
+        hosting.monitor.on_lost_run = lost.append
+        result = await hosting.canceller.cancel(
             bench.database, "root", actor="ann", reason="late", wait=3_600
         )
         assert (result.outcome, result.state.status) == ("stopped", "CANCELLED")
         assert result.state.cancel_requested_by == "ann"
+        # The metrics count it.
+        assert len(lost) == 1
 
 
 async def give_to_live_worker(bench: Bench) -> None:
@@ -295,6 +299,7 @@ async def test_cancel_reads_the_run_of_a_live_worker_now_and_then(
         assert (await cancel(wait=0)).outcome == "requested"
         assert pauses == []
         assert (await cancel(wait=0.05)).outcome == "requested"
+        assert pauses
         assert all(0 < pause <= 0.05 for pause in pauses)
         pauses.clear()
         cancelling = asyncio.create_task(cancel(wait=3_600))
