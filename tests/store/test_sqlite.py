@@ -154,6 +154,23 @@ def test_a_failed_unit_does_not_undo_its_group(sqlite: SqliteDatabase) -> None:
     assert sqlite.read_blocking(count()) == 5
 
 
+def test_a_unit_that_fails_alone_is_executed_once(sqlite: SqliteDatabase) -> None:
+    """Only the other units of a group are executed again."""
+    executions: list[str] = []
+
+    @unit
+    def fail() -> Steps[None]:
+        executions.append("begun")
+        yield from sessions.create(a_session("s3"))
+        raise errors.Conflict("on purpose")
+
+    with pytest.raises(errors.Conflict):
+        sqlite.write_blocking(fail())
+    assert executions == ["begun"]
+    assert sqlite.read_blocking(sessions.get("s3", EVERYONE)) is None
+    assert not sqlite.write_failed
+
+
 def test_a_failed_statement_shows_no_text_of_the_library(
     sqlite: SqliteDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -384,10 +401,12 @@ def test_a_foreign_lock_is_reported_and_ends(
 ) -> None:
     async def main() -> None:
         holder.execute("BEGIN IMMEDIATE")
+        assert not sqlite.write_failed
         units = (sqlite.write(take()), sqlite.write(sessions.create(a_session("s2"))))
         for result in await asyncio.gather(*units, return_exceptions=True):
             assert isinstance(result, errors.Unavailable)
             assert result.detail == "The database is busy"
+        assert sqlite.write_failed
         assert await sqlite.read(sessions.get("s2", EVERYONE)) is None
         holder.execute("ROLLBACK")
         assert await sqlite.write(sessions.create(a_session("s2")))
