@@ -304,7 +304,7 @@ def test_thread_of_an_open_database_does_not_keep_its_process(sqlite: SqliteData
     assert writer.daemon
 
 
-def test_write_waits_as_long_as_the_connections_do() -> None:
+def test_write_waits_as_long_as_the_connections_do(sqlite: SqliteDatabase) -> None:
     assert database.WAIT_SECONDS == connection.WAIT_MILLISECONDS / 1_000
 
 
