@@ -67,7 +67,10 @@ class SessionRuns:
         Args:
             session: the summary of the session, read before.
         """
-        total = int(session["turn_count"])
+        total = session.get("turn_count")
+        if total is None:
+            # A server of an earlier version, or one that has answered with a whole session.
+            total = len([run async for run in self._read(None, MAXIMUM_LIMIT, SUMMARY_VIEW)])
         if count is None or total <= count:
             return RunRange(None, 1, total)
         newest: list[str] = []

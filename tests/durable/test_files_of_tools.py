@@ -19,9 +19,6 @@ from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, answer, call, create_site, kill
 from tests.process import ServerProcess
 from tests.server.files_of_runs import PDF
-from tests.server.test_mcp_files import pytestmark as needs_newest_mcp
-
-pytestmark = [needs_newest_mcp]
 
 CONFIG = """
 [[mcp_servers]]
