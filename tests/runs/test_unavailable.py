@@ -11,6 +11,7 @@ from agentctl import errors
 from agentctl.interface.requests import RunRequest
 from agentctl.runs.desk.waiting import cancel_run
 from agentctl.runs.life import supervision
+from agentctl.runs.states import Ending
 from agentctl.runtime.components import execute
 from agentctl.service.service import Service
 from tests.deployment import Deployment
@@ -28,8 +29,14 @@ def payer(monkeypatch: pytest.MonkeyPatch) -> Payer:
     return payer
 
 
-def cancel_after_a_lost_begin(service: Service, run_id: str, monkeypatch: Any) -> None:
-    """Commit the begin of the approved call, lose the response, and cancel the run then."""
+def cancel_after_a_lost_begin(
+    service: Service, run_id: str, monkeypatch: Any, *, is_known: bool
+) -> None:
+    """Commit the begin of the approved call, lose the response, and cancel the run then.
+
+    Args:
+        is_known: True if the process hears of the cancel before it can look the begin up.
+    """
     database = database_of(service)
     write = database.write
     lost = list[str]()
@@ -38,21 +45,29 @@ def cancel_after_a_lost_begin(service: Service, run_id: str, monkeypatch: Any) -
         result = await write(work)
         if work.func.__qualname__ == "_begin_call" and not lost:
             lost.append(run_id)
-            # As another server does, of which this process has not heard yet.
+            # As another server does.
             await write(cancel_run(database.outbox, run_id, "boss", "not now"))
+            if is_known:
+                [run] = service.hosting.engine.root_runs()
+                run.stop(Ending.cancelled("boss", "not now"))
             raise errors.OutcomeUnknown("The connection was lost")
         return result
 
     monkeypatch.setattr(database, "write", write_and_lose)
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["looked up", "stopped before"])
 async def test_cancel_after_a_begin_with_an_unknown_outcome_prevents_the_call(
-    deployment: Deployment, payer: Payer, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment,
+    payer: Payer,
+    quick_retries: None,
+    monkeypatch: pytest.MonkeyPatch,
+    is_known: bool,
 ) -> None:
     async with open_service(deployment) as service:
         run = await start(service)
         await decide(service, run["run_id"], "approve")
-        cancel_after_a_lost_begin(service, run["run_id"], monkeypatch)
+        cancel_after_a_lost_begin(service, run["run_id"], monkeypatch, is_known=is_known)
         await service.hosting.engine.claims.claim(database_of(service), run["run_id"])
         ended = await wait_for_status(service, run["run_id"], "CANCELLED")
         row = await approval_of(service, run["run_id"])

@@ -267,6 +267,9 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
         raise AlreadyFinished
 
     run.lets_begin = finished.advanced
+    for approval_id, began_at in run.begins_in_doubt.items():
+        # Before `close_approvals`, for which an executing call has an unknown outcome.
+        yield from approvals.forget_begin(approval_id, began_at)
     durable = run.spec.durable
     may_wait = run.has_asked or run.leg is not None
     # A member that has tried to pause, not only one that is known to be paused: its pause may be

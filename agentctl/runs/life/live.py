@@ -92,6 +92,8 @@ class LiveRun:
         attempt: number that fences the writes of this leg; 1 in the first leg.
         has_checkpoint: True if the run has a checkpoint, which goes with its end.
         has_asked: True if this leg has tried to store a pause, which may be committed.
+        begins_in_doubt: the times of begins of approved calls that may be committed, by the ids of
+            the approvals. Their calls were not made.
         lets_begin: True if its end let another run of the session begin, which waited.
         version_change: JSON of the change of the version before this leg; None for none.
         trace: the trace of this leg, once it has begun; None if it is not traced.
@@ -121,6 +123,7 @@ class LiveRun:
         self.leg = start.leg
         self.has_checkpoint = continuation is not None
         self.has_asked = self.lets_begin = False
+        self.begins_in_doubt: dict[str, int] = {}
         self.trace: LegTrace | None = None
         self.spec = spec
         self.run_id = spec.run_id
@@ -354,12 +357,17 @@ class LiveRun:
         """Store that an approved call begins.
 
         A write with an unknown outcome is repeated, and finds what it has committed. If it cannot
-        be repeated, because the run stops or the database stays away, nothing is called.
+        be repeated, because the run stops or the database stays away, nothing is called, and the
+        end of the run stores that.
         """
         self.checkpoint()
         # One time for all attempts: by it, a repetition knows its own write.
-        begin = _begin_call(self.run_id, self.root.run_id, self.attempt, approval_id, now())
-        if not await self._write(begin):
+        at = now()
+        self.begins_in_doubt[approval_id] = at
+        begin = _begin_call(self.run_id, self.root.run_id, self.attempt, approval_id, at)
+        has_begun = await self._write(begin)
+        del self.begins_in_doubt[approval_id]
+        if not has_begun:
             await self.stop_as_stored()
 
     async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:

@@ -111,6 +111,10 @@ _FORGET_EXECUTION = change(CALL, "forget")(
     "UPDATE approvals SET execution = NULL, executing_at = NULL"
     " WHERE approval_id = :approval_id AND {where}"
 )
+_FORGET_BEGIN = change(CALL, "forget")(
+    "UPDATE approvals SET execution = NULL, executing_at = NULL"
+    " WHERE approval_id = :approval_id AND executing_at = :at AND {where}"
+)
 _MARK_UNKNOWN = change(CALL, "doubt")(
     "UPDATE approvals SET execution = 'unknown' WHERE run_id = :run_id AND {where}"
     " RETURNING approval_id"
@@ -299,6 +303,15 @@ def settle_unknown(
 def forget_execution(approval_id: str) -> Work[None]:
     """Store that a call did not begin: it was not made, or is idempotent and its server died."""
     return _FORGET_EXECUTION.execute(approval_id=approval_id)
+
+
+def forget_begin(approval_id: str, at: int) -> Work[None]:
+    """Store that a call did not begin after all, if its begin at a time was committed.
+
+    Args:
+        at: the time of the begin, in microseconds; another begin stays.
+    """
+    return _FORGET_BEGIN.execute(approval_id=approval_id, at=at)
 
 
 def mark_unknown(run_id: str) -> Work[list[str]]:
