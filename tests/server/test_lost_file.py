@@ -81,8 +81,7 @@ def test_file_that_is_moved_back_is_used_again(deployment: Deployment) -> None:
         path.rename(path.with_name("away.db"))
         assert start_run(client).status_code == 503
         path.with_name("away.db").rename(path)
-        wait_for_status(lambda: client.get("/ready"), 200)
-        assert start_run(client).status_code == 200
+        wait_for_status(lambda: start_run(client), 200)
         assert len(client.get("/sessions/s1/runs").json()) == 2
 
 
@@ -194,8 +193,7 @@ def test_log_that_is_removed_acknowledges_no_run(deployment: Deployment, suffix:
         assert not log.exists()
         # Put back, it is used again.
         away.rename(log)
-        wait_for_status(lambda: client.get("/ready"), 200)
-        assert start_run(client).status_code == 200
+        wait_for_status(lambda: start_run(client), 200)
         log.unlink()
         assert start_run(client).status_code == 503
     # The stop of the server has written what the log had.
