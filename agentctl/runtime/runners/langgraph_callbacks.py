@@ -180,6 +180,10 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         self._tool_errors.append((error, *self._tools.pop(run_id, (None, ""))))
 
+    def note_failed_call(self, error: Exception, call_id: str) -> None:
+        """Keep the exception that has ended a call of a tool."""
+        self._tool_errors.append((error, call_id, ""))
+
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any
     ) -> None:

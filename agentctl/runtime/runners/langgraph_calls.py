@@ -35,6 +35,7 @@ from langgraph._internal._constants import (
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp
 from langgraph.pregel import _algo, _retry
 from langgraph.pregel._loop import PregelLoop
 from langgraph.types import _interrupt_id
@@ -61,10 +62,21 @@ class TaskCalls:
         stored: what `to_json` returned at the last pause; None in the first leg.
         hidden: the files whose bytes results may have, and not their JSON. It has taken over the
             files of `stored["hidden"]`.
+        note_failure: gets each exception that ends a call, and the id of the call.
+        is_durable: True for a run that makes no call again which has ended.
     """
 
-    def __init__(self, stored: Mapping[str, Any] | None, hidden: HiddenFiles) -> None:
+    def __init__(
+        self,
+        stored: Mapping[str, Any] | None,
+        hidden: HiddenFiles,
+        note_failure: Callable[[Exception, str], None],
+        *,
+        is_durable: bool,
+    ) -> None:
         stored = stored or {}
+        self.note_failure = note_failure
+        self._is_durable = is_durable
         self._hidden = hidden
         self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
         self._questions = _load_questions(stored)
@@ -213,6 +225,9 @@ class TaskCalls:
 
         Args:
             interrupts: the interrupts of LangGraph that the run waits for, by their ids.
+
+        Raises:
+            ExecutionError: a durable run would have to make a call again.
         """
         for interrupt_id, interrupt in interrupts.items():
             asked = self._asked.get(interrupt_id, [])
@@ -248,6 +263,12 @@ class TaskCalls:
                 try:
                     serialized = self._serializer.dumps_typed(result)
                 except Exception as error:
+                    if self._is_durable:
+                        raise ExecutionError(
+                            "AGENT_FAILED",
+                            "The run cannot wait: a tool was called, and its result could not be"
+                            " stored",
+                        ) from error
                     # Any value of a user's class can fail here. The run waits all the same, and the
                     # node makes this call again, as LangGraph does with each of its calls.
                     _log.warning("call %s: its result cannot be kept", call_id, exc_info=error)
@@ -335,6 +356,13 @@ class BoundCall:
         self._calls.begin(self._namespace, self._call_id)
         try:
             yield
+        except GraphBubbleUp:
+            raise
+        except Exception as error:
+            # LangChain tells its callbacks what a tool has raised, and nothing of a result whose
+            # text it cannot make: the tool has had its effect then.
+            self._calls.note_failure(error, self._call_id)
+            raise
         finally:
             self._calls.end(self._namespace, self._call_id)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,8 +28,14 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from agentctl.agents import get_tool_options
+from agentctl.records.text import replace_unstorable
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.json_values import NotSerializable, clean_json_value, to_json_value
+from agentctl.runtime.json_values import (
+    NO_JSON_FORM,
+    NotSerializable,
+    clean_json_value,
+    to_json_value,
+)
 from agentctl.runtime.pauses import (
     ENDED,
     IDEMPOTENT,
@@ -48,12 +55,17 @@ from agentctl.runtime.runners.langgraph_messages import read_text
 from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.work.run_scope import CurrentCall, current_call
 
+_log = logging.getLogger("agentctl.runtime")
+
 THREAD = "run"
 """The thread of the run: its saver has no other one."""
 
 _STATE_FACTOR = 2
 """The state of a graph has its messages, and so has its report: together at most this multiple of
 `limits.run_bytes`."""
+
+_IS_LOST = "is_lost"
+"""The member of the stored end of a call whose result could not be stored: it has the text only."""
 
 _current: ContextVar[GraphJournal | None] = ContextVar("agentctl_graph_journal", default=None)
 
@@ -174,6 +186,9 @@ class GraphJournal:
 
     Attributes:
         made: the approved calls whose ends this journal stores.
+
+    Raises:
+        ExecutionError: an earlier process has made a call whose result it could not store.
     """
 
     def __init__(
@@ -194,6 +209,7 @@ class GraphJournal:
         self._approved = approved
         self._decided = _list_approved_results(run.environment.leg)
         self._known = {**self._decided, **(state or {}).get("known", {})}
+        _check_results(self._known)
         self.made = set[str]()
         self._numbers = Counter[str]()
         self._loop = asyncio.get_running_loop()
@@ -244,7 +260,7 @@ class GraphJournal:
         except Exception as error:
             await self._end(call, _describe_failure(call, error), {})
             raise
-        await self._end(call, *self._dump(result))
+        await self._end(call, *self._dump(tool, result))
         return result
 
     def call_in_thread(
@@ -261,7 +277,7 @@ class GraphJournal:
         except Exception as error:
             self._wait(self._end(call, _describe_failure(call, error), {}), call)
             raise
-        self._wait(self._end(call, *self._dump(result)), call)
+        self._wait(self._end(call, *self._dump(tool, result)), call)
         return result
 
     async def _begin(self, call: JournaledCall) -> None:
@@ -297,14 +313,19 @@ class GraphJournal:
         call_id = options.get("tool_call_id") or self._identify(tool, options)
         return JournaledCall(call_id, tool.name, _to_arguments(given), is_idempotent(tool))
 
-    def _dump(self, result: Any) -> tuple[CallOutcome, dict[str, Any]]:
-        kind, data = self._serializer.dumps_typed(result)
-        returned = {"returned": [kind, base64.b64encode(data).decode()]}
-        if isinstance(result, Command) and isinstance(result.update, Mapping):
-            messages = result.update.get("messages") or ()
-            result = next((each for each in messages if isinstance(each, ToolMessage)), result)
-        text = read_text(result) if isinstance(result, ToolMessage) else str(result)
-        return CallOutcome(text), returned
+    def _dump(self, tool: BaseTool, result: Any) -> tuple[CallOutcome, dict[str, Any]]:
+        """Return the end of a call that was made, and its result for a later leg.
+
+        The tool has had its effect, so this raises nothing: its end has to be stored.
+        """
+        outcome = CallOutcome(_describe_result(tool, result))
+        try:
+            kind, data = self._serializer.dumps_typed(result)
+        except Exception as error:
+            # Any value of a user's class can fail here. This process has it, and goes on with it.
+            _log.warning("tool %s: its result cannot be stored", tool.name, exc_info=error)
+            return outcome, {_IS_LOST: True}
+        return outcome, {"returned": [kind, base64.b64encode(data).decode()]}
 
     def _identify(self, tool: BaseTool, options: Mapping[str, Any]) -> str:
         """Return the id of a call that no answer of a model has requested.
@@ -353,6 +374,23 @@ def find_undone(leg: Leg) -> dict[str, Decided]:
     return undone
 
 
+def _check_results(known: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that the nodes of the unfinished superstep can get the results of their calls.
+
+    It is known before a node begins: an exception inside of a call would be one of its tool, which
+    code of the graph may show to the model, or answer with a further call.
+
+    Raises:
+        ExecutionError: a result could not be stored.
+    """
+    if any(result.get(_IS_LOST) for result in known.values()):
+        raise ExecutionError(
+            "AGENT_FAILED",
+            "The run cannot go on in another process: a tool was called, and its result could not"
+            " be stored",
+        )
+
+
 def _list_approved_results(leg: Leg | None) -> dict[str, dict[str, Any]]:
     """Return the results of the approved calls that an earlier leg has begun."""
     results = {}
@@ -395,6 +433,19 @@ def _describe_failure(call: JournaledCall, error: Exception) -> CallOutcome:
         # The graph waits for a person in the middle of the tool.
         return CallOutcome("", pause=CallPause([], None))
     return CallOutcome(f"The tool {call.name} failed ({type(error).__name__})", failed=True)
+
+
+def _describe_result(tool: BaseTool, result: Any) -> str:
+    """Return the text of what a tool has returned. Raises nothing, as `GraphJournal._dump`."""
+    try:
+        if isinstance(result, Command) and isinstance(result.update, Mapping):
+            messages = result.update.get("messages") or ()
+            result = next((each for each in messages if isinstance(each, ToolMessage)), result)
+        text = read_text(result) if isinstance(result, ToolMessage) else str(result)
+    except Exception as error:
+        _log.warning("tool %s: its result has no text", tool.name, exc_info=error)
+        return NO_JSON_FORM
+    return replace_unstorable(text)
 
 
 def _to_arguments(given: Any) -> dict[str, Any]:
