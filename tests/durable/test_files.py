@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -12,8 +13,9 @@ import httpx2
 
 from agentctl.interface.requests import RunRequest
 from tests.conditions import wait_until
+from tests.durable.test_kills import wait_until_done
 from tests.endpoint import ModelEndpoint
-from tests.gated.site import SCOPES, Site, create_site, kill
+from tests.gated.site import SCOPES, Site, answer, call, create_site, kill
 from tests.process import ServerProcess
 from tests.server.files_of_runs import build_png, upload
 
@@ -41,6 +43,23 @@ id = "typed"
 durable = true
 object = "looking_agents:typed"
 
+[[models]]
+id = "seeing"
+provider = "openai"
+model = "plan"
+base_url = "{url}"
+takes = ["image"]
+
+[[agents]]
+id = "showing-graph"
+durable = true
+object = "looking_agents:showing_graph"
+
+[[agents]]
+id = "showing"
+durable = true
+object = "looking_agents:showing"
+
 [[agents]]
 id = "confirming"
 object = "looking_agents:confirming"
@@ -56,11 +75,12 @@ PAUSED = ("confirming", "asking")
 PICTURE = build_png(77)
 
 
-async def start(site: Site, server: ServerProcess, agent: str) -> str:
+async def start(site: Site, server: ServerProcess, agent: str, message: str = "") -> str:
     headers = site.deployment.bearer("ann", *SCOPES)
     with httpx2.Client(base_url=server.url, headers=headers) as client:
         file_id = upload(client, "dot.png", PICTURE)
-    request = RunRequest(f'{{"who": "{agent}"}}', background=True, files=(file_id,))
+    message = message or f'{{"who": "{agent}"}}'
+    request = RunRequest(message, background=True, files=(file_id,))
     async with site.connect(server) as operations:
         return str((await operations.create_run("agent", agent, request)).value["run_id"])
 
@@ -112,4 +132,39 @@ async def test_runs_with_pictures_go_on_after_a_death(
             prompt: dict[str, Any] = sent[-1][0]
             shown = f"data:image/png;base64,{base64.b64encode(PICTURE).decode()}"
             assert [part["image_url"]["url"] for part in prompt["content"][1:]] == [shown]
+    assert find_stored(folder) == []
+
+
+async def test_results_with_pictures_are_kept_without_their_bytes(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    shutil.copy(Path(__file__).with_name("looking_agents.py"), folder)
+    (folder / "picture.png").write_bytes(PICTURE)
+    (folder / "hold").touch()
+    url = model_endpoint.base_url
+    site = create_site(folder, url, extra=AGENTS.format(url=url))
+    with site.serve("first") as server:
+        runs = {}
+        for agent in ("showing-graph", "showing"):
+            calls = answer(call("show"), call("hold", who=agent))
+            plan = json.dumps([calls, answer(text="done")])
+            runs[agent] = await start(site, server, agent, plan)
+            await wait_until((folder / f"held-{agent}").exists)
+            await wait_until_done(site, {"run_id": runs[agent]}, 1)
+        kill(server)
+    assert find_stored(folder) == []
+    (folder / "hold").unlink()
+    # Only what an earlier process has stored shows it.
+    (folder / "picture.png").unlink()
+    model_endpoint.forget()
+
+    with site.serve("second") as server:
+        records = {agent: await site.wait_for_end(server, run_id) for agent, run_id in runs.items()}
+    assert [record["status"] for record in records.values()] == ["COMPLETED"] * 2, records
+    assert records["showing-graph"]["content"] == hashlib.sha256(PICTURE).hexdigest()
+    sent = json.dumps(model_endpoint.requests()[-1]["messages"])
+    # The picture of the user, and that of the tool.
+    assert sent.count(base64.b64encode(PICTURE).decode()) == 2
     assert find_stored(folder) == []

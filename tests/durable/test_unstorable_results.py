@@ -1,4 +1,4 @@
-"""Calls of durable graphs whose results cannot be stored: their ends are stored all the same."""
+"""Calls of durable agents whose results cannot be stored: their ends are stored all the same."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import RunRequest
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.records.approvals import Verb
+from agentctl.runtime.json_values import NO_JSON_FORM
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from tests.conditions import wait_until
@@ -25,7 +26,7 @@ from tests.durable.test_kills import is_called, start, wait_until_done
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, answer, call, create_site, kill
 
-AGENTS = ("without_id", "with_id", "gated", "tools", "gated_tools")
+AGENTS = ("without_id", "with_id", "gated", "tools", "gated_tools", "typed")
 
 CONFIG = "\n".join(
     f'[[agents]]\nid = "{name}"\ndurable = true\nobject = "unstorable_agents:{name}"'
@@ -126,6 +127,25 @@ async def test_approved_call_is_done_although_its_result_cannot_be_stored(
         assert len(site.ledger(run)) == 1
         (row,) = await site.approvals(run["run_id"])
         assert (row.execution, row.result) == ("done", '"paid"')
+
+
+@pytest.mark.parametrize(
+    ("form", "result", "status"),
+    [
+        # The library itself cannot send it to the model.
+        ("circle", NO_JSON_FORM, "ERROR"),
+        ("large", str(2**70), "COMPLETED"),
+        ("items", '["paid",7]', "COMPLETED"),
+    ],
+)
+async def test_call_of_pydantic_ai_has_ended_whatever_its_result_is(
+    unstorable_site: Site, form: str, result: str, status: str
+) -> None:
+    async with open_runs(unstorable_site) as runs:
+        run = await runs.run("typed", call("pay", form=form))
+    assert len(unstorable_site.ledger(run)) == 1
+    assert run["status"] == status
+    assert [tool["result"] for tool in run["tools"]] == [result]
 
 
 async def test_call_is_not_made_again_after_a_pause(unstorable_site: Site) -> None:

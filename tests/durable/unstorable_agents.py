@@ -1,4 +1,4 @@
-"""Durable graphs whose tool returns what cannot be stored. The tests copy this module."""
+"""Durable agents whose tools return what cannot be stored. The tests copy this module."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
+from pydantic_ai import Agent
+from pydantic_ai import RunContext as Run
 
+from agentctl import RunContext
 from agentctl.langchain import ChatModel
+from agentctl.pydantic_ai import Model
 
 
 class Receipt:
@@ -95,6 +99,24 @@ async def call_with_id(state: MessagesState, config: RunnableConfig) -> dict[str
     result = await TOOLS[call["name"]].ainvoke({**call, "type": "tool_call"}, config)
     text = f"a {type(result.artifact).__name__}"
     return {"messages": [ToolMessage(result.content, tool_call_id=call["id"]), ("ai", text)]}
+
+
+def contain_itself() -> list[Any]:
+    value: list[Any] = ["paid"]
+    value.append(value)
+    return value
+
+
+VALUES = {"circle": contain_itself, "large": lambda: 2**70, "items": lambda: iter(["paid", 7])}
+
+typed: Any = Agent(Model("plan"), deps_type=RunContext)
+
+
+@typed.tool(name="pay")
+def pay_typed(run: Run[RunContext], form: str) -> Any:
+    """Pay, and return a value that JSON does not have."""
+    ledger_tools.record(run.deps, "pay", form=form)
+    return VALUES[form]()
 
 
 def build(node: Any, *, is_gated: bool = False) -> Any:

@@ -325,7 +325,9 @@ class GraphJournal:
             # Any value of a user's class can fail here. This process has it, and goes on with it.
             _log.warning("tool %s: its result cannot be stored", tool.name, exc_info=error)
             return outcome, {_IS_LOST: True}
-        return outcome, {"returned": [kind, base64.b64encode(data).decode()]}
+        # The state of the newest superstep has the record of the files.
+        hidden = self._run.hidden.hide(data)
+        return outcome, {"returned": [kind, base64.b64encode(hidden).decode()]}
 
     def _identify(self, tool: BaseTool, options: Mapping[str, Any]) -> str:
         """Return the id of a call that no answer of a model has requested.
@@ -343,7 +345,8 @@ class GraphJournal:
         self._decided.pop(call.call_id, None)
         if (returned := known.get("returned")) is not None:
             kind, data = returned
-            return self._serializer.loads_typed((kind, base64.b64decode(data)))
+            shown = self._run.hidden.reveal(base64.b64decode(data))
+            return self._serializer.loads_typed((kind, shown))
         text = known["text"]
         failed = known["failed"]
         if tool_call_id is not None:

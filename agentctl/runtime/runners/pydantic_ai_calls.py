@@ -12,11 +12,12 @@ ended get their stored result.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
 from typing import Any
 
+import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import (
     Agent,
@@ -84,6 +85,9 @@ _KINDS: dict[str, ApprovalKind] = {
     "question": "input",
     "external": "external",
 }
+
+_KEPT = "kept"
+"""The member of the stored end of a call with what its tool has returned."""
 
 _usage_adapter = TypeAdapter(RunUsage)
 _return_adapter = TypeAdapter(ToolReturn[Any])
@@ -294,7 +298,7 @@ class DeferredCalls:
         self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any], handler: Any
     ) -> Any:
         if self.journal is not None and (known := self.journal.find_result(call)) is not None:
-            return _load_result(known)
+            return _load_result({**known, **await self._run.restore_files(known.get(_KEPT, {}))})
         end = partial(self._end_call, call, tool_def)
         token = current_call.set(CurrentCall(call.tool_call_id, call.tool_name))
         try:
@@ -316,8 +320,13 @@ class DeferredCalls:
             raise
         finally:
             current_call.reset(token)
+        if isinstance(result, Iterator):
+            # It can be read once: the record, and the model in each of its requests, get its text.
+            result = self._run.format_result(result)
         value = result.return_value if isinstance(result, ToolReturn) else result
-        more = _dump_result(result) if self.journal is not None else None
+        more = None
+        if self.journal is not None:
+            more = {_KEPT: self._run.hide_files(_dump_result(result))}
         await end(CallOutcome(self._run.format_result(value)), more)
         return result
 
@@ -448,13 +457,22 @@ def _to_jsonable(messages: Sequence[ModelMessage]) -> list[Any]:
 
 
 def _dump_result(result: Any) -> dict[str, Any]:
-    """Return the JSON form of what a tool has returned, see `_load_result`."""
+    """Return the JSON form of what a tool has returned, see `_load_result`; empty if it has none.
+
+    The tool has had its effect, so this raises nothing: its end has to be stored.
+    """
     try:
         if isinstance(result, ToolReturn):
-            return {"returned": _return_adapter.dump_python(result, mode="json")}
-        return {"value": to_jsonable_python(result, serialize_unknown=True)}
-    except (PydanticSerializationError, UnicodeError):
+            kept = {"returned": _return_adapter.dump_python(result, mode="json")}
+        else:
+            kept = {"value": to_jsonable_python(result, serialize_unknown=True)}
+        # The library makes values that the database refuses: integers of any size, and surrogates.
+        orjson.dumps(kept)
+    except Exception as error:
+        # Any value of a user's class can fail here, and one that contains itself.
+        _log.warning("the result of a tool has no JSON form", exc_info=error)
         return {}
+    return kept
 
 
 def _load_result(stored: Mapping[str, Any]) -> Any:
