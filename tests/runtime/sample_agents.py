@@ -90,7 +90,7 @@ async def stream(message: str, context: RunContext) -> AsyncIterator[Any]:
     yield Progress("searching", 0.25)
     yield ToolStarted("c1", "search", {"query": message, "limit": 3})
     yield ToolStarted("c2", "search", "more")
-    yield ToolCompleted("c1", [{"hit": 1}])
+    yield ToolCompleted("c1", ({"hit": number} for number in (1,)))
     yield ToolCompleted("c2", "nothing", failed=True)
     for word in ("found ", "one"):
         yield word

@@ -85,6 +85,18 @@ async def fail() -> str:
     raise ValueError(SECRET)
 
 
+class Textless:
+    """A result whose text cannot be made."""
+
+    def __repr__(self) -> str:
+        raise ValueError(SECRET)
+
+
+async def give() -> Textless:
+    """Return an object."""
+    return Textless()
+
+
 def with_deps() -> Any:
     return pydantic_agent("tool:who", deps_type=Deps, tools=[who])
 
@@ -320,6 +332,10 @@ def failing_graph_tool() -> Any:
     return graph("tool:fail", langchain_tool(fail))
 
 
+def textless_graph_tool() -> Any:
+    return graph("tool:give", langchain_tool(give))
+
+
 def model_of_graph_fails() -> Any:
     return graph("http-429")
 
@@ -433,6 +449,10 @@ def agno_remembering() -> Any:
 
 def failing_agno_tool() -> Any:
     return agno_agent("tool:fail", tools=[fail])
+
+
+def textless_agno_tool() -> Any:
+    return agno_agent("tool:give", tools=[give])
 
 
 def model_of_agno_fails() -> Any:

@@ -46,6 +46,26 @@ async def fail() -> str:
     raise ValueError(SECRET)
 
 
+class Table:
+    """A result like an array of numpy: what it is compared with gives another one, not a bool."""
+
+    def __str__(self) -> str:
+        return "1 2"
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def tabulate() -> Any:
+    """Return a table."""
+    return Table()
+
+
 async def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
@@ -133,6 +153,10 @@ def asking() -> Any:
 
 def handled_failure() -> Any:
     return build("tool:fail", agents.function_tool(fail))
+
+
+def tabulating() -> Any:
+    return build("tool:tabulate", agents.function_tool(tabulate))
 
 
 def raised_failure() -> Any:

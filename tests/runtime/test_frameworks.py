@@ -346,6 +346,17 @@ async def test_failed_tool_ends_the_run(name: str) -> None:
     assert frameworks().SECRET not in str(ended.transcript.messages)
 
 
+@pytest.mark.parametrize("name", ["textless_graph_tool", "textless_agno_tool"])
+async def test_tool_whose_result_has_no_text_has_failed(name: str) -> None:
+    """It was called: the next run of the session must not read that it was cancelled."""
+    failure, ended = await fail_once(name)
+    detail = "The tool give failed (ValueError)"
+    assert (failure.code, failure.detail) == ("TOOL_FAILED", detail)
+    (call,) = ended.transcript.tools
+    assert (call["result"], call["tool_call_error"]) == (detail, True)
+    assert frameworks().SECRET not in str(ended.transcript.messages)
+
+
 async def test_failed_tool_of_agno_does_not_show_its_exception() -> None:
     ended = await run_once("failing_agno_tool")
     (call,) = ended.transcript.tools

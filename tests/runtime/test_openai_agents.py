@@ -134,6 +134,12 @@ async def test_raised_failure_of_a_tool_ends_the_run() -> None:
     assert (made["result"], made["tool_call_error"]) == (failure.detail, True)
 
 
+async def test_result_may_be_a_table_without_a_truth_value() -> None:
+    ended = await complete("tabulating")
+    (made,) = ended.transcript.tools
+    assert (made["result"], made["tool_call_error"]) == ("1 2", False)
+
+
 async def test_result_of_a_tool_may_be_the_answer() -> None:
     ended = await complete("first_result", '{"a": 1, "b": 2}')
     assert ended.transcript.content == ended.joined_deltas == "3"

@@ -12,6 +12,7 @@ import orjson
 from agentctl.config.settings import Limits
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now
 from agentctl.runs.life.admission import AdmittedRun, Continuation
 from agentctl.runs.life.budgets import Budgets
@@ -371,7 +372,7 @@ class LiveRun:
             await self.stop_as_stored()
 
     async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
-        text = orjson.dumps(result).decode()
+        text = orjson.dumps(replace_unstorable(result)).decode()
         execution = "failed" if failed else "done"
         await self._write(approvals.end_execution(approval_id, self.run_id, execution, text, now()))
 

@@ -245,7 +245,8 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
     ) -> None:
         call_id = tool_context.function_call_id
         is_waiting = call_id in tool_context.actions.requested_tool_confirmations
-        if not is_waiting and (result or not tool.is_long_running):
+        # An array or a table of a user has no truth value.
+        if not is_waiting and (not tool.is_long_running or result):
             await self._end_call(self._find(tool_context), call_id, result)
 
     async def on_tool_error_callback(
@@ -335,8 +336,12 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
             # The form of the library for a failure, and for a result that is no object.
             failed = bool(result.get("error"))
             result = next(iter(result.values())) if [*result] in (["error"], ["result"]) else result
-        part.run.end_call(call_id, result, failed=failed)
-        await self._decided.end(call_id, part.run.format_result(result), failed=failed)
+        text = part.run.format_result(result)
+        try:
+            part.run.end_call(call_id, text, failed=failed)
+        finally:
+            # The call was made, also if its result makes the run too large.
+            await self._decided.end(call_id, text, failed=failed)
 
     def _end_member(self, part: AgentPart, failure: ExecutionError | None = None) -> None:
         if part.key is not None:

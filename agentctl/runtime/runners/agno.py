@@ -181,10 +181,13 @@ async def add_event(
     name = event.event.removeprefix("Team")
     if name == "ToolCallStarted":
         await calls.begin(_find_key(event), event.tool.tool_args or {})
-    await report.add(event, call_id=call_id)
-    if name == "ToolCallCompleted":
-        text, failed = read_result(event.tool)
-        await calls.end(_find_key(event), text, failed=failed)
+    try:
+        await report.add(event, call_id=call_id)
+    finally:
+        # The call was made, also if its result makes the run too large.
+        if name == "ToolCallCompleted":
+            text, failed = read_result(event.tool)
+            await calls.end(_find_key(event), text, failed=failed)
 
 
 def _find_key(event: Any) -> agno_pauses.CallId:

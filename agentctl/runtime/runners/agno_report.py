@@ -30,6 +30,7 @@ from agentctl.runtime.runners.library_runner import (
     find_failure_code,
     is_unreadable,
     read_status,
+    to_public_failure,
 )
 from agentctl.runtime.tracing import Span
 
@@ -163,6 +164,20 @@ class RunReport:
             if name in _DELEGATIONS and call_id in tools
         ]
 
+    def find_failed_call(self, error: BaseException | None) -> ExecutionError | None:
+        """End the call in which the library has failed; return its failure, None for no such call.
+
+        The library reports what a tool has raised, but not a result whose text it cannot make: the
+        tool has had its effect then.
+        """
+        calls = [*self.run.transcript.open_calls.items()]
+        if not isinstance(error, Exception) or len(calls) != 1 or calls[0][1] in _DELEGATIONS:
+            return None
+        if find_failure(error) is not None:
+            return None
+        failure = to_public_failure(error, self.run, calls[0][0])
+        return failure if isinstance(failure, ExecutionError) else None
+
     def find_delegation(self, member: str) -> tuple[str | None, str]:
         """Return the open call that started a member, and its task."""
         calls = self._delegated.items()
@@ -216,7 +231,8 @@ class AgnoReport:
                 self.keep_state(event.session_state)
             self._end(event.run_id)
         elif name == "RunError":
-            failure = _to_failure(event, self._failed)
+            failure = report.find_failed_call(self._failed.get(event.run_id))
+            failure = failure or _to_failure(event, self._failed)
             # Without the exception only its text is known.
             cause = self._failed.get(event.run_id) or AgnoError(event.content)
             report.run.environment.keep_cause(cause)

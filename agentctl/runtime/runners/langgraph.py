@@ -227,12 +227,15 @@ class LangGraphRunner(LibraryRunner):
         try:
             async with aclosing(events):
                 async for event in events:
-                    await report.add(event)
-                    for call_id, text, failed in report.take_ended():
-                        unfinished.discard(call_id)
-                        if journal is None or call_id not in journal.made:
-                            approval_id = approved[call_id].approval_id
-                            await run.environment.end_call(approval_id, text, failed=failed)
+                    try:
+                        await report.add(event)
+                    finally:
+                        # The calls were made, also if a result makes the run too large.
+                        for call_id, text, failed in report.take_ended():
+                            unfinished.discard(call_id)
+                            if journal is None or call_id not in journal.made:
+                                approval_id = approved[call_id].approval_id
+                                await run.environment.end_call(approval_id, text, failed=failed)
                     await run.take_turn()
         except GraphRecursionError as error:
             raise ExecutionError(

@@ -202,9 +202,9 @@ class GraphSpace:
                 call_id, (f"The tool {message.name} failed", True)
             )
             self._facts.results[call_id] = text
-        self.run.end_call(call_id, text, failed=failed)
         if call_id in self._facts.decided.approved:
             self._facts.ended.append((call_id, text, failed))
+        self.run.end_call(call_id, text, failed=failed)
 
     async def end(self) -> None:
         """Report the end of the graph: the order of its messages, and its result."""

@@ -274,15 +274,16 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         if not isinstance(context, ToolContext):
             return
         call_id = context.tool_call_id
-        failed = result == _DEFAULT_ERROR
-        if isinstance(tool, FunctionTool) and tool.timeout_seconds is not None:
-            timeout = {"tool_name": tool.name, "timeout_seconds": tool.timeout_seconds}
-            failed = failed or result == default_tool_timeout_error_message(**timeout)
+        # Only texts are compared: an array or a table of a user returns another one, not a bool.
+        failed = isinstance(result, str) and result in _list_failures(tool)
         value = f"The tool {context.tool_name} failed" if failed else _to_value(result)
         text = value if isinstance(value, str) else str(value)
         self.parts.end_member(call_id, text, failed=failed)
-        part.run.end_call(call_id, value, failed=failed)
-        await self._decided.end(call_id, text, failed=failed)
+        try:
+            part.run.end_call(call_id, value, failed=failed)
+        finally:
+            # The call was made, also if its result makes the run too large.
+            await self._decided.end(call_id, text, failed=failed)
 
     async def end(self, result: RunResultStreaming) -> None:
         """Report the result of a run that has ended."""
@@ -441,6 +442,16 @@ def _find_calling(context: Any) -> Part | None:
 
 def _read(item: Any, name: str) -> Any:
     return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+def _list_failures(tool: Any) -> list[str]:
+    """Return the results that the library itself gives for a failed call of a tool."""
+    if not isinstance(tool, FunctionTool) or tool.timeout_seconds is None:
+        return [_DEFAULT_ERROR]
+    timeout = default_tool_timeout_error_message(
+        tool_name=tool.name, timeout_seconds=tool.timeout_seconds
+    )
+    return [_DEFAULT_ERROR, timeout]
 
 
 def _to_value(result: object) -> object:

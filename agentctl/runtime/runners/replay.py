@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
@@ -525,6 +525,9 @@ class ReplayedOutput:
 
 
 def _to_comparable(value: Any) -> Any:
+    if isinstance(value, Iterator):
+        # It can be read once, by the record.
+        return None
     try:
         return to_json_value(value, COMPARED_CHARACTERS)
     except NotSerializable:
