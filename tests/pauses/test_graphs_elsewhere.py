@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,23 @@ def test_call_of_a_lost_server_is_not_made_again(moved: Moved) -> None:
     assert "it is not made again" in kept["error"]["detail"]
     for run in runs.values():
         assert server.deployment.ledger(run) == ["pay 10 to bob for None"]
+
+
+def test_approved_call_is_done_although_its_result_is_too_large(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    modules = ("waiting_graphs", "waiting_agno", "waiting_agents")
+    deployment = create_graph_deployment(tmp_path, model_endpoint.base_url, *modules)
+    limited = replace(deployment, variables={"AGENTCTL_LIMITS__RUN_BYTES": "200000"})
+    with limited.serve() as server:
+        for form in ("batched", "agno_payer", "openai_payer"):
+            run = server.start(form, json.dumps({"amount": 10, "to": "everyone"}))
+            assert run["status"] == "PAUSED", run
+            server.decide(run, "approve")
+            ended = server.wait_for_end(run)
+            assert ended["error"]["detail"] == "The run exceeded its maximum size", form
+            (approval,) = server.list_approvals(run)
+            assert approval["execution"] == "done", form
+            (call,) = ended["tools"]
+            assert call["result"].startswith("paid 10 to all of them"), form
+            assert len(limited.ledger(run)) == 1

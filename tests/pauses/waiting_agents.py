@@ -32,6 +32,8 @@ async def pay(wrapper: Wrapper, amount: int, to: str) -> str:
     record(context, f"pay {amount} to {to} for {context.metadata.get('tenant')}")
     while (FOLDER / "hold").exists():
         await asyncio.sleep(0.01)
+    if to == "everyone":
+        return f"paid {amount} to {'all of them, ' * 20_000}"
     return f"paid {amount}"
 
 

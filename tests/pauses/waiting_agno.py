@@ -42,6 +42,8 @@ async def agno_pay(amount: int, to: str, run_context: agno.run.RunContext) -> st
     context = (run_context.dependencies or {})["run_context"]
     record(context, f"pay {amount} to {to} for {(run_context.metadata or {}).get('tenant')}")
     await hold()
+    if to == "everyone":
+        return f"paid {amount} to {'all of them, ' * 20_000}"
     return f"paid {amount}"
 
 

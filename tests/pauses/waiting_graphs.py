@@ -46,6 +46,8 @@ async def pay(amount: int, to: str, config: RunnableConfig) -> str:
     context = config["configurable"]["run_context"]
     record(context, f"pay {amount} to {to} for {context.metadata.get('tenant')}")
     await hold()
+    if to == "everyone":
+        return f"paid {amount} to {'all of them, ' * 20_000}"
     return f"paid {amount}"
 
 
