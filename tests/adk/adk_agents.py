@@ -81,6 +81,19 @@ def count(tool_context: ToolContext) -> int:
     return int(tool_context.state["counted"])
 
 
+class Table:
+    """A result without a JSON form and without a truth value, as tables of numbers are."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("it has more than one element")
+
+
+def tabulate(tool_context: ToolContext) -> Any:
+    """Return a table."""
+    write(tool_context, "tabulate")
+    return Table()
+
+
 PAY = FunctionTool(pay, require_confirmation=True)
 
 payer = Agent(name="payer", model=chat("payer"), tools=[PAY, look])
@@ -92,6 +105,8 @@ searcher = Agent(name="searcher", model=chat("searcher"), tools=[look])
 planner = Agent(name="planner", model=chat("planner"), tools=[AgentTool(searcher)])
 
 buyer = Agent(name="buyer", model=chat("buyer"), tools=[buy, LongRunningFunctionTool(order)])
+
+tabular = Agent(name="tabular", model=chat("tabular"), tools=[tabulate])
 
 failing = Agent(name="failing", model=chat("failing"), tools=[fail])
 

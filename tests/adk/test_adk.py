@@ -136,6 +136,17 @@ def test_approval_of_a_member_survives_a_kill(
     assert [each["result"] for each in member["tools"]] == ["looked", "paid 5"]
 
 
+def test_call_whose_result_cannot_be_stored_is_recorded_as_made(
+    server: WaitingServer, deployment: WaitingDeployment, models: ScriptedModels
+) -> None:
+    models.begin({"tabular": [[("tabulate", {})], "Done."]})
+    run = server.start("tabular", "go")
+    assert (run["status"], run["content"]) == ("COMPLETED", "Done."), run["error"]
+    (call,) = run["tools"]
+    assert (call["result"], call["tool_call_error"]) == ("The result has no JSON form", False)
+    assert deployment.ledger(run) == ["tabulate"]
+
+
 def test_rejected_call_is_not_made(server: WaitingServer, models: ScriptedModels) -> None:
     models.begin({"payer": [PAYMENT, "Not paid."]})
     run = server.start("payer", "pay bob")
