@@ -48,6 +48,8 @@ def test_a_message_is_answered_and_its_chat_is_listed(
         check_accessibility(shown)
         page.click("text=New chat")
         expect(page.locator("h1")).to_have_text("New chat")
+        # The page focuses the message after it is drawn: before that, the keys would be typed there.
+        expect(page.locator("[data-message]")).to_be_focused()
         page.keyboard.press("Escape")
         page.keyboard.press("j")
         page.keyboard.press("Enter")
