@@ -106,6 +106,7 @@ class _Copy:
         self._target = target
         self._tables = load_tables()
         self._report = report
+        self._total: int | None = None
 
     async def copy(self, moved: state.CopyState | None) -> Sums:
         """Do the steps of the copy that are missing. Return the sums of its tables.
@@ -152,7 +153,7 @@ class _Copy:
             await target.lock(self._tables)
             await self._check_unused()
             await target.run(state.remove_rows(self._tables))
-            sums = await self._insert_rows()
+            sums = await self._add_up(self._source.scan, "rows copied", inserts=True)
             await target.set_counters(await self._source.read_counters())
             copied_sums = await self._add_up(target.scan, "rows compared")
             self._check_equal(sums, copied_sums, "repeat the command; the target has no rows")
@@ -191,35 +192,33 @@ class _Copy:
                     hint=EMPTY_TARGET,
                 )
 
-    async def _insert_rows(self) -> Sums:
-        """Copy the rows of all tables. Return their sums in the source."""
-        sums = {table.name: TableSum() for table in self._tables}
-        total = await self._count_rows()
-        done = 0
-        for table in self._tables:
-            async for rows in self._source.scan(table):
-                await self._target.insert(table, rows)
-                sums[table.name].add(rows)
-                done += len(rows)
-                self._report("rows copied", done, total)
-        return sums
+    async def _add_up(
+        self, scan: Callable[[Table], Batches], text: str, *, inserts: bool = False
+    ) -> Sums:
+        """Return the sums of all rows of a database.
 
-    async def _add_up(self, scan: Callable[[Table], Batches], text: str) -> Sums:
+        Args:
+            scan: reads the rows of a table.
+            text: the name of the step, for its progress.
+            inserts: True to write the rows into the target, too.
+        """
         sums = {table.name: TableSum() for table in self._tables}
         total = await self._count_rows()
         done = 0
         for table in self._tables:
             async for rows in scan(table):
+                if inserts:
+                    await self._target.insert(table, rows)
                 sums[table.name].add(rows)
                 done += len(rows)
                 self._report(text, done, total)
         return sums
 
     async def _count_rows(self) -> int:
-        total = 0
-        for table in self._tables:
-            total += await self._source.count(table)
-        return total
+        """Return the number of rows to copy, which cannot change meanwhile."""
+        if self._total is None:
+            self._total = sum([await self._source.count(table) for table in self._tables])
+        return self._total
 
     def _check_equal(self, source: Sums, target: Sums, hint: str) -> None:
         different = [name for name in source if source[name] != target[name]]
