@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -170,59 +170,65 @@ def _check_reviews(steps: Any) -> None:
     It asks between the steps of the workflow itself, and executes the steps inside of a loop, a
     condition, a router, a group or a parallel one as if nobody had to be asked.
 
+    Args:
+        steps: those of the workflow; a function that makes them in a run cannot be checked.
+
     Raises:
         UnusableObject: it does not.
     """
-    for step in _list_steps(steps):
-        for inner in _walk_inner_steps(step):
-            review = getattr(inner, "human_review", None)
-            # A function can have them from the decorator `pause`.
-            asks = any(
-                getattr(review, name, None) or getattr(inner, f"_hitl_{name}", None)
-                for name in _REVIEWS
-            )
-            if asks:
-                name = getattr(inner, "name", None) or getattr(inner, "__name__", "a step")
-                outer = getattr(step, "name", None) or type(step).__name__
-                raise UnusableObject(
-                    f"agno never asks for the review of {name}, which is inside of {outer}",
-                    f"make {name} a step of the workflow itself, or move its review to {outer}",
-                )
-
-
-def _walk_inner_steps(step: Any) -> Iterator[Any]:
-    """Yield the steps inside of a step, nested ones too."""
-    for name in _INNER_STEPS:
-        for inner in _list_steps(getattr(step, name, None)):
-            yield inner
-            yield from _walk_inner_steps(inner)
-
-
-def _list_steps(steps: Any) -> list[Any]:
-    """Return steps; a function that makes them, which is known in a run only, has none."""
     if not isinstance(steps, list | tuple):
         steps = getattr(steps, "steps", None)
     if not isinstance(steps, list | tuple):
-        return []
-    # A choice of a router can be a list of steps.
-    return [
-        inner
-        for each in steps
-        for inner in (_list_steps(each) if isinstance(each, list | tuple) else [each])
-    ]
+        return
+
+    for step in steps:
+        for inner in _walk_steps(step, _INNER_STEPS):
+            if inner is step or not _asks_person(inner):
+                continue
+            name = getattr(inner, "name", None) or getattr(inner, "__name__", "a step")
+            outer = getattr(step, "name", None) or type(step).__name__
+            raise UnusableObject(
+                f"agno never asks for the review of {name}, which is inside of {outer}",
+                f"make {name} a step of the workflow itself, or move its review to {outer}",
+            )
 
 
-def walk_executors(step: Any) -> Iterator[Any]:
+def _asks_person(step: Any) -> bool:
+    """Return True for a step with a review."""
+    review = getattr(step, "human_review", None)
+    # A function can have them from the decorator `pause`.
+    return any(
+        getattr(review, name, None) or getattr(step, f"_hitl_{name}", None) for name in _REVIEWS
+    )
+
+
+def walk_executors(steps: Any) -> Iterator[Any]:
     """Yield the agents and teams of steps, nested ones too."""
-    for each in step if isinstance(step, list | tuple) else (step,):
+    for step in _walk_steps(steps, (*_INNER_STEPS, "workflow")):
         for name in ("agent", "team"):
-            executor = getattr(each, name, None)
+            executor = getattr(step, name, None)
             if isinstance(executor, Agent | Team):
                 yield executor
-        for name in ("steps", "else_steps", "choices", "workflow"):
-            below = getattr(each, name, None)
-            if below is not None and not callable(below):
-                yield from walk_executors(below)
+
+
+def _walk_steps(steps: Any, names: Sequence[str]) -> Iterator[Any]:
+    """Yield a step, or those of a list, and the steps inside of them.
+
+    Args:
+        names: the attributes of a step that have other steps. A function that makes them is left
+            out: they are known in a run only.
+    """
+    if isinstance(steps, list | tuple):
+        # A choice of a router can be a list of steps, too.
+        for step in steps:
+            yield from _walk_steps(step, names)
+        return
+
+    yield steps
+    for name in names:
+        inner = getattr(steps, name, None)
+        if inner is not None and not callable(inner):
+            yield from _walk_steps(inner, names)
 
 
 class WorkflowReport:
