@@ -48,7 +48,7 @@ def test_a_message_is_answered_and_its_chat_is_listed(
         check_accessibility(shown)
         page.click("text=New chat")
         expect(page.locator("h1")).to_have_text("New chat")
-        # The page focuses the message after it is drawn: before that, the keys would be typed there.
+        # The page focuses the message after it is drawn: earlier keys would be typed there.
         expect(page.locator("[data-message]")).to_be_focused()
         page.keyboard.press("Escape")
         page.keyboard.press("j")
@@ -85,6 +85,7 @@ def test_a_stop_says_that_a_tool_goes_on(server: ThreadedServer, browser: Browse
     start(server, "agents/hold", "chat-held", '{"name": "chat"}', background=True)
     with open_chat(browser, server, token(server), "#/sessions/chat-held") as shown:
         shown.see('hold(name="chat")')
+        expect(shown.page.locator("[data-message]")).to_be_focused()
         shown.page.keyboard.press("Escape")
         shown.page.keyboard.press("x")
         shown.see("■ stopped", "! work goes on", "tool hold has not returned")
