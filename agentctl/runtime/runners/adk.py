@@ -92,6 +92,7 @@ class AdkRunner(LibraryRunner):
         report = AdkReport(run, root.name, decided)
         plugins = [report, *self._app.plugins]
         runner = InMemoryRunner(app=self._app.model_copy(update={"plugins": plugins}))
+
         earlier = await run.read_history(_parse_events, self._build_events)
         kept: list[Event] = []
         if leg is None:
@@ -100,6 +101,7 @@ class AdkRunner(LibraryRunner):
             await report.restore(leg.state)
             kept = await _restore_events(leg, run)
             messages = await _build_answers(kept, leg, decided, report)
+
         names = {"user_id": run.context.user_id or "-", "session_id": run.context.session_id}
         place = {"app_name": runner.app_name, **names}
         service = runner.session_service
@@ -121,6 +123,7 @@ class AdkRunner(LibraryRunner):
             raise
         except Exception as error:
             raise report.classify(error) from error
+
         session = await service.get_session(**place)
         kept = session.events[len(earlier) :]
         if waiting := list_waiting(kept):
@@ -131,6 +134,7 @@ class AdkRunner(LibraryRunner):
             stored = keep_state(run, lambda: _dump(kept))
             asks = [_build_ask(call) for call in waiting]
             raise Paused(asks, {"events": stored, **report.to_json()})
+
         if decided.approved:
             raise ExecutionError("AGENT_FAILED", _NOT_CONTINUED)
         await report.end(getattr(root, "output_schema", None))
@@ -249,7 +253,8 @@ def _group_by_branch(events: Sequence[Event]) -> list[list[FunctionCall]]:
 def _is_parallel_only(root: Any) -> bool:
     """Return True for agents at the same time with no others inside of them.
 
-    Around others, the library would go on with the agent after them when the first one has ended.
+    Around others, the library would continue with the agent after them when the first one has
+    ended.
     """
     return isinstance(root, ParallelAgent) and not any(map(_has_parallel, root.sub_agents))
 
@@ -313,9 +318,9 @@ def _edit_calls(value: Any, edited: Mapping[str, Decided]) -> None:
 async def _build_answers(
     events: Sequence[Event], leg: Leg, calls: DecidedCalls, report: AdkReport
 ) -> list[Content]:
-    """Return the messages with which a paused run goes on, one after the other.
+    """Return the messages with which a paused run continues, one after the other.
 
-    The library goes on with the agent that has made the first answered call of a message only, so
+    The library continues only the agent that has made the first answered call of a message, so
     agents that work next to each other (`ParallelAgent`) get a message each.
 
     A call with a result is never made again: the report answers it in place of the tool.
