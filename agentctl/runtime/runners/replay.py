@@ -169,6 +169,7 @@ class Replay:
         values = self._to_json(arguments, f"the arguments of {tool} have")
         question = None if question is None else replace_unstorable(question)
         lane, call = self._begin("approve", tool, values, shown=[question, policy])
+
         asked = Ask(
             kind="approval",
             tool_call_id=call.call_id,
@@ -177,11 +178,13 @@ class Replay:
             policy=cast("ApprovalPolicy", policy),
             question=question,
         )
+
         decision = await self._wait_for_decision(asked)
         if decision.is_approved:
             if decision.execution is None:
                 await self._run.begin_approved(decision.approval_id)
             lane.approved.append(decision)
+
         return agents.Decision(
             approved=decision.is_approved,
             arguments=decision.arguments,
@@ -345,13 +348,13 @@ class Replay:
             is_main = self._lane_of.get(task) is self._lanes[0]
             raise Paused([], None) if is_main else asyncio.CancelledError
 
-        digest = _hash_call(kind, [kind, name, values])
+        digest = _hash_call(kind, name, values)
         digests = [digest]
         if shown is not None:
             # A decision counts for the question that was shown only: a yes to "Remove A?" is none
             # to "Remove B?". The log of a run that has waited since an earlier version has the
             # digest without it.
-            digest = _hash_call(kind, [kind, name, values, shown])
+            digest = _hash_call(kind, name, values, shown)
             digests.append(digest)
 
         lane = self._find_lane(task, digests)
@@ -446,8 +449,9 @@ class Replay:
             raise ContextMisuse(f"{subject} no JSON form, or a size above the limit") from error
 
 
-def _hash_call(kind: str, values: Sequence[Any]) -> str:
-    encoded = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
+def _hash_call(kind: str, *parts: Any) -> str:
+    """Return the digest of a call by its kind, its name and its values."""
+    encoded = orjson.dumps([kind, *parts], option=orjson.OPT_SORT_KEYS)
     return f"{kind}-{hashlib.sha256(encoded).hexdigest()[:24]}"
 
 
