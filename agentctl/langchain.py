@@ -249,6 +249,7 @@ def _convert_messages(messages: Sequence[BaseMessage]) -> NeutralMessages:
         role = message.role if isinstance(message, ChatMessage) else "user"
         if role not in _ROLES:
             raise ValueError(f"agentctl.langchain.ChatModel takes no message of the role {role!r}")
+
         if isinstance(message, SystemMessage) or role in _SYSTEM_ROLES:
             converted.add_system(text)
         elif isinstance(message, AIMessage):
@@ -312,6 +313,7 @@ def _build_chunk(piece: answering.Delta | answering.Answered) -> ChatGenerationC
             )
             for index, call in enumerate(piece.answer.calls)
         ]
+
         details = _build_details(piece, {})
         message = AIMessageChunk(
             content="", tool_call_chunks=calls, chunk_position="last", **details
@@ -337,6 +339,7 @@ def _build_result(thinking: str, answered: answering.Answered) -> ChatResult:
             malformed.append({**named, "args": raw, "error": "not a JSON object"})
         else:
             calls.append({**named, "args": arguments})
+
     extra = {"reasoning_content": thinking} if thinking else {}
     message = AIMessage(
         content=answered.answer.text,

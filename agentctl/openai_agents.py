@@ -177,9 +177,11 @@ def _convert_items(instructions: str, items: str | Sequence[Mapping[str, Any]]) 
     if isinstance(items, str):
         converted.add_user(items)
         return converted
+
     for item in items:
         kind = item.get("type", "message")
         role = item.get("role")
+
         if kind == "message" and role == "assistant":
             converted.extend_answer(_read_text(item["content"]), kept=item)
         elif kind == "message" and role in ("system", "developer"):

@@ -252,9 +252,11 @@ def _convert_messages(messages: Sequence[ModelMessage]) -> NeutralMessages:
                 for part in message.parts
                 if isinstance(part, ToolCallPart)
             ]
+
             text = "\n\n".join(filter(None, texts))
             converted.add_answer(text, calls, message.provider_details)
             continue
+
         assert isinstance(message, ModelRequest)
         for part in message.parts:
             if isinstance(part, SystemPromptPart):

@@ -230,16 +230,20 @@ async def check_integrity(
                 check, f"there is no database at {display_url(entry.url)}", schema.MIGRATE_COMMAND
             )
             return
+
         if is_sqlite_url(entry.url):
             async for finding in _check_pages(sqlite_path(entry.url), check, at, state):
                 yield finding
+
         schema.check_released(version, display_url(entry.url))
         if "schema" in state.steps_left:
             state.step = "schema"
             async for finding in _check_schema(entry, check, version):
                 yield finding
+
         schema.check_version(version, display_url(entry.url))
         await _check_rows(entry, at, state)
+
         good = [ok(check, "the counters of its sessions match their runs")]
         if files is not None:
             await _check_files(entry, at, state, files)

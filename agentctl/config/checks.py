@@ -206,9 +206,11 @@ def _check_databases(settings: Settings, places: Places) -> None:
         if owner := owners.get(where):
             places[f"{key}.url"].refuse(f'is the same database as "{owner.id}"')
         owners[where] = database
+
         for name in _POSTGRES_KEYS if is_sqlite_url(database.url) else ():
             if places[f"{key}.{name}"].given:
                 places[f"{key}.{name}"].refuse("has no effect for SQLite")
+
         if database.listen_url and is_sqlite_url(database.listen_url):
             places[f"{key}.listen_url"].refuse("must be a URL of PostgreSQL")
         if database.listen_url == database.url:
@@ -216,6 +218,7 @@ def _check_databases(settings: Settings, places: Places) -> None:
                 "is the url",
                 hint="remove it, or name the server itself, without the connection pooler",
             )
+
         if database.tls_ca_file and not database.tls.startswith("verify"):
             places[f"{key}.tls_ca_file"].refuse(f'has no effect with tls = "{database.tls}"')
 

@@ -206,6 +206,7 @@ def _build_settings(
     added = {name: reader.read_section(document, name) for name in tables.list_sections()}
     sections: dict[str, Any] = {name: added.pop(name) for name in tables.SECTIONS}
     entries: dict[str, Any] = {name: reader.entries(document, name) for name in tables.ENTRY_TABLES}
+
     table = sections["authorization"]
     adding = dict[str, str]()
     for name, key in tables.ADDING_VARIABLES.items():
@@ -216,7 +217,9 @@ def _build_settings(
         place = Place(reader.file, f"authorization.{key}", variable=name)
         value = convert_value(text, field_types(Authorization)[key].item, place, reader.base)
         table = replace(table, **{key: tuple(dict.fromkeys((*getattr(table, key), value)))})
+
     sections["authorization"] = fill_in_provider(table, reader.places)
+
     databases = entries["databases"]
     if not databases:
         databases = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
@@ -224,12 +227,14 @@ def _build_settings(
             place = Place(reader.file, f"databases.{DEFAULT_DATABASE}.{name}", given=False)
             reader.places[place.key] = place
     entries["databases"] = _make_absolute(databases, reader)
+
     default = entries["databases"][0].id
     for name in ("agents", "teams", "workflows"):
         entries[name] = tuple(
             replace(entry, name=entry.name or entry.id, database=entry.database or default)
             for entry in entries[name]
         )
+
     sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
     for key, source in adding.items():
         sources[key] = source if sources[key] == "default" else f"{sources[key]}, {source}"

@@ -73,6 +73,7 @@ class SessionRuns:
             total = len([run async for run in self._read(None, MAXIMUM_LIMIT, SUMMARY_VIEW)])
         if count is None or total <= count:
             return RunRange(None, 1, total)
+
         newest: list[str] = []
         while len(newest) <= count:
             limit = min(count + 1 - len(newest), MAXIMUM_LIMIT)
@@ -81,6 +82,7 @@ class SessionRuns:
             newest += [run["run_id"] for run in page]
             if len(page) < limit:
                 return RunRange(None, 1, total)  # runs were deleted
+
         # Runs that began since the session was read have later numbers.
         last = (session.get("last_run") or {}).get("run_id")
         total += newest.index(last) if last in newest else 0

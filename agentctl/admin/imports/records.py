@@ -71,8 +71,10 @@ def read_session(
     rows: list[RunRow] = []
     ids: set[str] = set()
     left: dict[str, str] = {}
+
     for number, record in enumerate(runs):
         at = f"runs[{number}]"
+
         run_id = _read_id(record, "run_id", at)
         parent = record.get("parent_run_id")
         if run_id in ids:
@@ -80,17 +82,20 @@ def read_session(
         if parent is not None and parent not in ids:
             raise ValidationFailed(f"{at}.parent_run_id is not the id of an earlier run")
         ids.add(run_id)
+
         run = _build_run_row(record, at, row.session_id)
         if run.user_id != row.user_id:
             raise ValidationFailed(f"{at}.user_id is not that of the session")
         _check_sizes(run, _RUN_TEXTS, at, limits.run_bytes)
         _check_sizes(run, ("metadata",), at, limits.body_bytes)
+
         if not is_final(run.status):
             left[run_id] = f"the run is {run.status}"
         elif parent in left:
             left[run_id] = "its parent is left out"
         else:
             rows.append(run)
+
     if row.session_type != "workflow":
         _divide_history(session.get("chat_history"), rows)
     return ImportedSession(row, rows), list(left.items())

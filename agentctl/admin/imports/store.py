@@ -94,6 +94,7 @@ def _store(
     created = yield from _create_session(row, dry_run=dry_run)
     if created is None:
         return None
+
     added = skipped = 0
     left: dict[str, str] = {}
     for run in session.runs:
@@ -109,6 +110,7 @@ def _store(
             if not dry_run:
                 at = row.updated_at if created else run.finished_at or row.updated_at
                 yield from runs.restore(run, at, counted=created)
+
     if tokenizer is not None:
         yield from search.index_sessions([row.session_id], tokenizer)
     if not dry_run and (created or added):

@@ -90,16 +90,19 @@ async def _examine_server(options: TargetOptions, findings: list[Finding]) -> No
         operations: Any = target.operations
         info: Any = (await operations.get_info()).value
         findings.append(ok("server", f"{options.url} is agentctl {info.get('version')}"))
+
         try:
             components = (await operations.get_components("agent")).value
             findings.append(ok("token", f"the caller can read {len(components)} agents"))
         except AgentctlError as failure:
             findings.append(from_failure("token", failure))
+
         ready = (await operations.get_readiness()).value
         report = await _read_deployment(operations)
         for name, state in ready.get("checks", {}).items():
             verdict = "ok" if state == "ok" else _VERDICTS.get((name, state), "wrong")
             findings.append(Finding(f"ready: {name}", verdict, str(state)))
+
         if info.get("auth_mode") == "none":
             text = "authorization is off: everyone who reaches the server is an administrator"
             findings.append(Finding("authorization", "note", text))

@@ -358,11 +358,13 @@ def _build_assistant_message(
     """
     content = message["content"]
     calls = message.get("tool_calls", ())
+
     if "" in fields:
         start, end = THINKING_TAGS
         content = f"{start}\n{fields['']}\n{end}\n\n{content}"
     if not content.strip() and not calls:
         return None
+
     built: dict[str, Any] = {"role": "assistant", "content": content or None}
     built |= {name: value for name, value in fields.items() if name}
     if calls:

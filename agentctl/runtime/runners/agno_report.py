@@ -221,6 +221,7 @@ class AgnoReport:
             report = self._start(event, call_id)
         if report is None:
             return
+
         if name == "RunCompleted":
             report.count_rest(event.metrics)
             # As far as it was not streamed.

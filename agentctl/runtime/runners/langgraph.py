@@ -170,6 +170,7 @@ class LangGraphRunner(LibraryRunner):
         approved = decided.approved
         stored = None
         saved = await self._open_thread(message, run)
+
         stored_calls = None if leg is None else leg.state.get("task_calls")
         task_calls = TaskCalls(
             stored_calls,
@@ -177,6 +178,7 @@ class LangGraphRunner(LibraryRunner):
             model_calls.note_failed_call,
             is_durable=run.environment.journal is not None,
         )
+
         if leg is not None:
             # Before the calls are begun: nothing is called if the graph cannot take a decision.
             interrupts = [OpenInterrupt.from_json(stored) for stored in leg.state["interrupts"]]

@@ -79,28 +79,34 @@ class TaskCalls:
         self._is_durable = is_durable
         self._hidden = hidden
         self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
+
+        # Of earlier legs.
         self._questions = _load_questions(stored)
-        """The questions of earlier legs, by the namespace of their task and by their numbers."""
+        """The questions, by the namespace of their task and by their numbers."""
         self._answers: dict[str, dict[int, Any]] = {
             space: dict(given) for space, given in stored.get("answers", {}).items()
         }
-        """The answers to the questions of earlier legs, by namespace and number."""
+        """The answers to them, by namespace and number."""
         self._subgraphs = Places(stored.get("subgraphs", {}))
         self._functions = Places(stored.get("functions", {}))
         self._known: dict[str, dict[str, _Serialized]] = {
             namespace: {call_id: self._from_text(text) for call_id, text in results.items()}
             for namespace, results in stored.get("results", {}).items()
         }
-        """The serialized results of calls that ended in earlier legs, by namespace and id."""
+        """The serialized results of the calls that ended, by namespace and id."""
+
+        # Of this leg.
         self._asked: dict[str, list[tuple[str, TaskPlace]]] = {}
-        """The namespace and the place of each question of this leg, by the id of its interrupt:
-        calls that ask at the same time get the same id, and the graph reports one."""
+        """The namespace and the place of each question, by the id of its interrupt: calls that ask
+        at the same time get the same id, and the graph reports one."""
         self._ended: dict[str, dict[str, Any]] = {}
+        """The results of the calls that have ended, by namespace and id."""
         self._executing: dict[str, set[str]] = {}
         """The ids of the calls that execute and do not ask, by namespace."""
-        self._step = -1
         self._quiet: dict[str, asyncio.Event] = {}
-        """Events that are set once none of them is left."""
+        """Events that are set once no call of a namespace is left in `_executing`."""
+        self._step = -1
+        """The number of the newest step of the root graph."""
 
     def use(self) -> None:
         """Bind the calls of tools in the present context, and in the tasks that it starts."""

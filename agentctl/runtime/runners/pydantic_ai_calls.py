@@ -299,6 +299,7 @@ class DeferredCalls:
     ) -> Any:
         if self.journal is not None and (known := self.journal.find_result(call)) is not None:
             return _load_result({**known, **await self._run.restore_files(known.get(_KEPT, {}))})
+
         end = partial(self._end_call, call, tool_def)
         token = current_call.set(CurrentCall(call.tool_call_id, call.tool_name))
         try:
@@ -320,9 +321,11 @@ class DeferredCalls:
             raise
         finally:
             current_call.reset(token)
+
         if isinstance(result, Iterator):
             # It can be read once: the record, and the model in each of its requests, get its text.
             result = self._run.format_result(result)
+
         value = result.return_value if isinstance(result, ToolReturn) else result
         more = None
         if self.journal is not None:

@@ -421,16 +421,20 @@ class Conversation:
             if self._unknown_calls > MAXIMUM_UNKNOWN:
                 raise ExecutionError("MODEL_REJECTED", "The model called unknown tools")
             return CallOutcome(f"There is no tool {name}", failed=True, counts_as_failure=False)
+
         asked = self._asked_tools.get(call_id) if is_decided else None
         if asked is not None and asked != hash_value(action.record()):
             text = f"The tool {name} has changed since this call was approved: it was not made"
             return CallOutcome(text, failed=True, counts_as_failure=False)
+
         if NOT_AN_OBJECT in arguments:
             return CallOutcome(explain_refusal(str(arguments[NOT_AN_OBJECT])), failed=True)
+
         if action.has_effects and not is_decided:
             await self.context.begin_effect()
             if self._journal is not None:
                 await self._journal.begin_call(self._describe(call_id, name, arguments))
+
         with enter_call(self._transcript.spans, CurrentCall(call_id, name)):
             return await action.perform(arguments, self)
 

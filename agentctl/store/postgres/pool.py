@@ -112,12 +112,14 @@ class Pool:
     async def acquire(self, custom_plans: bool) -> PooledConnection:
         """Take a connection for `borrow`."""
         deadline = asyncio.get_running_loop().time() + self._entry.wait_seconds
+
         if self._free and not self._waiters:
             self._free -= 1
             # Otherwise a wait of long ago would make the pool late as soon as one task waits.
             self._last_wait = 0.0
         else:
             await self._wait_for_slot(deadline)
+
         connection = self._pop_idle(custom_plans)
         if connection is None:
             try:
@@ -126,6 +128,7 @@ class Pool:
             except BaseException:
                 self._pass_slot()
                 raise
+
         self.in_use += 1
         self._busy.add(connection)
         connection.begin_statement()

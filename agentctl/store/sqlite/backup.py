@@ -121,6 +121,7 @@ def _copy(
     source.execute("BEGIN")
     taken_at = now()
     schema = run_unit(source, require_version(part)).number
+
     copy = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         copy.set_progress_handler(stop, 10_000)
@@ -136,6 +137,7 @@ def _copy(
     finally:
         copy.close(True)
         source.execute("COMMIT")
+
     seconds = time.monotonic() - began
     size = part.stat().st_size
     return FinishedBackup(part, taken_at, size, schema, seconds, tables, digest)

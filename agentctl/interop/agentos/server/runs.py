@@ -101,6 +101,7 @@ class RunBuilder:
         kind = get_kind(run)
         component_id = run[KINDS[kind].id_field]
         content = build_content(run)
+
         built: Built = {
             "run_id": run["run_id"],
             KINDS[kind].id_field: component_id,
@@ -116,18 +117,21 @@ class RunBuilder:
             "reasoning_content": run["reasoning_content"],
             "metadata": _build_metadata(run),
         }
+
         if kind == "workflow":
             built |= self._build_steps(run, component_id)
             if self._pending and run["status"] == "PAUSED":
                 built |= self._build_workflow_pause(run, built["step_results"])
             built["input"] = run["input"]
             return _drop_null(built) | _NO_MEDIA
+
         model = self._directory.get_model(kind, component_id)
         if model is not None:
             built["model"], built["model_provider"] = model
         built |= self._build_details(run)
         if self._pending and run["status"] == "PAUSED":
             built |= self._build_pause(kind, run, built["tools"])
+
         built["input"] = {"input_content": run["input"], **_build_media(run)}
         if kind == "team":
             children = self._children.get(run["run_id"], ())
@@ -234,6 +238,7 @@ class RunBuilder:
         kind = get_kind(run)
         id_field = KINDS[kind].id_field
         content = build_content(run)
+
         built: Built = {
             **_build_summary(run, "run_id", id_field, "user_id"),
             "content": content,
@@ -246,6 +251,7 @@ class RunBuilder:
             "reasoning_messages": [],
             **_NO_MEDIA,
         }
+
         if kind == "workflow":
             content_type = "str" if content is None else type(content).__name__
             steps = self._build_steps(run, run[id_field])
