@@ -72,7 +72,9 @@ def test_reader_of_the_configuration_sees_the_names_of_databases(
 
 def test_page_names_what_is_wrong(used: ThreadedServer, browser: Browser) -> None:
     admin = used.deployment.token("boss", ADMIN)
-    with open_console(browser, used.url, "#/operate", token=admin) as shown:
+    with open_console(browser, used.url, "#/operate") as shown:
+        shown.page.route("**/webhooks", lambda route: route.fulfill(json=[LATE]))
+        shown.sign_in(admin)
         assert "✓ ok database ok" in lines_of(shown, "Server")
         lines = lines_of(shown, "Workers and databases")
         assert any("✓ ok worker" in line and "idle: process" in line for line in lines)
@@ -80,7 +82,6 @@ def test_page_names_what_is_wrong(used: ThreadedServer, browser: Browser) -> Non
         assert any("few · ada" in line and "✗" in line for line in lines_of(shown, "Budgets"))
         assert "! note MODEL_UNAVAILABLE 1 failed" in lines_of(shown, "Last hour")
         assert lines_of(shown, "Usage by user, today")[0].startswith("✓ ok ada 2 runs, 1 failed")
-        shown.page.route("**/webhooks", lambda route: route.fulfill(json=[LATE]))
         expect(shown.page.locator("[data-block=Webhooks] li")).to_contain_text("disabled: 503")
         expect(shown.page.locator("[data-verdict]")).to_contain_text("2 wrong · 1 to look at")
         shown.page.route("**/ready", lambda route: route.fulfill(status=503, json={}))
