@@ -92,13 +92,17 @@ _EMPTY = orjson.Fragment(b"[]")
 
 
 def check_array(pieces: Iterable[bytes]) -> None:
-    """Check the inner texts of stored JSON arrays that are joined.
+    """Check the inner texts of stored JSON arrays, each of which belongs to one run.
 
     Raises:
-        Unavailable: they are not JSON.
+        Unavailable: one of them is not the inside of a JSON array.
     """
     try:
-        orjson.loads(b"[%b]" % b",".join(filter(None, pieces)))
+        for piece in pieces:
+            # One by one: orjson takes 12 bytes for each byte of text, and glibc never gives the
+            # memory back once it has freed a block of that size. One parse of a joined history of
+            # 1.2 MB cost a server 100 MB for the rest of its life.
+            orjson.loads(b"[%b]" % piece)
     except orjson.JSONDecodeError:
         raise build_damage() from None
 

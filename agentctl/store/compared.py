@@ -223,12 +223,17 @@ class Filtered:
         compared all rows.
         """
         end = yield from self._find_end(followed, page, maximum)
+        rows = self._search(followed, compared, page, maximum)
         total = page.total
         if total is None and page.after is not None:
             first = replace(page, after=None)
             capped = (yield from self._find_end(followed, first, maximum)) is not None
             total = (yield from self._search(followed, compared, first, maximum).count()), capped
-        rows = self._search(followed, compared, page, maximum)
+        elif total is None and maximum == MAXIMUM_COMPARED:
+            # The index alone counts thousands of rows in less time than one statement needs to
+            # keep them for both the total and the page, which ends with its last row.
+            total = (yield from rows.count()), end is not None
+
         found = yield from rows.read(make, None if total is None else total[0])
         total = total or (found.total, end is not None)
         if found.next is not None or end is None:

@@ -7,7 +7,7 @@ import pytest
 
 from agentctl.errors import Unavailable
 from agentctl.interface.requests import RunRequest
-from agentctl.service.documents import CHECKED_BYTES
+from agentctl.service.documents import CHECKED_BYTES, check_array
 from agentctl.service.session_documents import build_session_document
 from agentctl.store.database import Sql
 from agentctl.store.repositories.sessions import build_session
@@ -32,6 +32,12 @@ def test_histories_are_joined_into_one_array(
     document = orjson.loads(build_session_document(row, histories))
     assert [message["n"] for message in document["chat_history"]] == shown
     assert document["session_name"] == "ü"
+
+
+@pytest.mark.parametrize("histories", [[b'{"n":1'], [b"[1", b"2]"], [b'"a', b'b"']])
+def test_damage_of_one_run_is_found_before_histories_are_joined(histories: list[bytes]) -> None:
+    with pytest.raises(Unavailable, match="The database is damaged"):
+        check_array(histories)
 
 
 @pytest.mark.parametrize(
