@@ -43,6 +43,7 @@ def test_keys_and_values_are_completed_by_keyboard(
     with open_console(browser, server.url, "#/runs", token=token(server)) as shown:
         page = shown.page
         field = page.get_by_role("combobox", name="Filters")
+        expect(field).to_be_visible()
         page.keyboard.press("/")
         expect(field).to_be_focused()
         options = page.locator("#completions [role=option]")
