@@ -10,7 +10,7 @@ A line of the table names a file of tests and its layer, or one function of a fi
 another layer than its file. `make check` runs the first layer, `make test` all but the last, and
 `make test-long` the last one (CONTRIBUTING.md). `tests/conftest.py` marks each test with its layer.
 
-A new file needs a line. `tests/runtime/test_stream_exchanges.py` names the files that have none.
+A new file needs a line. `tests/suite/test_layers.py` names the files that have none.
 """
 
 from __future__ import annotations
