@@ -22,8 +22,10 @@ OPENAI_PROGRAMS := adk ag2 agent-framework agno aider aisuite any-llm autogen cr
 OPENAI_NODE := node node-agents node-libraries node-programs node-voltagent
 # Without cached bytecode, every process of a test would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
-# The layers of the suite, in stages; ARGS has arguments for pytest.
+# The layers of the suite, in stages; ARGS has arguments for pytest. SEED=7 runs the files of `check`
+# and `test` in a random order, the same each time: it shows tests that depend on earlier files.
 RUN = $(BIN)/python -m tests.run
+ORDER = $(if $(SEED),--seed $(SEED))
 
 .PHONY: demo near check test test-long test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript bench bench-quick bench-hostile bench-scale sizing fuzz kills faults serve compat test-bench test-traces lock clean
 
@@ -40,11 +42,11 @@ near: $(VENV)/.installed-test
 
 # What can be tested in process and fast, three minutes on two cores: for each change.
 check: $(VENV)/.compiled
-	$(RUN) check $(if $(ARGS),-- $(ARGS))
+	$(RUN) check $(ORDER) $(if $(ARGS),-- $(ARGS))
 
 # All tests but the long ones, a quarter of an hour on two cores: before a change is merged.
 test: $(VENV)/.compiled .peers/oidc/.installed .peers/ai-sdk/.installed .peers/adk/.installed
-	$(RUN) test -- --durations=30 $(ARGS)
+	$(RUN) test $(ORDER) -- --durations=30 $(ARGS)
 
 # Searches, matrices, sizes, kills, and pages that are executed. SHARD=1 to SHARD=8 is an eighth of
 # it, five minutes; without it, all of them run one after another.

@@ -4,6 +4,7 @@
     python -m tests.run test                       all layers but `long`: before a change is merged
     python -m tests.run long [--shard N]           the layer `long`, or one of its eight shards
     python -m tests.run near [PATH ...]            the tests in `check` that are near changed files
+    python -m tests.run test --seed 7              the files in another order than that of the table
     python -m tests.run check -- -x -k sessions    arguments for pytest
 
 `tests/layers.py` describes the layers. The stage of processes and browsers has one worker and runs
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import resource
 import signal
@@ -28,14 +30,22 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
 from tests.accounting import Account, read_accounts, write_accounts
 from tests.layers import LAYERS, Table, read_table
 
-__all__ = ["Run", "Stage", "build_environment", "call_pytest", "choose_near_stage", "choose_stages"]
+__all__ = [
+    "Run",
+    "Stage",
+    "build_environment",
+    "call_pytest",
+    "choose_near_stage",
+    "choose_stages",
+    "shuffle_files",
+]
 
 ROOT = Path(__file__).parents[1]
 
@@ -106,6 +116,16 @@ def choose_stages(command: str, table: Table, shard: int | None = None) -> list[
         for number, files in enumerate(shards, 1)
         if shard in {None, number}
     ]
+
+
+def shuffle_files(stage: Stage, seed: int) -> Stage:
+    """Return the stage with its files in a random order, always the same for a seed.
+
+    Another order gives each file other neighbours in the process of its worker. A test that fails
+    only then depends on what an earlier file has left behind. The tests of a file keep their order.
+    """
+    order = random.Random(seed)
+    return replace(stage, files=tuple(order.sample(stage.files, len(stage.files))))
 
 
 def choose_near_stage(paths: Sequence[str], table: Table) -> Stage:
@@ -337,6 +357,10 @@ def main(words: Sequence[str]) -> int:
     else:
         stages = choose_stages(given.command, table, given.shard)
 
+    if given.seed is not None:
+        print(f"The order of the files is that of --seed {given.seed}", flush=True)
+        stages = [shuffle_files(stage, given.seed) for stage in stages]
+
     # A shell that starts the suite in the background makes every process of it ignore Ctrl-C.
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _end)
@@ -359,6 +383,7 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "paths", nargs="*", help="of near: changed files, by default those that git names"
     )
     parser.add_argument("--shard", type=int, choices=range(1, SHARDS + 1), help="of long")
+    parser.add_argument("--seed", type=int, help="run the files in the random order of this number")
     own = list(words)
     arguments: list[str] = []
     if "--" in own:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 
 import agentctl
 from agentctl.config.providers import PROVIDERS
@@ -15,8 +14,6 @@ NUMBERS = [
     "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen",
     "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "twenty-one",
 ]  # fmt: skip
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-WORKFLOW = (ROOT / ".github/workflows/ci.yml").read_text()
 
 
 def stated(pattern: str) -> dict[str, set[int]]:
@@ -59,22 +56,3 @@ def test_examples_of_the_interface_have_the_package_version() -> None:
     responses = json.loads(file.read_text())["responses"]
     versions = {responses[name]["version"] for name in ("get_api", "get_info")}
     assert versions == {agentctl.__version__}
-
-
-def test_workflow_has_every_supported_python() -> None:
-    classifiers = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    # The oldest one runs all layers, and each later one the fast layer.
-    [matrix] = re.findall(r"python: (\[.*\])", WORKFLOW)
-    assert f'python-version: "{classifiers[0]}"' in WORKFLOW
-    assert json.loads(matrix) == classifiers[1:]
-    assert PROJECT["requires-python"] == f">={classifiers[0]}"
-
-
-def test_workflow_runs_targets_of_the_makefile() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    commands = re.findall(r"run: (.*)", WORKFLOW)
-    made = {command for command in commands if command.startswith("make ")}
-    names = ("check", "lint", "test", "test-lowest", "test-packaging")
-    shards = "make test-long SHARD=${{ matrix.shard }} PYTHON=python"
-    assert made == {"make check", shards, *(f"make {name} PYTHON=python" for name in names)}
-    assert {command.split()[1] for command in made} <= targets

@@ -13,7 +13,7 @@ import pytest
 
 from tests.accounting import Account, read_accounts
 from tests.layers import Table
-from tests.run import Run, Stage, build_environment, choose_near_stage, choose_stages
+from tests.run import Run, Stage, build_environment, choose_near_stage, choose_stages, shuffle_files
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,6 +127,17 @@ def test_stages_have_the_files_of_their_layers() -> None:
     assert [stage.files for stage in choose_stages("long", TABLE)][:2] == [("e.py",), ()]
     (shard,) = choose_stages("long", TABLE, 1)
     assert shard.files == ("e.py",)
+
+
+def test_seed_gives_an_order_of_the_same_files() -> None:
+    files = tuple(f"test_{number}.py" for number in range(20))
+    stage = Stage("check", ("check",), files, ("-n", "3"))
+    shuffled = shuffle_files(stage, 1)
+    assert shuffled.files != files
+    assert sorted(shuffled.files) == sorted(files)
+    assert shuffled.arguments == stage.arguments
+    assert shuffle_files(stage, 1) == shuffled
+    assert shuffle_files(stage, 2) != shuffled
 
 
 def test_tests_near_a_module_have_its_name_or_folder_or_import_it() -> None:
