@@ -175,18 +175,20 @@ async def long_output(message: str) -> list[Any]:
     return [*[7] * 1_000_000, object()]
 
 
-# Built once: a test measures the work of the server.
-HUGE_TEXT = "\ud800x" * 12_000_000
 ROWS = [[0] * 100] * 30_000
-NAMES = {str(number): ROWS[0] for number in range(100_000)}
+
+
+def build_huge_text() -> str:
+    """Return a text of 48 MB: a constant would stay until the end of all tests."""
+    return "\ud800x" * 12_000_000
 
 
 async def huge_text(message: str) -> str:
-    return HUGE_TEXT
+    return build_huge_text()
 
 
 async def huge_leaf(message: str) -> dict[str, str]:
-    return {"text": HUGE_TEXT}
+    return {"text": build_huge_text()}
 
 
 async def huge_rows(message: str) -> list[list[int]]:
@@ -207,7 +209,8 @@ async def large_arguments(message: str) -> AsyncIterator[ToolStarted]:
 
 
 async def many_arguments(message: str) -> AsyncIterator[ToolStarted]:
-    yield ToolStarted("a", "search", NAMES)
+    names = {str(number): ROWS[0] for number in range(100_000)}
+    yield ToolStarted("a", "search", names)
 
 
 async def many_calls(message: str) -> AsyncIterator[ToolStarted | ToolCompleted]:

@@ -315,20 +315,24 @@ class Note:
 
 
 ROWS = [[7] * 1_000] * 20_000
-LONG = "x" * 100_000_000
 ITSELF: list[object] = []
 ITSELF.append(ITSELF)
+
+
+def build_text() -> str:
+    """Return a text of 100 MB: a constant would stay until the end of all tests."""
+    return "x" * 100_000_000
 
 
 @pytest.mark.parametrize(
     "build",
     [
         lambda: {"rows": {"a": ROWS}},
-        lambda: LONG.encode(),
-        lambda: [bytearray(LONG.encode())],
-        lambda: {LONG: 1},
-        lambda: {LONG.encode(): 1},
-        lambda: Report(body=LONG),
+        lambda: build_text().encode(),
+        lambda: [bytearray(build_text().encode())],
+        lambda: {build_text(): 1},
+        lambda: {build_text().encode(): 1},
+        lambda: Report(body=build_text()),
         lambda: Report.model_construct(body=ROWS),
         lambda: [Report.model_construct(body=ROWS[0])] * 20_000,
         lambda: Note(ROWS),
