@@ -56,19 +56,15 @@ def shared(
             yield Backends(deployment, deployment, server.url, engine.name, results)
 
 
-@pytest.fixture(scope="session")
-def _separate(
-    tmp_path_factory: pytest.TempPathFactory,
-    model_endpoint: ModelEndpoint,
-    engine: Engine,
-    results: dict[str, Any],
+@contextlib.contextmanager
+def open_separate(
+    folders: pytest.TempPathFactory, model_url: str, engine: Engine, results: dict[str, Any]
 ) -> Iterator[Backends]:
+    """Open both backends, each on its own databases."""
     with contextlib.ExitStack() as stack:
         here, there = (
             create_waiting(
-                tmp_path_factory.mktemp(name),
-                model_endpoint.base_url,
-                databases=stack.enter_context(engine.databases()),
+                folders.mktemp(name), model_url, databases=stack.enter_context(engine.databases())
             )
             for name in ("here", "there")
         )
@@ -76,9 +72,37 @@ def _separate(
         yield Backends(here, there, server.url, engine.name, results)
 
 
+@pytest.fixture(scope="session")
+def separate_on_sqlite(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint, results: dict[str, Any]
+) -> Iterator[Backends]:
+    with open_separate(
+        tmp_path_factory, model_endpoint.base_url, Engine(None), results
+    ) as backends:
+        yield backends
+
+
+@pytest.fixture(scope="session")
+def separate_on_postgres(
+    tmp_path_factory: pytest.TempPathFactory,
+    model_endpoint: ModelEndpoint,
+    postgres_url: str,
+    results: dict[str, Any],
+) -> Iterator[Backends]:
+    with open_separate(
+        tmp_path_factory, model_endpoint.base_url, Engine(postgres_url), results
+    ) as backends:
+        yield backends
+
+
 @pytest.fixture
-def separate(_separate: Backends) -> Backends:
-    """Each backend on its own empty databases."""
-    empty(_separate.here)
-    empty(_separate.there)
-    return _separate
+def separate(request: pytest.FixtureRequest, engine: Engine) -> Backends:
+    """Each backend on its own empty databases.
+
+    Each file runs its tests with one engine and then with the other one. A fixture of the session
+    that depended on `engine` would start its server again for each file.
+    """
+    backends: Backends = request.getfixturevalue(f"separate_on_{engine.name}")
+    empty(backends.here)
+    empty(backends.there)
+    return backends
