@@ -119,10 +119,19 @@ class _Handler(BaseHTTPRequestHandler):
             kept.problem = "no JSON"
         self.server.kept.append(kept)
         sent = {name: value for name, value in headers.items() if name not in _NOT_FORWARDED}
+        try:
+            self._answer(kept, body, sent)
+        except httpx2.TransportError:
+            # The program has stopped the server or its run.
+            kept.problem = "no whole answer"
+            self.close_connection = True
+
+    def _answer(self, kept: Kept, body: bytes, sent: dict[str, str]) -> None:
+        """Send a request to the server, and pass its answer on."""
         with httpx2.stream(
             self.command, self.server.target + self.path, content=body, headers=sent, timeout=None
         ) as answer:
-            exchange["status"] = answer.status_code
+            kept.exchange["status"] = answer.status_code
             self.send_response(answer.status_code)
             for name, value in answer.headers.items():
                 if name not in _NOT_FORWARDED and name != "content-encoding":

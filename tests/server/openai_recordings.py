@@ -148,7 +148,7 @@ def _list_types(documents: Sequence[Any]) -> Iterator[str]:
 
 def _summarize_document(document: Any) -> Any:
     if document.get("error"):
-        return {"error": {name: document["error"].get(name) for name in ("type", "code", "param")}}
+        return {"error": _summarize_error(document["error"])}
     kind = document.get("object")
     if kind == "chat.completion":
         return {
@@ -164,6 +164,10 @@ def _summarize_document(document: Any) -> Any:
     if kind == "list":
         return {"object": kind, "data": [_summarize_item(item) for item in document["data"]]}
     return _summarize_item(document)
+
+
+def _summarize_error(error: Any) -> dict[str, Any]:
+    return {name: error.get(name) for name in ("type", "code", "param")}
 
 
 def _summarize_choice(choice: Any) -> Any:
@@ -195,7 +199,9 @@ def _summarize_chunks(chunks: Sequence[Any]) -> dict[str, Any]:
     content = ""
     calls: dict[int, list[str]] = {}
     finish_reasons = []
-    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+    # A run that fails while its answer is streamed ends with an error instead of choices.
+    errors = [_summarize_error(chunk["error"]) for chunk in chunks if chunk.get("error")]
+    for choice in (choice for chunk in chunks for choice in chunk.get("choices", ())):
         content += choice["delta"].get("content") or ""
         for call in choice["delta"].get("tool_calls") or ():
             name_and_arguments = calls.setdefault(call["index"], ["", ""])
@@ -203,10 +209,11 @@ def _summarize_chunks(chunks: Sequence[Any]) -> dict[str, Any]:
             name_and_arguments[1] += call["function"].get("arguments") or ""
         if choice.get("finish_reason"):
             finish_reasons.append(choice["finish_reason"])
-    return {
+    summary = {
         "object": "chat.completion.chunk",
         "content": content,
         "calls": list(calls.values()),
         "finish_reasons": finish_reasons,
         "has_usage": any(chunk.get("usage") for chunk in chunks),
     }
+    return summary | ({"errors": errors} if errors else {})

@@ -92,3 +92,11 @@ def test_places_of_ids_are_filled_with_the_ids_of_new_answers() -> None:
     marked = mark_ids('{"previous_response_id": "resp_0123456789abcdef"}', [ids])
     assert marked == '{"previous_response_id": "{answer 0, id 0}"}'
     assert fill_ids(marked, [["resp_new"]]) == '{"previous_response_id": "resp_new"}'
+
+
+def test_error_in_a_stream_is_part_of_its_summary() -> None:
+    begin = {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "half"}}]}
+    error = {"type": "server_error", "code": "MODEL_UNAVAILABLE", "param": None}
+    end = {"error": {**error, "message": "The model is unavailable"}}
+    summary = summarize(f"data: {json.dumps(begin)}\n\ndata: {json.dumps(end)}\n\n")
+    assert (summary["content"], summary["errors"], summary["ends"]) == ("half", [error], False)
