@@ -63,6 +63,7 @@ def test_each_week_runs_what_takes_longer() -> None:
     assert {name: list_targets(job) for name, job in jobs.items()} == {
         "compat": ["compat"],
         "bench": ["test-bench", "bench-quick"],
+        "coverage": ["coverage"],
         "random-order": ["test"],
         "lowest": ["test-lowest"],
         "newest-python": ["check"],
