@@ -57,29 +57,38 @@ PAGE_SIZE = 500
 
 @dataclass(slots=True)
 class DatabaseStatus:
-    """The status of a configured database.
-
-    Attributes:
-        url: its URL without a password.
-        schema: number of the last migration; None: no database, or it cannot be read.
-        compatible_from: the least schema version of a program that works with it, or None.
-        bytes, wal_bytes: size of the file or of the tables; size of the write-ahead log.
-        estimated: True if the numbers of rows are estimates.
-    """
+    """The status of a configured database."""
 
     db_id: str
     engine: str
+
     url: str
+    """Its URL without a password."""
+
     state: DatabaseState = "ok"
+
     schema: int | None = None
+    """Number of the last migration; None if there is no database, or it cannot be read."""
+
     newest: int = SCHEMA_VERSION
+
     compatible_from: int | None = None
+    """The oldest schema version of a program that can work with it, or None."""
+
     pending: list[str] = field(default_factory=list)
+
     bytes: int | None = None
+    """Size of the file, or of the tables."""
+
     wal_bytes: int | None = None
+    """Size of the write-ahead log of a SQLite file."""
+
     sessions: int | None = None
     runs: int | None = None
+
     estimated: bool = False
+    """True if the numbers of rows are estimates."""
+
     failure: AgentctlError | None = None
 
     def record(self) -> dict[str, object]:
@@ -161,16 +170,16 @@ CHECK_STEPS = ("pages", "references", "schema", *integrity.CHECKED_TABLES, "file
 
 @dataclass(slots=True)
 class CheckState:
-    """The place that a check of a database has reached, and the violations found so far.
-
-    Attributes:
-        step, after: the step, and the key of the last row that it has checked.
-        broken: the number of violations and one key, by rule.
-    """
+    """The place that a check of a database has reached, and the violations found so far."""
 
     step: str = CHECK_STEPS[0]
+    """The step that comes next."""
+
     after: str = ""
+    """The key of the last row that the step has checked."""
+
     broken: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """The number of violations and one key, by rule."""
 
     @property
     def steps_left(self) -> Sequence[str]:
@@ -196,16 +205,15 @@ class CheckState:
 
 @dataclass(frozen=True, slots=True)
 class CheckedStore:
-    """The store of files that a check of a database reads.
-
-    Attributes:
-        deep: True to compare the hashes of all bytes.
-        entries: the databases that may name bytes, to look for other bytes; empty for no look.
-    """
+    """The store of files that a check of a database reads."""
 
     store: BlobStore
+
     deep: bool
+    """True to compare the hashes of all bytes."""
+
     entries: Sequence[Database]
+    """The databases that may name bytes; empty not to look for bytes that none of them names."""
 
 
 async def check_integrity(

@@ -136,12 +136,7 @@ FINDINGS = {
 
 
 class Head(NamedTuple):
-    """The content of a head; see `AuditHeadRecord` for the fields of its record.
-
-    Attributes:
-        digest: the hash of the entries, see `digest_entries`.
-        previous: the hash of the signed head before it; None for the first head.
-    """
+    """The content of a head; see `AuditHeadRecord` for the fields of its record."""
 
     version: int
     number: int
@@ -149,9 +144,14 @@ class Head(NamedTuple):
     first_seq: int
     last_seq: int
     entries: int
+
     digest: str
+    """The hash of the entries (`digest_entries`)."""
+
     expired_seq: int
+
     previous: str | None
+    """The hash of the signed head before it; None for the first head."""
 
 
 class Difference(NamedTuple):
@@ -235,20 +235,22 @@ def parse_head(content: Mapping[str, Any]) -> Head:
 
 @dataclass(slots=True)
 class Verification:
-    """The verification of an audit log.
-
-    Attributes:
-        entries: number of entries that a head covers.
-        unsigned: number of entries that no head covers yet.
-        expired: number of heads whose entries were deleted for their age, partly or all.
-        last_signed_at: time of the newest head, RFC 3339; None without heads.
-    """
+    """The verification of an audit log."""
 
     heads: int = 0
+
     entries: int = 0
+    """Number of entries that a head covers."""
+
     unsigned: int = 0
+    """Number of entries that no head covers yet."""
+
     expired: int = 0
+    """Number of heads that lack entries, which were deleted because of their age."""
+
     last_signed_at: str | None = None
+    """Time of the newest head, RFC 3339; None without heads."""
+
     findings: list[Difference] = field(default_factory=list)
 
     def report(self, code: str, head: int, detail: str) -> None:

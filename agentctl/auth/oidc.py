@@ -74,52 +74,53 @@ class SignInStart(NamedTuple):
 
 
 class SignInEnd(NamedTuple):
-    """The response of the provider, with the secrets of the caller.
-
-    Attributes:
-        issuer: `iss` of the response; empty without it. A provider that announces it must send it
-            (RFC 9207 2.4).
-        redirect_uri: the URL of the page, as at the start.
-    """
+    """The response of the provider, with the secrets of the caller."""
 
     code: str
     code_verifier: str
     nonce: str
+
     redirect_uri: str
+    """The URL of the page, as at the start."""
+
     issuer: str = ""
+    """`iss` of the response; empty without it.
+
+    A provider that announces it must send it (RFC 9207 2.4).
+    """
 
 
 class DeviceStart(NamedTuple):
-    """A sign-in with a code that the user enters at a URL (RFC 8628 3.2).
-
-    Attributes:
-        interval: seconds between two questions.
-        seconds: lifetime of the code.
-    """
+    """A sign-in with a code that the user enters at a URL (RFC 8628 3.2)."""
 
     device_code: str
     user_code: str
     url: str
+
     interval: float
+    """Seconds between two polls."""
+
     seconds: float
+    """Lifetime of the code."""
 
 
 class Tokens(NamedTuple):
-    """The tokens of a sign-in.
-
-    Attributes:
-        token: the token for the server, which is not verified.
-        refresh_token: renews the token; empty if the provider gave none.
-        expires_at: end of the token, seconds since the epoch; 0 if it is not known.
-        renew_at: time from which the token is renewed before it is sent; 0 if that is not known.
-        name: name of the user in the ID token; empty without one.
-    """
+    """The tokens of a sign-in."""
 
     token: str
+    """The token for the server, which is not verified."""
+
     refresh_token: str
+    """Renews the token; empty if the provider gave none."""
+
     expires_at: float
+    """End of the token, seconds since the epoch; 0 if it is not known."""
+
     renew_at: float
+    """Time from which the token is renewed before it is sent; 0 if that is not known."""
+
     name: str
+    """Name of the user in the ID token; empty without one."""
 
 
 class OidcClient:

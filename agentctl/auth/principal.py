@@ -24,30 +24,34 @@ Via = Literal["http", "local"]
 
 @dataclass(frozen=True)
 class Principal:
-    """An identified caller. The requests with one token share it, and the names that it computes.
-
-    Attributes:
-        subject: the `sub` of the token (docs/contract.md "Claims"), exposed as `user_id`, or None.
-        scopes: its well-formed scopes.
-        admin: True if every operation is allowed.
-        sees_all_users: True if it sees the data of all users, else only its data
-            (docs/contract.md "Data scoping").
-        via: `http` for a request to the server, `local` for a command in local mode.
-        session_id: the `session_id` claim: the default session of runs and cancels.
-        caller: the real caller if it acts as the user `subject`, else None.
-        claims: the verified claims of its JWT as a JSON object; None without a JWT.
-        unread_claims: of a JWT without scopes, the claims that may have some and are not read.
-    """
+    """An identified caller, which all requests with one token share."""
 
     subject: str | None
+    """The `sub` of the token (docs/contract.md "Claims"), exposed as `user_id`, or None."""
+
     scopes: frozenset[str] = frozenset()
+    """Its well-formed scopes."""
+
     admin: bool = False
+    """True if every operation is allowed."""
+
     sees_all_users: bool = False
+    """True if it sees the data of all users, not only its own (docs/contract.md "Data scoping")."""
+
     via: Via = "http"
+    """`http` for a request to the server, `local` for a command in local mode."""
+
     session_id: str | None = None
+    """The `session_id` claim: the default session of runs and cancels."""
+
     caller: str | None = None
+    """The real caller if it acts as the user `subject`, else None."""
+
     claims: bytes | None = field(default=None, repr=False, compare=False)
+    """The verified claims of its JWT as a JSON object; None without a JWT."""
+
     unread_claims: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """Claims of a JWT without scopes that may contain scopes, but are not configured as such."""
 
     @property
     def unread_note(self) -> str:

@@ -35,16 +35,15 @@ _log = logging.getLogger("agentctl.auth")
 
 @dataclass(frozen=True, slots=True)
 class _CachedToken:
-    """A verified token.
-
-    Attributes:
-        expires_at: its `exp`, on the wall clock.
-        stale_at: the time of the next verification, on the monotonic clock.
-    """
+    """A verified token."""
 
     principal: Principal
+
     expires_at: float
+    """Its `exp`, on the wall clock."""
+
     stale_at: float
+    """The time of the next verification, on the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +52,12 @@ class _KeyGeneration:
 
     A change of keys replaces both with one assignment, so no token outlives the key that verified
     it, in any thread.
-
-    Attributes:
-        cache: verified tokens by their SHA-256, the oldest first.
     """
 
     keys: KeySet
+
     cache: dict[bytes, _CachedToken] = field(default_factory=dict)
+    """Verified tokens by their SHA-256, the oldest first."""
 
 
 class Verifier:

@@ -158,19 +158,19 @@ def find_event_kind(name: str) -> EventKind | None:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a run.
-
-    Attributes:
-        name: `RunStarted`, `TeamRunContent`, ...
-        kind: None for an event of a newer server, which this version does not know.
-        data: the members of its JSON object.
-        seq: its number in the stream, from 0.
-    """
+    """One event of a run."""
 
     name: str
+    """`RunStarted`, `TeamRunContent`, ..."""
+
     kind: EventKind | None
+    """None for an unknown event of a newer server."""
+
     data: Mapping[str, Any]
+    """The members of its JSON object."""
+
     seq: int = 0
+    """Its number in the stream, from 0."""
 
     @property
     def run_id(self) -> str:

@@ -49,19 +49,19 @@ class FilePage(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
-    """A file as runs, events and histories hold it: never its bytes.
-
-    Attributes:
-        media_type: the type that its bytes have, such as `image/png`.
-        size: bytes.
-        sha256: the hash of the bytes, hexadecimal.
-    """
+    """A file as runs, events and histories hold it: never its bytes."""
 
     file_id: str
     name: str
+
     media_type: str
+    """The type that its bytes have, such as `image/png`."""
+
     size: int
+    """Bytes."""
+
     sha256: str
+    """The hash of the bytes, hexadecimal."""
 
 
 class RunFileRecord(TypedDict):

@@ -22,25 +22,28 @@ AuditOutcome = Literal["allowed", "denied", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class KindNames:
-    """The names of a kind.
-
-    Attributes:
-        kind: the kind, as in `session_type` and in operation ids (`cancel_agent_run`).
-        path: plural, the first segment of its routes and the resource of its scopes (`agents`).
-        noun: for people (`Agent`).
-        tag: OpenAPI tag (`Agents`).
-        id_field: name of its id in records and path parameters (`agent_id`).
-        event_prefix: prefix of the events about its runs (`TeamRunStarted`, `RunStarted`).
-        part_prefix: prefix of the events about a part of its runs (`TeamToolCallStarted`).
-    """
+    """The names of a kind."""
 
     kind: ComponentKind
+    """The kind, as in `session_type` and in operation ids (`cancel_agent_run`)."""
+
     path: str
+    """Plural, the first segment of its routes and the resource of its scopes (`agents`)."""
+
     noun: str
+    """Name in messages (`Agent`)."""
+
     tag: str
+    """OpenAPI tag (`Agents`)."""
+
     id_field: str
+    """Name of its id in records and path parameters (`agent_id`)."""
+
     event_prefix: str
+    """Prefix of the events about its runs (`TeamRunStarted`, `RunStarted`)."""
+
     part_prefix: str
+    """Prefix of the events about a part of its runs (`TeamToolCallStarted`)."""
 
 
 KINDS: dict[ComponentKind, KindNames] = {

@@ -91,15 +91,13 @@ class TraceContext(NamedTuple):
 
 
 class RunTrace(NamedTuple):
-    """The span of the first leg of a run.
-
-    Attributes:
-        cause: the span that caused the run: its parent if both have the same trace, else the target
-            of a link; None for none.
-    """
+    """The span of the first leg of a run."""
 
     own: TraceContext
+
     cause: TraceContext | None = None
+    """The span that caused the run: its parent if both have the same trace, else the target of a
+    link. None if there is no such span."""
 
     @property
     def text(self) -> str:

@@ -26,28 +26,24 @@ from agentctl.records.phase import describe_run
 
 
 class RunChange(NamedTuple):
-    """A change of a run that an event caused.
-
-    Attributes:
-        position: that of the item that is new or has changed; None if the fields of the run
-            have changed.
-        added: the text that was added to the item; None if the item is new or was replaced.
-    """
+    """A change of a run that an event caused."""
 
     run_id: str
+
     position: int | None
+    """Position of the new or changed item; None if the fields of the run have changed."""
+
     added: str | None = None
+    """The text that was added to the item; None if the item is new or was replaced."""
 
 
 @dataclass(slots=True)
 class RunSoFar:
-    """A run as its events have described it so far.
-
-    Attributes:
-        record: the fields of its summary that are known.
-    """
+    """A run as its events have described it so far."""
 
     record: dict[str, Any]
+    """The known fields of its summary."""
+
     _items: list[Item] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     """The parts of the last text, joined once: a long text is not copied for each event."""

@@ -25,24 +25,30 @@ OriginKind = Literal["retry", "fork"]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The run that a root run repeats, and what it begins with.
-
-    Attributes:
-        at: number of the messages of the origin, or steps of a workflow, that the run begins with;
-            0 if it works from the beginning.
-        before: the run gets the runs of its session with lower numbers only; None for all.
-        messages: the neutral messages that it begins with, each with `origin_run_id`. With
-            `has_prompt` its own message follows; without, it goes on after the last of them.
-        step_input: the output of the last finished step of a workflow; None without one.
-    """
+    """The run that a root run repeats, and what it begins with."""
 
     run_id: str
     kind: OriginKind
+
     at: int = 0
+    """Number of messages of the origin, or of steps of a workflow, that the run begins with.
+
+    0 if it works from the beginning.
+    """
+
     before: int | None = None
+    """Only runs of the session with lower numbers are its history; None for all runs."""
+
     messages: tuple[Mapping[str, Any], ...] = ()
+    """The neutral messages that it begins with, each with `origin_run_id`.
+
+    With `has_prompt` its own message follows. Without, it continues after the last of them.
+    """
+
     has_prompt: bool = True
+
     step_input: str | None = None
+    """The output of the last finished step of a workflow; None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,77 +57,118 @@ class RunSpec:
 
     The row of the run is written from it, and models and tools read it. A child has the values of
     its parent, except those of its work, and no `output_schema` and tools of the caller.
-
-    Attributes:
-        parent_run_id: the run that requested this run of a member, or after which this background
-            work is done; None for a root run.
-        user_id: the owner of the session; before the admission, the user of the request.
-        input: the message for the component; of a request without one, the JSON text of its object
-            `input`.
-        input_object: JSON text of the object `input` of the request; None for none. Of the runs
-            below it only the first step of a workflow has it.
-        files: JSON array of the references of the files of the message; None for none. Members get
-            those of their team, of the steps of a workflow only the first one.
-        background: True if the row is PENDING until a worker claims the run.
-        recorded: True if the events of a root run are stored; a member's events are stored with
-            those of its root.
-        survives_disconnect: True if the run is executed although its client did not get its id.
-        time_limit: maximum seconds of the whole work.
-        tool_timeout: maximum seconds of one tool call.
-        metadata, session_state: JSON objects of the request, stored in the row of the root run.
-        output_schema: JSON Schema of the request for its result.
-        client_tools: JSON array of the tools of the caller; None for none.
-        tool_choice: `required` if the first answer of the model has to call a tool, or the name of
-            the tool of the caller that it has to call; None for the choice of the model.
-        stop: texts at which the answer ends, and with it the run.
-        session_history: False if the component gets no earlier runs of the session.
-        dependencies: JSON object of the request; it is not stored.
-        claims: verified claims of the caller's token as JSON; None without a JWT.
-        earlier_messages: neutral messages that the request gives to its component, after those of
-            the session.
-        purpose: the purpose of background work; None for every other run.
-        covered: the number of the last run that a summary covers.
-        request_id: the id of the request that started the root run.
-        actor: the principal that started the root run, as rows name it.
-        durable: True if its steps are stored, so that another process can go on with it.
-        origin: the run that a root run repeats; None for none.
-        trace: its place in a trace (`records.logs.RunTrace.text`); None if it is not traced.
-        version: the version of its component (docs/versions.md); None if it is not known. The
-            member of a library of agents has that of the agent in code.
     """
 
     run_id: str
     session_id: str
+
     parent_run_id: str | None = None
+    """The run that requested this run of a member, or that this background work follows.
+
+    None for a root run.
+    """
+
     component_type: ComponentKind
     component_id: str
+
     user_id: str | None
+    """The owner of the session; before the admission, the user of the request."""
+
     input: str
+    """The message for the component.
+
+    If the request has no message, this is the JSON text of its object `input`.
+    """
+
     input_object: str | None = None
+    """JSON text of the object `input` of the request; None if it has none.
+
+    Of the runs below this run, only the first step of a workflow has it.
+    """
+
     background: bool = False
+    """True if the row is PENDING until a worker claims the run."""
+
     recorded: bool = False
+    """True if the events of a root run are stored.
+
+    The events of a member are stored with the events of its root run.
+    """
+
     survives_disconnect: bool = False
+    """True if the run is executed even if its client does not receive its id."""
+
     time_limit: float
+    """Maximum duration of the run in seconds."""
+
     tool_timeout: float
+    """Maximum duration of one tool call in seconds."""
+
     metadata: str | None = None
+    """JSON object of the request, stored in the row of the root run."""
+
     session_state: str | None = None
+    """JSON object of the request, stored in the row of the root run."""
+
     output_schema: str | None = None
+    """JSON Schema of the request for its result."""
+
     client_tools: str | None = None
+    """JSON array of the tools of the caller; None if it has none."""
+
     tool_choice: str | None = None
+    """`required` if the first answer of the model has to call a tool, or the name of that tool.
+
+    The tool is one of the caller. None leaves the choice to the model.
+    """
+
     stop: tuple[str, ...] = ()
+    """Texts that end the answer, and with it the run."""
+
     session_history: bool = True
+    """False if the component gets no earlier runs of the session."""
+
     dependencies: str | None = None
+    """JSON object of the request; it is not stored."""
+
     claims: str | None = field(default=None, repr=False)
+    """Verified claims of the caller's token as JSON; None without a JWT."""
+
     earlier_messages: tuple[Mapping[str, Any], ...] = ()
+    """Neutral messages of the request, which follow the messages of the session."""
+
     purpose: Purpose | None = None
+    """The purpose of background work; None for other runs."""
+
     covered: int = 0
+    """The number of the last run that a summary covers."""
+
     request_id: str | None = None
+    """The id of the request that started the root run."""
+
     actor: str | None = None
+    """The principal that started the root run, as rows name it."""
+
     durable: bool = False
+    """True if its steps are stored, so that another process can continue it."""
+
     origin: Origin | None = None
+    """The run that a root run repeats; None if it repeats none."""
+
     trace: str | None = None
+    """Its place in a trace (`records.logs.RunTrace.text`); None if it is not traced."""
+
     version: str | None = None
+    """The version of its component (docs/versions.md); None if it is not known.
+
+    A member that an agent in code runs has the version of that agent.
+    """
+
     files: str | None = None
+    """JSON array of the references of the files of the message; None if it has no files.
+
+    Members get the files of their team. In a workflow, only the first step gets them.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that a checkpoint keeps: without `dependencies`."""

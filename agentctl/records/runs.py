@@ -246,32 +246,30 @@ class SessionExport(TypedDict):
 
 
 class RunDetails(NamedTuple):
-    """The documents around the record of a run.
-
-    Attributes:
-        descendants: the runs below it, each after its parent.
-        approvals: what it and they wait or waited for, oldest first.
-    """
+    """The documents around the record of a run."""
 
     descendants: list[RunRecord]
+    """The runs below it, each after its parent."""
+
     session_state: dict[str, Any] | None
+
     approvals: list[ApprovalRecord]
+    """The approvals of the run and of its descendants, decided or not, oldest first."""
 
 
 class FoundTurn(NamedTuple):
-    """The place of a turn: a run without a parent.
-
-    Attributes:
-        is_newest: no turn of its session began later.
-        is_only: its session has no other turn.
-    """
+    """The place of a turn: a run without a parent."""
 
     kind: ComponentKind
     component_id: str
     session_id: str
     db_id: str
+
     is_newest: bool
+    """True if no turn of its session began later."""
+
     is_only: bool
+    """True if its session has no other turn."""
 
 
 class CancelRecord(TypedDict):
@@ -412,33 +410,34 @@ class StoredHistory(NamedTuple):
 
 
 class NewRun(NamedTuple):
-    """A run to create.
-
-    Attributes:
-        owner: the id of the worker that executes it or will claim it; None for a queued run.
-        session_name: the name for a session without a name; None for a child.
-        queue_turn: how it waits in the queue (`repositories.queue`); None if it does not.
-    """
+    """A run to create."""
 
     spec: RunSpec
+
     owner: str | None
+    """The id of the worker that executes it or will claim it; None for a queued run."""
+
     created_at: int
+
     session_name: str | None = None
+    """The name for a session without a name; None for a child."""
+
     queue_turn: int | None = None
+    """Its place in the queue (`repositories.queue`); None if it does not wait there."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPause:
-    """The pause of a run, with its results so far as JSON texts.
-
-    Attributes:
-        attempt: the attempt of the leg that has ended.
-        status: PAUSED, or PENDING if everything that it waits for was decided meanwhile.
-    """
+    """The pause of a run, with its results so far as JSON texts."""
 
     run_id: str
+
     attempt: int
+    """The attempt of the leg that has ended."""
+
     status: str
+    """PAUSED, or PENDING if all that it waits for has been decided meanwhile."""
+
     paused_at: int
     content: str
     messages: str
@@ -451,51 +450,71 @@ class RunPause:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run: its final status (COMPLETED, ERROR or CANCELLED) and its result.
-
-    Attributes:
-        attempt: the attempt of the run that has ended; an older one is refused.
-        metrics: JSON object of the token counters of the run, without those of its children.
-        stopped_at: the time at which the work stopped; None if that is not known.
-        late_result: True if a result arrived after the end and was dropped.
-        cancel_reason: replaces the reason of the cancel request.
-        output: the structured result as JSON; None for none.
-        native_kind, native_history: the kind of runner, and the messages of the run in the JSON
-            form of its library; None for none.
-        holding: JSON array of the names of the work that continues; None for none, or if that is
-            not known.
-        causes: JSON array of the causes of its failures (`runtime.causes`); None for none.
-        model: the model of its first model call; None for none, or if that is not known.
-        model_metrics: of a run of several models, JSON object of the token counters of each one.
-        model_calls: number of its model calls.
-        first_token_at: time of the first part of an answer of a model; None for none.
-        requests: JSON object with what its models were shown (`runtime.transcript.requests`); None
-            for none.
-    """
+    """The end of a run: its final status (COMPLETED, ERROR or CANCELLED) and its result."""
 
     run_id: str
+
     attempt: int
+    """The attempt that has ended. An attempt before the stored one is refused."""
+
     status: str
     content: str | None
     history: str | None
     messages: str | None
     tools: str | None
+
     metrics: str | None
+    """JSON object of the token counters of the run, without its children."""
+
     error_code: str | None
     error_detail: str | None
     finished_at: int
+
     stopped_at: int | None
+    """The time at which the work stopped; None if that is not known."""
+
     late_result: bool = False
+    """True if a result arrived after the end and was dropped."""
+
     cancel_reason: str | None = None
+    """Replaces the reason of the cancel request."""
+
     output: str | None = None
+    """The structured result as JSON; None if there is none."""
+
     reasoning_content: str | None = None
+
     native_kind: str | None = None
+    """The kind of runner of `native_history`; None without it."""
+
     native_history: str | None = None
+    """The messages of the run in the JSON form of its library; None if it has none."""
+
     holding: str | None = None
+    """JSON array of the names of the work that continues.
+
+    None if no work continues, or if that is not known.
+    """
+
     spans: str | None = None
+
     causes: str | None = None
+    """JSON array of the causes of its failures (`runtime.causes`); None if it has none."""
+
     model: str | None = None
+    """The model of its first model call; None without a call, or if the model is not known."""
+
     model_metrics: str | None = None
+    """JSON object of the token counters of each model, if the run used several."""
+
     model_calls: int = 0
+    """Number of its model calls."""
+
     first_token_at: int | None = None
+    """Time of the first part of an answer of a model; None without an answer."""
+
     requests: str | None = None
+    """JSON object that describes the requests to its models (`runtime.transcript.requests`).
+
+    None if it has none.
+    """

@@ -30,51 +30,51 @@ Namespace = tuple[str, ...]
 
 
 class StoreItem(NamedTuple):
-    """A stored item. Times are microseconds UTC.
-
-    Attributes:
-        value: a JSON object.
-        score: how well it matches the text of a search; None if it shares no word with it.
-    """
+    """A stored item. Times are microseconds UTC."""
 
     namespace: Namespace
     key: str
+
     value: dict[str, Any]
+    """A JSON object."""
+
     created_at: int
     updated_at: int
+
     score: float | None = None
+    """Rank in a search by text; None if the item shares no word with the text."""
 
 
 class ItemPut(NamedTuple):
-    """An item to write.
-
-    Attributes:
-        value: its JSON object; None deletes the item.
-        words: the text by whose words it is found.
-        ttl: minutes after its last use at which it ends; None for never.
-    """
+    """An item to write."""
 
     namespace: Namespace
     key: str
+
     value: dict[str, Any] | None
+    """Its JSON object; None deletes the item."""
+
     words: str = ""
+    """The text whose words find it."""
+
     ttl: float | None = None
+    """Minutes from its last use to its end; None if it does not end."""
 
 
 class ItemSearch(NamedTuple):
-    """A search of items, those that share words with a text first, then the last changed ones.
-
-    Attributes:
-        prefix: the first labels of their namespaces; empty for all.
-        text: None for no text.
-        matches: returns True for the value of an item that is wanted; None for all.
-    """
+    """A search of items, those that share words with a text first, then the last changed ones."""
 
     prefix: Namespace
+    """The first labels of their namespaces; empty for all."""
+
     limit: int
     offset: int
+
     text: str | None = None
+    """The text to search for; None to list without a text."""
+
     matches: Callable[[Mapping[str, Any]], bool] | None = None
+    """Returns True if the value of an item matches; None if all do."""
 
 
 def join_labels(labels: Namespace) -> str:

@@ -18,18 +18,18 @@ WorkerState = Literal["working", "idle", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. The texts are for people and contain no secret.
-
-    Attributes:
-        check: the subject: `keys`, `database main`.
-        verdict: `ok`; `note`, which may be intended; or `wrong`, which has to be fixed.
-        remedy: a command or setting that helps, if there is one.
-    """
+    """One line of the report. The texts are for people and contain no secret."""
 
     check: str
+    """The subject: `keys`, `database main`."""
+
     verdict: Verdict
+    """`ok`; `note`, which may be intended; or `wrong`, which has to be fixed."""
+
     what: str
+
     remedy: str | None = None
+    """A command or setting that helps, if there is one."""
 
 
 def ok(check: str, what: str) -> Finding:

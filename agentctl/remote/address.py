@@ -17,18 +17,19 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed URL of a server; `prefix` is the path under which the server is mounted.
-
-    Attributes:
-        origin: scheme, host and port (RFC 6454 4): `http://127.0.0.1:7777`. A token belongs to
-            one origin and is sent to no other.
-        loopback: True for `localhost` and loopback addresses.
-    """
+    """A parsed URL of a server; `prefix` is the path under which the server is mounted."""
 
     origin: str
+    """Scheme, host and port (RFC 6454 4): `http://127.0.0.1:7777`.
+
+    A token belongs to one origin and is sent to no other.
+    """
+
     prefix: str
     encrypted: bool
+
     loopback: bool
+    """True for `localhost` and loopback addresses."""
 
     @property
     def base(self) -> str:

@@ -85,21 +85,25 @@ def has_shape(raw: bytes, shape: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Timeouts in seconds.
-
-    Attributes:
-        connect: for a connection.
-        read: for the next bytes of a response. The wait of a cancel is added; a run in the
-            foreground has no limit.
-        stream: for the next bytes of a stream, comments included.
-        whole: for all bytes of a body once it has begun, and for those of one event, however often
-            a byte arrives. The head of a response has the time of `read`.
-    """
+    """Timeouts in seconds."""
 
     connect: float = 5.0
+    """To open a connection."""
+
     read: float = 30.0
+    """For the next bytes of a response.
+
+    The wait of a cancel is added; a run in the foreground has no limit.
+    """
+
     stream: float = 60.0
+    """For the next bytes of a stream, comments included."""
+
     whole: float = 300.0
+    """For all bytes of a body once it has begun, and for all bytes of one event.
+
+    The limit applies however often a byte arrives. The head of a response has the time of `read`.
+    """
 
 
 DEFAULT_TIMEOUTS = Timeouts()
@@ -107,31 +111,39 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request.
-
-    Attributes:
-        path: the quoted path below the prefix of the address (see `build_path`).
-        form: the fields of a form as the body (`application/x-www-form-urlencoded`).
-        content: the bytes of the body, which are read again if the request is sent again.
-        headers: additional headers, names in lower case.
-        extra_wait: seconds to add to the read timeout; None waits without a limit.
-        accepted_status: a status from 400 that has a record instead of an error body.
-        may_have_no_events: True if a record in the place of an event stream means no events.
-        is_repeatable: True if a second request changes nothing that the first one has not changed:
-            a read, a replacement, or a change with an idempotency key.
-    """
+    """An HTTP request."""
 
     method: str
+
     path: str
+    """The quoted path below the prefix of the address (see `build_path`)."""
+
     query: tuple[tuple[str, str], ...] = ()
     body: dict[str, Any] | None = None
+
     form: tuple[tuple[str, str], ...] | None = None
+    """The fields of a form as the body (`application/x-www-form-urlencoded`)."""
+
     content: AsyncIterable[bytes] | None = None
+    """The bytes of the body, which are read again if the request is sent again."""
+
     headers: tuple[tuple[str, str], ...] = ()
+    """Additional headers, names in lower case."""
+
     extra_wait: float | None = 0.0
+    """Seconds to add to the read timeout; None waits without a limit."""
+
     accepted_status: int | None = None
+    """A status of 400 or more whose body is a record and no error."""
+
     may_have_no_events: bool = False
+    """True if a record in place of an event stream means that there are no events."""
+
     is_repeatable: bool = False
+    """True if a second request changes nothing more than the first one.
+
+    That is a read, a replacement, or a change with an idempotency key.
+    """
 
 
 def build_path(operation: str, **ids: str) -> str:

@@ -48,15 +48,13 @@ from agentctl.work.event_loop import read_after_change
 
 @dataclass(frozen=True, slots=True)
 class ContinuedRun:
-    """A run that continues.
-
-    Attributes:
-        after: number of its last event before it does.
-    """
+    """A run that continues."""
 
     database: Database
     run_id: str
+
     after: int
+    """Number of its last event before it continues."""
 
 
 class ApprovalOperations(OperationFamily):

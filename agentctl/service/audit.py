@@ -196,15 +196,13 @@ class HeadSigner:
 
 
 class _CopyEnd(NamedTuple):
-    """The end of the copy of the heads.
-
-    Attributes:
-        tokens: the last heads.
-        rest: the beginning of a line, which a crash or a full disk has cut; empty for none.
-    """
+    """The end of the copy of the heads."""
 
     tokens: frozenset[str]
+    """The last heads."""
+
     rest: str
+    """The beginning of a line that a crash or a full disk has cut; empty if no line is cut."""
 
 
 def _read_end(file: Path) -> _CopyEnd:

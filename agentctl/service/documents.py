@@ -257,22 +257,26 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
 
 
 class RelatedFacts(NamedTuple):
-    """The facts about a run that come from other rows.
-
-    Attributes:
-        metrics: its token counters as JSON.
-        total_tokens: its tokens with those of the runs below it. None if no counter is known: of a
-            live run that another process executes, and of an agent in code that reports none.
-        member_count: number of the runs that it started.
-        approvals: what it waits for, or waited for.
-        queue_position: its place in the queue of its session; None if it does not wait there.
-    """
+    """The facts about a run that come from other rows."""
 
     metrics: str
+    """Its token counters as JSON."""
+
     total_tokens: int | None
+    """Its tokens and the tokens of the runs below it.
+
+    None if no counter is known: for a live run that another process executes, and for an agent in
+    code that reports none.
+    """
+
     member_count: int
+    """Number of the runs that it started."""
+
     approvals: Sequence[Mapping[str, Any]] = ()
+    """Its approvals, decided or not."""
+
     queue_position: int | None = None
+    """Its place in the queue of its session; None if it does not wait there."""
 
 
 def build_run_document(

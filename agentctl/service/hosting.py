@@ -166,19 +166,7 @@ async def probe_databases(databases: Databases) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """The objects that the operations of every principal share.
-
-    Attributes:
-        background: tasks that end with the service and that no one waits for.
-        verifier: returns the verifier of the configuration. The first call creates it and raises
-            InvalidKey if its keys are rejected.
-        readiness: returns True if all databases respond.
-        disks: returns the findings about free space.
-        statement_key: returns the key of `[audit] key_file`, or None without one. The first call
-            raises InvalidKey if it cannot be used.
-        listings: documents of all components of a kind, filled by the first request for them.
-        histories: the histories of sessions that were read last.
-    """
+    """The objects that the operations of every principal share."""
 
     settings: Settings
     databases: Databases
@@ -190,8 +178,13 @@ class Hosting:
     account_tokens: AccountTokens
     audit_log: AuditLog
     deliveries: Deliveries
+
     readiness: SharedCall[bool]
+    """Returns True if all databases respond."""
+
     disks: SharedCall[list[Finding]]
+    """Returns the findings about free space."""
+
     versions: StoredVersions
     prices: Prices
     budgets: Budgets
@@ -199,8 +192,24 @@ class Hosting:
     sums: UsageSums
     uploads: Uploads
     jobs: Jobs
+
     background: Tasks
+    """Tasks that end with the service and that no one waits for."""
+
     verifier: Callable[[], Verifier]
+    """Returns the verifier of the configuration.
+
+    The first call creates it and raises InvalidKey if its keys are rejected.
+    """
+
     statement_key: Callable[[], StatementKey | None]
+    """Returns the key of `[audit] key_file`, or None without one.
+
+    The first call raises InvalidKey if it cannot be used.
+    """
+
     listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)
+    """Documents of all components of a kind, filled by the first request for them."""
+
     histories: SessionHistories = field(default_factory=SessionHistories)
+    """The histories of sessions that were read last."""

@@ -51,20 +51,20 @@ from agentctl.store.repositories.files import FileRow
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
-    """A run to start.
-
-    Attributes:
-        runs_code: True if the code of an agent in code runs again.
-        is_new_session: True if its session must not exist yet.
-        files: the references of the files of its message.
-    """
+    """A run to start."""
 
     component: Component
     request: RunRequest
     origin: Origin
+
     runs_code: bool
+    """True if the code of an agent in code runs again."""
+
     is_new_session: bool
+    """True if its session must not exist yet."""
+
     files: Sequence[Mapping[str, Any]] = ()
+    """The references of the files of its message."""
 
 
 class RepeatOperations(RunOperations):

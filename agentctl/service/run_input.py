@@ -43,13 +43,11 @@ _log = logging.getLogger("agentctl.runtime")
 
 
 class RunInput(NamedTuple):
-    """The message and the object that a component gets.
-
-    Attributes:
-        message: the message; without one the JSON text of the object.
-    """
+    """The message and the object that a component gets."""
 
     message: str
+    """The message. If the request has none, the JSON text of the object."""
+
     object: str | None
 
 

@@ -141,19 +141,19 @@ JOIN_BYTES = 1_048_576
 
 
 class _Kept(NamedTuple):
-    """The history of the first runs of a session.
-
-    Attributes:
-        identity: that of the session, which a later one with the same id does not have.
-        last_seq: the number of the last run.
-        stored_bytes: bytes of the stored histories, with their brackets.
-        text: the joined histories, without brackets.
-    """
+    """The history of the first runs of a session."""
 
     identity: str | None
+    """The identity of the session. A later session with the same id has another one."""
+
     last_seq: int
+    """The number of the last run."""
+
     stored_bytes: int
+    """Bytes of the stored histories, with their brackets."""
+
     text: bytes
+    """The joined histories, without brackets."""
 
 
 class SessionHistories:

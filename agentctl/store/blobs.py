@@ -48,14 +48,13 @@ class StoredBytes(NamedTuple):
 
 
 class BlobStore(Protocol):
-    """A place for bytes. A place that does not work raises Unavailable.
-
-    Attributes:
-        incoming: the folder for the bytes of uploads in progress. A file there is received bytes
-            of this process, or of one that ended.
-    """
+    """A place for bytes. A place that does not work raises Unavailable."""
 
     incoming: Path
+    """The folder for the bytes of uploads in progress.
+
+    A file there is received bytes of this process, or of one that ended.
+    """
 
     async def check(self) -> None:
         """Check that bytes can be stored."""

@@ -39,35 +39,38 @@ R = TypeVar("R")
 
 
 class Lead(NamedTuple):
-    """An index in the order of a list.
-
-    Attributes:
-        columns: those before the time of the order.
-        covered: those after it.
-        condition: that of a partial index.
-    """
+    """An index in the order of a list."""
 
     columns: frozenset[str] = frozenset()
+    """The columns before the time by which the list is ordered."""
+
     covered: frozenset[str] = frozenset()
+    """The columns after that time."""
+
     condition: Conditions = Conditions()
+    """The condition of a partial index."""
 
 
 class FilterRange(NamedTuple):
     """A filter whose index is not in the order of the list.
 
     If it finds at most `maximum` rows, they are sorted; more are compared in the order of the list.
-
-    Attributes:
-        found: the condition that uses the index, with that on the owner if it is part of the index.
-        compared: the same condition for single rows.
-        order: the column of the index. Without this order PostgreSQL reads the table itself for a
-            frequent value, also if no row near its beginning has it; empty if no value is frequent.
     """
 
     found: Conditions
+    """The condition that uses the index. It names the owner if the index begins with the owner."""
+
     compared: Conditions
+    """The same condition for single rows."""
+
     maximum: int
+
     order: str = ""
+    """The column of the index.
+
+    Without this order PostgreSQL reads the table itself for a frequent value, also if no row near
+    its beginning has it; empty if no value is frequent.
+    """
 
 
 def find_by_prefix(
@@ -90,32 +93,37 @@ def build_lead(columns: str, covered: str = "", *conditions: str) -> Lead:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """The filters of a list.
-
-    Attributes:
-        listing: the table.
-        leads: its indexes in the order of the list, the most selective first, the last without
-            columns.
-        visibility: the rows that the caller sees.
-        equal: values that columns have; None for no filter.
-        few: the condition of an index of few rows, all of which may be sorted.
-        compared: the conditions that no index has.
-        ranges: filters with an index in another order, the one with the fewest rows first.
-        times: the bounds of the time of the order: inclusive and exclusive.
-        totals: the remembered totals; None if the list is always counted.
-        parts: the number of reads that a comparison needs; fewer rows are compared for more.
-    """
+    """The filters of a list."""
 
     listing: Listing
+    """The table."""
+
     leads: Sequence[Lead]
+    """Its indexes in the order of the list, the most selective first, the last without columns."""
+
     visibility: Visibility
+    """The rows that the caller sees."""
+
     equal: Mapping[str, Value]
+    """Required values of columns; None if a column is not filtered."""
+
     few: Conditions = Conditions()
+    """The condition of an index of few rows, all of which may be sorted."""
+
     compared: Conditions = Conditions()
+    """The conditions that no index has."""
+
     ranges: Sequence[FilterRange] = ()
+    """Filters with an index in another order, the filter with the fewest rows first."""
+
     times: Times = (None, None)
+    """The bounds of the time by which the list is ordered: inclusive and exclusive."""
+
     totals: ListTotals | None = None
+    """The remembered totals; None if the list is always counted."""
+
     parts: int = 1
+    """The number of reads that a comparison needs; fewer rows are compared for more."""
 
     def list_page(self, page: Slice, make: Callable[..., R]) -> Work[RowPage[R]]:
         """Read a page and its total, unless the page has it.
@@ -261,21 +269,23 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The next rows of an index, with which conditions are compared.
-
-    Attributes:
-        ordered: True if the index is in the order of the list, and the rows follow the cursor.
-        by_id: True if the index has columns of filters. Only with ids alone does PostgreSQL prefer
-            it to the index of all rows, which is in the order of the table.
-    """
+    """The next rows of an index, with which conditions are compared."""
 
     listing: Listing
     page: Slice
     found: Conditions
     compared: Conditions
     maximum: int
+
     ordered: bool = False
+    """True if the index is in the order of the list, and the rows follow the cursor."""
+
     by_id: bool = False
+    """True if the index has columns of filters.
+
+    Only with ids alone does PostgreSQL prefer it to the index of all rows, which is in the order of
+    the table.
+    """
 
     @unit
     def count(self) -> Steps[int]:

@@ -131,15 +131,13 @@ class Shortcut(NamedTuple, Generic[T_co]):
     It is a transaction by itself, without BEGIN and COMMIT. Where it has no result, or fails, it
     has changed nothing, and the driver runs a unit instead. A second execution after a success has
     no result either, or fails.
-
-    Attributes:
-        statement: the single unit. Its result is None for every other case.
-        otherwise: the unit to run instead. It also finds the changes of a statement whose response
-            was lost.
     """
 
     statement: Work[T_co | None]
+    """The single unit. Its result is None if the case is not the common one."""
+
     otherwise: Work[T_co]
+    """The unit to run instead. It also finds the changes of a statement whose response was lost."""
 
 
 class Work(partial[Any], Generic[T_co]):
@@ -152,12 +150,13 @@ class Work(partial[Any], Generic[T_co]):
         single: True if the unit has one statement, in reads in most cases.
         repeatable: True if a write of a single statement may also run twice, with the same result.
             It needs no separate transaction.
-        shortcut: the common case in the SQL of PostgreSQL; None without one.
     """
 
     single = False
     repeatable = False
+
     shortcut: Shortcut[T_co] | None = None
+    """The common case in the SQL of PostgreSQL; None without one."""
 
     if TYPE_CHECKING:
 
@@ -320,22 +319,25 @@ class Outbox:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of the connections of this process to a database.
-
-    Attributes:
-        kind: the engine.
-        waiting: number of units of work that wait for a connection, or for the writer.
-        in_use: number of connections that run a unit.
-        size: maximum number of connections.
-        is_notified: False if notifications of other processes do not arrive; None if that is not
-            known, or if the engine needs none.
-    """
+    """The load of the connections of this process to a database."""
 
     kind: Literal["sqlite", "postgres"]
+    """The engine."""
+
     waiting: int
+    """Number of units of work that wait for a connection, or for the writer."""
+
     in_use: int
+    """Number of connections that run a unit."""
+
     size: int
+    """Maximum number of connections."""
+
     is_notified: bool | None = None
+    """False if notifications of other processes do not arrive.
+
+    None if that is not known, or if the engine needs no notifications.
+    """
 
 
 class Database(Protocol):
@@ -343,18 +345,19 @@ class Database(Protocol):
 
     A failure of the database raises `errors.Unavailable`. Exceptions that a unit raises reach the
     caller unchanged.
-
-    Attributes:
-        id: the id in the configuration.
-        totals: remembered totals of long lists.
-        outbox: the webhooks of the configuration.
-        version: the schema version when it was opened, or when the recorder read it last.
     """
 
     id: str
+    """The id in the configuration."""
+
     totals: ListTotals
+    """Remembered totals of long lists."""
+
     outbox: Outbox
+    """The webhooks of the configuration."""
+
     version: StoredVersion
+    """The schema version when it was opened, or when the recorder read it last."""
 
     @property
     def write_failed(self) -> bool:

@@ -116,18 +116,18 @@ async def open_reader(entry: Entry) -> AsyncIterator[Reader]:
 
 
 class Sizes(NamedTuple):
-    """The size of a database in bytes and rows.
-
-    Attributes:
-        log: bytes of the write-ahead log of a SQLite file; None for PostgreSQL.
-        estimated: True if a number of rows is estimated.
-    """
+    """The size of a database in bytes and rows."""
 
     bytes: int
+
     log: int | None
+    """Bytes of the write-ahead log of a SQLite file; None for PostgreSQL."""
+
     sessions: int
     runs: int
+
     estimated: bool
+    """True if a number of rows is estimated."""
 
 
 async def read_sizes(entry: Entry) -> Sizes:

@@ -116,19 +116,19 @@ class Migration(NamedTuple):
 
 
 class StoredVersion(NamedTuple):
-    """The schema version of a database.
-
-    Attributes:
-        number: the number of its last migration, 0 for none.
-        compatible_from: the least schema version of a program that works with it.
-        moved_to: of a database that has moved its new place, without a password.
-        copied_from: of the target of a copy that is not complete the place of the source.
-    """
+    """The schema version of a database."""
 
     number: int
+    """The number of its last migration, 0 for none."""
+
     compatible_from: int
+    """The oldest schema version of a program that can work with it."""
+
     moved_to: str | None = None
+    """The new place of a database that has moved, without a password."""
+
     copied_from: str | None = None
+    """The source of a copy that is not complete, if this database is its target."""
 
     @property
     def is_newer(self) -> bool:

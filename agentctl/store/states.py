@@ -43,36 +43,38 @@ class State(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A change of a state.
-
-    Attributes:
-        before: names of the states that it leaves; empty: the row is new.
-        after: names of the states that it reaches; empty: the row is deleted.
-        condition: what must be true, for people.
-        where: the condition of its statements in SQL; "" for that of the stored values.
-        new_attempt: True if it begins or ends a leg with a new attempt.
-    """
+    """A change of a state."""
 
     name: str
+
     before: tuple[str, ...]
+    """Names of the states that it leaves; empty: the row is new."""
+
     after: tuple[str, ...]
+    """Names of the states that it reaches; empty: the row is deleted."""
+
     actors: tuple[Actor, ...]
+
     condition: str
+    """What must be true, for people."""
+
     where: str = ""
+    """The condition of its statements in SQL; "" for that of the stored values."""
+
     new_attempt: bool = False
+    """True if it begins or ends a leg with a new attempt."""
 
 
 class Machine(NamedTuple):
-    """The states of a column of a table, and their transitions.
-
-    Attributes:
-        columns: the columns that only statements with a transition may set.
-    """
+    """The states of a column of a table, and their transitions."""
 
     name: str
     table: str
     column: str
+
     columns: tuple[str, ...]
+    """The columns that only statements with a transition may set."""
+
     states: tuple[State, ...]
     transitions: tuple[Transition, ...]
 

@@ -28,15 +28,14 @@ MAXIMUM_UPLOADS = 16
 
 @dataclass(frozen=True, slots=True)
 class ReceivedFile:
-    """A whole file in the folder for uploads in progress.
-
-    Attributes:
-        sha256: the hash of the bytes, hexadecimal.
-    """
+    """A whole file in the folder for uploads in progress."""
 
     path: Path
     size: int
+
     sha256: str
+    """The hash of the bytes, hexadecimal."""
+
     media_type: str
 
 

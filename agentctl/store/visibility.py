@@ -16,16 +16,14 @@ IS_VISIBLE = "(cast(:everyone as bigint) = 1 OR user_id IS NOT DISTINCT FROM cas
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """The data scope of a caller: all data, the data of one user, or the data without an owner.
-
-    Attributes:
-        everyone: the data of all users is visible.
-        user_id: without `everyone`, the only owner whose data is visible; None: only data without
-            an owner.
-    """
+    """The data scope of a caller: all data, the data of one user, or the data without an owner."""
 
     everyone: bool
+    """The data of all users is visible."""
+
     user_id: str | None = None
+    """Without `everyone`, the only owner whose data is visible; None: only data without an
+    owner."""
 
     def sees(self, user_id: str | None) -> bool:
         """Return True if the data of `user_id` is visible."""

@@ -103,15 +103,13 @@ Attributes = dict[str, Any]
 
 
 class KnownModel(NamedTuple):
-    """A model of the configuration in the terms of the conventions.
-
-    Attributes:
-        server: the attributes of the address that it is called at, as far as it is known.
-    """
+    """A model of the configuration in the terms of the conventions."""
 
     provider: str
     name: str
+
     server: Mapping[str, str | int]
+    """The attributes of the address that it is called at, as far as it is known."""
 
 
 def list_models(models: Iterable[Model]) -> Mapping[str, KnownModel]:
@@ -209,13 +207,7 @@ class ModelMetrics:
 
 @dataclass(frozen=True, slots=True)
 class EndedLeg:
-    """A leg that has ended, as its spans show it.
-
-    Attributes:
-        model: the id of the model of its component; empty without one.
-        calls: its parts that have ended.
-        is_recovered: True if another process than that of the leg has ended it.
-    """
+    """A leg that has ended, as its spans show it."""
 
     trace: LegTrace
     run_id: str
@@ -228,12 +220,19 @@ class EndedLeg:
     kind: str
     component_id: str
     component_name: str
+
     model: str
+    """The id of the model of its component; empty without one."""
+
     ending: LegEnd
     finished_at: int
     transcript: Transcript
+
     calls: Sequence[Span]
+    """Its parts that have ended."""
+
     is_recovered: bool = False
+    """True if another process than that of the leg has ended it."""
 
 
 class SpanBuilder:

@@ -146,17 +146,16 @@ _HAS_RETRY_AFTER = frozenset({429, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of an attempt.
-
-    Attributes:
-        status: the HTTP status; None without a response.
-        error: the failure for operators, without content of the response; None for success.
-        retry_after: seconds that the response asks to wait.
-    """
+    """The outcome of an attempt."""
 
     status: int | None
+    """The HTTP status; None without a response."""
+
     error: str | None
+    """The failure for operators, without content of the response; None for success."""
+
     retry_after: float = 0.0
+    """Seconds that the response asks to wait."""
 
 
 class Receiver:

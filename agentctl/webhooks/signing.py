@@ -21,15 +21,13 @@ NEW_SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """The keys of an endpoint.
-
-    Attributes:
-        secrets: secrets for HMAC, each of which signs.
-        key: the private key for ed25519, or None.
-    """
+    """The keys of an endpoint."""
 
     secrets: Sequence[bytes]
+    """Secrets for HMAC, each of which signs."""
+
     key: Ed25519PrivateKey | None = None
+    """The private key for ed25519, or None."""
 
     def build_headers(self, event_id: str, seconds: int, body: bytes) -> dict[str, str]:
         """Return the headers of an attempt at a time in seconds UTC."""

@@ -22,28 +22,24 @@ from agentctl.store.visibility import EVERYONE
 
 @dataclass(slots=True)
 class ImportReport:
-    """The result of an import.
-
-    Attributes:
-        counts: imported and skipped rows, by name.
-        left: pairs of the id of a session or run, and the reason why it is not imported.
-    """
+    """The result of an import."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    """Numbers of imported and skipped rows, by name."""
+
     left: list[tuple[str, str]] = field(default_factory=list)
+    """Pairs of the id of a session or run, and the reason why it is not imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedSession:
-    """A session to store.
-
-    Attributes:
-        row: the session without runs, but with their tokens.
-        runs: its ended runs, each after its parent; their `seq` is not read.
-    """
+    """A session to store."""
 
     row: SessionRow
+    """The session, with the token counts of its runs."""
+
     runs: Sequence[RunRow]
+    """Its ended runs, each after its parent; their `seq` is not read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,26 +53,31 @@ RepairOutcome = Literal["repaired", "gone", "left"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An inconsistency. The texts are for people.
-
-    Attributes:
-        run_id, session_id: the run; None for a worker.
-        worker_id: the owner of the run, or the worker itself; None if it does not matter.
-        remedy: the action of a repair; None: there is none.
-        outcome: the result of a repair: `repaired`; `gone`: the problem no longer existed and
-            nothing was changed; `left`: the problem still exists.
-        detail: the action that was taken, or the reason for `left`.
-    """
+    """An inconsistency. The texts are for people."""
 
     kind: ProblemKind
     db_id: str
+
     run_id: str | None
+    """The run; None for a worker."""
+
     session_id: str | None
+    """The session of the run; None for a worker."""
+
     worker_id: str | None
+    """The owner of the run, or the worker itself; None if it does not matter."""
+
     problem: str
+
     remedy: str | None
+    """The action of a repair; None if there is none."""
+
     outcome: RepairOutcome | None = None
+    """The result of a repair: `repaired`; `gone`: the problem no longer existed and nothing was
+    changed; `left`: the problem still exists."""
+
     detail: str | None = None
+    """The action that was taken, or the reason for `left`."""
 
     def with_outcome(self, outcome: RepairOutcome, detail: str) -> Problem:
         """Return the problem with the outcome of its repair."""

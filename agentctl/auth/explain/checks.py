@@ -49,19 +49,19 @@ def _diagnose_by_reason(facts: CredentialFacts, reason: str) -> Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One step of the verification of a credential.
-
-    Attributes:
-        name: the name of the step, as in `InvalidToken.check`.
-        demands: the condition that a credential must satisfy.
-        found: describes the value of a credential that passed.
-        diagnose: explains a failure, given the reason that the step raised.
-    """
+    """One step of the verification of a credential."""
 
     name: str
+    """The name of the step, as in `InvalidToken.check`."""
+
     demands: str
+    """The condition that a credential must satisfy."""
+
     found: Callable[[CredentialFacts], str]
+    """Returns a description of the value of a credential that passed."""
+
     diagnose: Callable[[CredentialFacts, str], Diagnosis] = _diagnose_by_reason
+    """Returns the explanation of a failure, given the reason that the step raised."""
 
 
 def diagnose(check: str, reason: str, facts: CredentialFacts) -> Diagnosis:

@@ -116,24 +116,26 @@ def suggest_path(table: RouteTable, method: str, path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CredentialFacts:
-    """A credential and the rules that apply to it.
-
-    Attributes:
-        token: the credential as it was sent, without the word Bearer.
-        stale: changed key files were rejected, so `keys` are the previous ones.
-        now: the current time, in seconds since the epoch.
-        parts: the segments of the token; None if it is not a JWT.
-        claims: the unverified claims, empty if they cannot be read.
-    """
+    """A credential and the rules that apply to it."""
 
     token: str
+    """The credential as it was sent, without the word Bearer."""
+
     settings: Settings
     rules: ClaimRules
     keys: KeySet
+
     stale: bool
+    """True if changed key files were rejected, so that `keys` are the previous keys."""
+
     now: float
+    """The current time, in seconds since the epoch."""
+
     parts: TokenParts | None
+    """The segments of the token; None if it is not a JWT."""
+
     claims: RawClaims
+    """The unverified claims, empty if they cannot be read."""
 
     @property
     def header(self) -> Mapping[str, Any]:

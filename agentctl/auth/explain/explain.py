@@ -78,24 +78,27 @@ class ExplainedCheck:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The explained response to a request.
-
-    Attributes:
-        method: the HTTP method, GET for HEAD.
-        path: the decoded path, without a query.
-        match: the operation; None if no route matches.
-        steps: the checks, as far as they need no stored data.
-        status: the HTTP status of the response; 200 represents any success.
-        decided_by: the name of the check that decides.
-    """
+    """The explained response to a request."""
 
     method: str
+    """The HTTP method, GET for HEAD."""
+
     path: str
+    """The decoded path, without a query."""
+
     match: RouteMatch | None
+    """The operation; None if no route matches."""
+
     principal: Principal | None
+
     steps: tuple[ExplainedCheck, ...]
+    """The checks, as far as they need no stored data."""
+
     status: int
+    """The HTTP status of the response; 200 represents any success."""
+
     decided_by: str
+    """The name of the check that decides."""
 
     @property
     def allowed(self) -> bool:

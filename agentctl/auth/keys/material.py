@@ -36,16 +36,15 @@ _PUBLIC_LABELS = frozenset({"PUBLIC KEY", "RSA PUBLIC KEY"})
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """A key that verifies tokens of one algorithm.
-
-    Attributes:
-        material: the parsed public key, or the bytes of an HMAC secret.
-        kid: the key id in a JWKS; None for a PEM key or a secret.
-    """
+    """A key that verifies tokens of one algorithm."""
 
     spec: AlgorithmSpec
+
     material: PublicKey | bytes = field(repr=False)
+    """The parsed public key, or the bytes of an HMAC secret."""
+
     kid: str | None = None
+    """The key id in a JWKS; None for a PEM key or a secret."""
 
 
 def parse_keys(text: str, spec: AlgorithmSpec, label: str) -> list[VerificationKey]:

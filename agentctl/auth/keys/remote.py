@@ -252,25 +252,28 @@ def _get_origin(url: str) -> tuple[str, str | None, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class RemoteKeyState:
-    """The state of a remote key set, for the operator. Times are seconds since the epoch.
-
-    Attributes:
-        source: the URL of the key set, or the issuer.
-        left_out: number of entries that someone has to correct and that are not used.
-        fetched_at: time of the last successful fetch; None if there was none.
-        error: class of the last failure; None if the last fetch succeeded.
-        is_expired: True if the keys are too old to be used.
-    """
+    """The state of a remote key set, for the operator. Times are seconds since the epoch."""
 
     source: str
+    """The URL of the key set, or the issuer."""
+
     count: int
+
     left_out: int
+    """Number of unusable entries, which the provider has to correct."""
+
     fetched_at: float | None
+    """Time of the last successful fetch; None before it."""
+
     error: FetchErrorCode | None
+    """Class of the last failure; None if the last fetch succeeded."""
+
     detail: str
     failed_at: float | None
     next_refresh_at: float
+
     is_expired: bool
+    """True if the keys are too old to be used."""
 
     def describe(self, now: float) -> str:
         """Return the state in one line."""

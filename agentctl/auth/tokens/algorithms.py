@@ -25,20 +25,22 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSpec:
-    """A signature algorithm.
-
-    Attributes:
-        name: the value of `alg`, compared exactly.
-        family: the `kty` of its keys.
-        hash_bits: the bits of its SHA-2 hash, which are also the least bits of an HMAC secret
-            (RFC 7518 3.2); 0 for EdDSA.
-        curve: the `crv` of its keys, or None.
-    """
+    """A signature algorithm."""
 
     name: Algorithm
+    """The value of `alg`, compared exactly."""
+
     family: Family
+    """The `kty` of its keys."""
+
     hash_bits: int
+    """The bits of its SHA-2 hash; 0 for EdDSA.
+
+    An HMAC secret must have at least as many bits (RFC 7518 3.2).
+    """
+
     curve: str | None = None
+    """The `crv` of its keys, or None."""
 
 
 CURVES = {

@@ -25,21 +25,22 @@ SCOPES_CLAIM = "scopes"
 
 @dataclass(frozen=True, slots=True)
 class ScopeRules:
-    """The rules for scopes and roles.
-
-    Attributes:
-        admin_scope: a scope that counts even if it is not well-formed.
-        scopes_claims: the names of claims with scopes, or paths (`find_claim`).
-        prefix: a prefix that is removed from scopes that begin with it.
-        roles_claims: the names of claims with roles or groups, or paths.
-        roles: the scopes of each role.
-    """
+    """The rules for scopes and roles."""
 
     admin_scope: str = "agent_os:admin"
+    """A scope that counts even if it is not well-formed."""
+
     scopes_claims: tuple[str, ...] = (SCOPES_CLAIM,)
+    """The names of claims with scopes, or paths (`find_claim`)."""
+
     prefix: str = ""
+    """A prefix that is removed from scopes that begin with it."""
+
     roles_claims: tuple[str, ...] = ()
+    """The names of claims with roles or groups, or paths."""
+
     roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The scopes of each role."""
 
     @classmethod
     def from_settings(cls, table: Authorization) -> ScopeRules:

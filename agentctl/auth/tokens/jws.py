@@ -31,19 +31,19 @@ _pyjwt = PyJWS()
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The verification keys of a server, all for one algorithm.
-
-    Attributes:
-        spec: the algorithm, the only one that a token may name.
-        by_kid: the keys of JWKS, by `kid`. The only key of a JWKS may have the `kid` None.
-        unnamed: PEM keys and shared secrets, which have no `kid` and are tried in order.
-        skipped: entries of the JWKS that are for another purpose, or that cannot be used.
-    """
+    """The verification keys of a server, all for one algorithm."""
 
     spec: AlgorithmSpec
+    """The algorithm, the only one that a token may name."""
+
     by_kid: Mapping[str | None, VerificationKey]
+    """The keys of JWKS, by `kid`. The only key of a JWKS may have the `kid` None."""
+
     unnamed: tuple[VerificationKey, ...] = ()
+    """PEM keys and shared secrets, which have no `kid` and are tried in order."""
+
     skipped: tuple[SkippedKey, ...] = ()
+    """Entries of the JWKS that are for another purpose, or that cannot be used."""
 
     @classmethod
     def from_jwks(cls, mapping: Mapping[str, Any], *, algorithm: str | None = None) -> KeySet:

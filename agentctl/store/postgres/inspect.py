@@ -43,35 +43,44 @@ WHERE NOT has_table_privilege(name, kind) GROUP BY name ORDER BY name
 
 
 class ServerFacts(NamedTuple):
-    """Facts that a server reports.
-
-    Attributes:
-        number: the version as a number, such as 130004 for 13.4.
-        clock_ahead: the difference between its clock and the local one, in microseconds; the
-            duration of the query is not in it.
-        read_only: True if transactions cannot write, for any reason.
-        fsync, full_pages, synchronous: True if an acknowledged change survives a crash.
-        connection_limit: maximum number of connections of all users together.
-        connections_in_use: connections of other programs.
-        user_connection_limit: maximum number of connections of the user or of the database; None if
-            neither has a limit.
-        missing_privileges: privileges that the user lacks, by table.
-    """
+    """Facts that a server reports."""
 
     version: str
+
     number: int
+    """The version as a number, such as 130004 for 13.4."""
+
     clock_ahead: int
+    """Microseconds by which its clock is ahead, without the duration of the query."""
+
     standby: bool
+
     read_only: bool
+    """True if transactions cannot write, for any reason."""
+
     fsync: bool
+    """False if a crash of its machine can damage the data."""
+
     full_pages: bool
+    """False if a crash of its machine can damage the data."""
+
     synchronous: bool
+    """False if a crash of the server can lose an acknowledged change."""
+
     connection_limit: int
+    """Maximum number of connections of all users together."""
+
     connections_in_use: int
+    """Connections of other programs."""
+
     user_connection_limit: int | None
+    """Maximum number of connections of the user or of the database; None without a limit."""
+
     encrypted: bool
     encoding: str
+
     missing_privileges: list[str]
+    """Privileges that the user lacks, by table."""
 
 
 async def read_server_facts(entry: Entry) -> ServerFacts:

@@ -11,24 +11,28 @@ from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 
 @dataclass(frozen=True, slots=True)
 class AccountRow:
-    """A service account. Times are microseconds UTC.
-
-    Attributes:
-        token_hash: SHA-256 of its token, in hexadecimal; the token itself is not stored.
-        scopes: a JSON array of strings.
-        created_by: the principal that created it; None if unknown.
-        last_used_at: to the minute; None if the account has not been used.
-    """
+    """A service account. Times are microseconds UTC."""
 
     id: str
     name: str
+
     token_hash: str
+    """SHA-256 of its token, in hexadecimal; the token itself is not stored."""
+
     token_hint: str
+
     scopes: str
+    """A JSON array of strings."""
+
     created_by: str | None
+    """The principal that created it; None if unknown."""
+
     created_at: int
     expires_at: int | None
+
     last_used_at: int | None
+    """To the minute; None if the account has not been used."""
+
     revoked_at: int | None
 
     def is_valid_at(self, moment: int) -> bool:

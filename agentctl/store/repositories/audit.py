@@ -68,16 +68,15 @@ class AuditRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditRowPage:
-    """A page.
-
-    Attributes:
-        next: the argument `before` of the next page, None on the last page.
-        searched_until: the time of the last row that was compared, if the page ends there.
-    """
+    """A page."""
 
     rows: list[AuditRow]
+
     next: int | None
+    """The argument `before` of the next page, None on the last page."""
+
     searched_until: int | None = None
+    """The time of the last row that was compared, if the page ends there."""
 
 
 APPENDED_COLUMNS = AuditRow._fields[:-1]  # the database numbers the rows
@@ -199,34 +198,35 @@ def delete_older(before: int, last: int = LAST_NUMBER) -> Work[int]:
 
 
 class HeadRow(NamedTuple):
-    """A stored head.
-
-    Attributes:
-        number: its number, from 1 without gaps.
-        first_seq, last_seq: the numbers of the first and of the last entry that it covers.
-        expired_seq: the number of the last entry that may have been deleted for its age; 0 for
-            none.
-    """
+    """A stored head."""
 
     number: int
+    """Its number, from 1 without gaps."""
+
     at: int
+
     first_seq: int
+    """The number of the first entry that it covers."""
+
     last_seq: int
+    """The number of the last entry that it covers."""
+
     entries: int
+
     expired_seq: int
+    """The number of the last entry that may have been deleted because of its age; 0 if none may."""
+
     token: str
 
 
 class Frontier(NamedTuple):
-    """The end of the audit log at one moment.
-
-    Attributes:
-        last_seq: the number of the newest entry; 0 without entries.
-        transactions: the number of the first transaction that begins later.
-    """
+    """The end of the audit log at one moment."""
 
     last_seq: int
+    """The number of the newest entry; 0 without entries."""
+
     transactions: int
+    """The number of the first transaction that begins later."""
 
 
 _HEAD_COLUMNS = ", ".join(HeadRow._fields)

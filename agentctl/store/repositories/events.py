@@ -30,19 +30,21 @@ class EventRow:
 
 
 class Batch(NamedTuple):
-    """Events of one run to append.
-
-    Attributes:
-        attempt: the attempt of the run that has the events.
-        first_seq, last_seq: numbers of the first and last event; batches are consecutive.
-        events: their text.
-    """
+    """Events of one run to append."""
 
     run_id: str | None
+
     attempt: int
+    """The attempt of the run that has the events."""
+
     first_seq: int
+    """Number of the first event: one more than the last number of the batch before it."""
+
     last_seq: int
+    """Number of the last event."""
+
     events: str
+    """Their text."""
 
 
 _NO_BATCH = Batch(None, 0, 0, 0, "")
@@ -83,13 +85,11 @@ LAST_POSITION = 2**62
 
 
 class FollowedRow(NamedTuple):
-    """A run of `list_followed`, with a batch of its events or none.
-
-    Attributes:
-        number: the index of the run in the request.
-    """
+    """A run of `list_followed`, with a batch of its events or none."""
 
     number: int
+    """The index of the run in the request."""
+
     status: str
     owner: str | None
     batch: EventRow | None
@@ -241,17 +241,16 @@ def list_followed(positions: Sequence[tuple[str, int]]) -> Steps[list[FollowedRo
 
 
 class StoredPart(NamedTuple):
-    """Consecutive batches of a run, in one snapshot with its state.
-
-    Attributes:
-        status: that of the run; None if it does not exist.
-        newest: number of its last stored event; -1 without events.
-        batches: those after the position of the request, in order.
-    """
+    """Consecutive batches of a run, in one snapshot with its state."""
 
     status: str | None
+    """The status of the run; None if the run does not exist."""
+
     newest: int
+    """Number of its last stored event; -1 without events."""
+
     batches: Sequence[EventRow]
+    """The batches after the position of the request, in order."""
 
 
 @single_unit

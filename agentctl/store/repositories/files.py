@@ -35,23 +35,25 @@ class FileBytes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """A stored file; see `records.files.FileRecord`. Times are microseconds UTC.
-
-    Attributes:
-        session_id: its session, which is in the same database; None until one is named.
-        run_id: the run that made it; None for an upload.
-        blob: the key of its bytes (`store.blobs.build_key`).
-    """
+    """A stored file; see `records.files.FileRecord`. Times are microseconds UTC."""
 
     file_id: str
     user_id: str | None
+
     session_id: str | None
+    """Its session, which is in the same database; None until one is named."""
+
     run_id: str | None
+    """The run that created it; None for an upload."""
+
     name: str
     media_type: str
     size: int
     sha256: str
+
     blob: str
+    """The key of its bytes (`store.blobs.build_key`)."""
+
     origin: FileOrigin
     version: int
     created_at: int

@@ -20,11 +20,7 @@ _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.
 
 @dataclass(frozen=True, slots=True)
 class ScannedRun:
-    """A run in a scan. The last three fields are 0 or 1, `created_at` is in microseconds UTC.
-
-    Attributes:
-        calls: 1 if the run has ended and its messages may contain tool calls.
-    """
+    """A run in a scan. The last three fields are 0 or 1, `created_at` is in microseconds UTC."""
 
     run_id: str
     session_id: str
@@ -34,7 +30,9 @@ class ScannedRun:
     created_at: int
     has_session: int
     live: int
+
     calls: int
+    """1 if the run has ended and its messages may contain tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +135,19 @@ def _lacks(table: str, key: str, value: str) -> str:
 
 
 class _Check(NamedTuple):
-    """The rules for the rows of a table.
-
-    Attributes:
-        key: the column with the order of the pages.
-        columns: other columns that the rules use.
-        rules: the conditions of violations, by the text for the report.
-        source: a query of further columns for the rows of a page.
-    """
+    """The rules for the rows of a table."""
 
     key: str
+    """The column with the order of the pages."""
+
     columns: str
+    """Other columns that the rules use."""
+
     rules: Mapping[str, str]
+    """The conditions of violations, by the text for the report."""
+
     source: str = "{page}"
+    """A query of further columns for the rows of a page."""
 
     def build(self, table: str) -> Sql:
         """Return the statement that counts the rows of a page, and the violations of each rule."""
@@ -213,17 +211,16 @@ _PAGES = {table: check.build(table) for table, check in _CHECKS.items()}
 
 @dataclass(frozen=True, slots=True)
 class CheckedPage:
-    """A page of checked rows.
-
-    Attributes:
-        rows: their number; 0 after the last page.
-        last: the key of the last one.
-        broken: the number of violations of a rule, and the key of one of them, by the rule.
-    """
+    """A page of checked rows."""
 
     rows: int
+    """Number of rows; 0 after the last page."""
+
     last: str
+    """The key of the last row."""
+
     broken: dict[str, tuple[int, str]]
+    """The number of violations of a rule, and the key of one of them, by the rule."""
 
 
 @unit
@@ -308,17 +305,15 @@ INCONSISTENT: Sequence[tuple[str, Remedy, Sql]] = (
 
 @dataclass(frozen=True, slots=True)
 class Inconsistency:
-    """A run that is in no state of `store.states`, or disagrees with its parent or its approvals.
-
-    Attributes:
-        remedy: what `runs doctor --fix` does.
-    """
+    """A run that is in no known state, or disagrees with its parent or its approvals."""
 
     run_id: str
     session_id: str
     owner: str | None
     text: str
+
     remedy: Remedy
+    """The repair of `runs doctor --fix`."""
 
 
 @unit

@@ -34,21 +34,24 @@ from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """A stored memory. Times are microseconds UTC.
-
-    Attributes:
-        agent_id, team_id: the component that stored it; both None if a person did.
-        topics: a JSON array of strings.
-    """
+    """A stored memory. Times are microseconds UTC."""
 
     memory_id: str
     user_id: str
+
     agent_id: str | None
+    """The agent that stored it; None for a team or a person."""
+
     team_id: str | None
+    """The team that stored it; None for an agent or a person."""
+
     run_id: str | None
     created_at: int
     updated_at: int
+
     topics: str
+    """A JSON array of strings."""
+
     memory: str
 
 

@@ -46,23 +46,25 @@ OPEN_RUNS = 20
 
 @dataclass(frozen=True, slots=True)
 class PersonalTable:
-    """A table with rows of a person.
-
-    Attributes:
-        rows: the condition of the rows of the person `:user_id`.
-        erasure: what an erasure does with them.
-        is_system: True if only the system database has such rows.
-        of_sessions: the column by which the rows are removed with the sessions of the person; "" if
-            they are not.
-        of_runs: True if they are counted for `COUNTED_RUNS` runs or sessions of the person.
-    """
+    """A table with rows of a person."""
 
     name: str
+
     rows: str
+    """The condition of the rows of the person `:user_id`."""
+
     erasure: ErasureKind = "delete"
+    """How an erasure treats the rows."""
+
     is_system: bool = False
+    """True if only the system database has such rows."""
+
     of_sessions: Literal["", "session_id", "run_id"] = ""
+    """The column by which the rows are removed with the sessions of the person; "" if they are
+    not."""
+
     of_runs: bool = False
+    """True if they are counted for `COUNTED_RUNS` runs or sessions of the person."""
 
 
 _BY_USER = "user_id = :user_id"

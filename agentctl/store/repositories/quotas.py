@@ -163,16 +163,17 @@ class Counters(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The tokens and the cost of some runs, in billionths of a US dollar.
-
-    Attributes:
-        live_tokens, live_cost: the part of live runs.
-    """
+    """The tokens and the cost of some runs, in billionths of a US dollar."""
 
     tokens: int = 0
     cost: int = 0
+
     live_tokens: int = 0
+    """The part of `tokens` that live runs used."""
+
     live_cost: int = 0
+    """The part of `cost` that live runs used."""
+
     unpriced_tokens: int = 0
 
     def add(self, other: Used) -> Used:

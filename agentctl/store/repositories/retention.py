@@ -22,29 +22,24 @@ from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 @dataclass(frozen=True, slots=True)
 class IdleSessions:
-    """A choice of sessions by their last use.
-
-    Attributes:
-        before: only sessions that were used before this time, microseconds UTC.
-        session_type, component_id: only those of this type and component; None for all.
-    """
+    """A choice of sessions by their last use."""
 
     before: int
+    """Only sessions that were used before this time, microseconds UTC."""
+
     session_type: str | None = None
+    """Only sessions of this type; None for all."""
+
     component_id: str | None = None
+    """Only sessions of this component; None for all."""
+
     without_component: bool = False
     visibility: Visibility = EVERYONE
 
 
 @dataclass(slots=True)
 class IdleRow:
-    """A session that was not used for a time.
-
-    Attributes:
-        is_held: 1 if it is held.
-        size: bytes of its texts and of those of its runs; 0 if they were not measured.
-        is_busy: True if it has a live or paused run.
-    """
+    """A session that was not used for a time."""
 
     session_id: str
     session_type: str
@@ -52,9 +47,15 @@ class IdleRow:
     user_id: str | None
     run_count: int
     updated_at: int
+
     is_held: int
+    """1 if it is held."""
+
     size: int
+    """Bytes of its texts and of the texts of its runs; 0 if they were not measured."""
+
     is_busy: bool = False
+    """True if it has a live or paused run."""
 
     @property
     def is_removable(self) -> bool:

@@ -335,18 +335,17 @@ def list_histories(session_id: str, after_seq: int = 0) -> Work[list[StoredHisto
 
 
 class RecentRun(NamedTuple):
-    """A run of a session that later runs get as history.
-
-    Attributes:
-        messages: its neutral messages, a JSON array.
-        native: its messages as JSON of a library; None if it has none of the given kinds.
-    """
+    """A run of a session that later runs get as history."""
 
     run_id: str
     seq: int
     error_code: str | None
+
     messages: str
+    """Its neutral messages, a JSON array."""
+
     native: str | None
+    """Its messages as JSON of a library; None if it has none of the given kinds."""
 
     @property
     def was_too_large(self) -> bool:

@@ -305,14 +305,12 @@ def hold(run_id: str, now: int) -> Work[bool]:
 
 
 class NewVersion(NamedTuple):
-    """The version with which a run goes on; None for the stored one.
-
-    Attributes:
-        version_change: JSON of `records.runs.VersionChange`, None if the version is the same.
-    """
+    """The version with which a run continues; None for the stored version."""
 
     version: str | None
+
     version_change: str | None = None
+    """JSON of `records.runs.VersionChange`, None if the version is the same."""
 
 
 def claim_leg(run_id: str, owner: str, now: int, new: NewVersion) -> Work[bool]:

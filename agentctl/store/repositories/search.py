@@ -149,16 +149,15 @@ def _add(facts: _Facts, run_ids: Iterable[str], tokenizer: Tokenizer) -> Steps[i
 
 
 class SessionGroup(NamedTuple):
-    """Some sessions, and what the index lacks of them.
-
-    Attributes:
-        missing: the runs without a text by session; a session that only lacks its name has none.
-        stale: number of texts in the index of another tokenizer.
-    """
+    """Some sessions, and the texts that the index lacks."""
 
     session_ids: Sequence[str]
+
     missing: dict[str, list[str]]
+    """Runs without a text, by session. A session that lacks only its name has an empty list."""
+
     stale: int
+    """Number of texts in the index of another tokenizer."""
 
 
 @unit

@@ -67,17 +67,18 @@ R = TypeVar("R")
 
 
 class Found(NamedTuple):
-    """A text that was found.
-
-    Attributes:
-        row_id: the id of its session or run; None for a name, which no run has.
-        key: the place of that row in the order of its list; None if the row does not match the
-            filters, of which its owner is one.
-    """
+    """A text that was found."""
 
     place: int
+
     row_id: str | None
+    """The id of its session or run; None for a name, which belongs to no run."""
+
     key: int | None
+    """The place of that row in the order of its list; None if the row does not match the filters.
+
+    The owner is one of the filters.
+    """
 
 
 class WordSearch(NamedTuple):
@@ -89,21 +90,22 @@ class WordSearch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundList(Generic[R]):
-    """A list of rows that a search fills, in the order of the places of their texts.
-
-    Attributes:
-        key: the expression of a key, which is in the same order as the places.
-        span: difference of the keys of one group of places.
-        share: places of a group: the order of the texts in it is not that of the rows.
-        last: the last key with an own group.
-    """
+    """A list of rows that a search fills, in the order of the places of their texts."""
 
     listing: Listing
     make: Callable[..., R]
+
     key: str
+    """The expression of a key, which is in the same order as the places."""
+
     span: int
+    """Difference of the keys of one group of places."""
+
     share: int
+    """Places of a group: the order of the texts in it is not that of the rows."""
+
     last: int
+    """The last key that has a group for itself."""
 
 
 class _Part(NamedTuple):

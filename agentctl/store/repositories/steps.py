@@ -16,32 +16,41 @@ from agentctl.store.states import STEP, change
 
 @dataclass(slots=True)
 class StepRow:
-    """A stored step. Times are microseconds UTC.
-
-    Attributes:
-        kind: `answer` of the model, `tool` for a call, `step` of a function, `member` for the run
-            of a member.
-        call_id, name, arguments_hash: the call; None for an answer.
-        state: `started`, `done` or `failed`; `unknown` if its process died during the call, and
-            `again` if a person has decided then that it is made again.
-        idempotent: 1 if the call may be made again with its id.
-        body: JSON: the answer, or the result of the call.
-        root_attempt: the attempt of the root run at that time; None in older rows.
-    """
+    """A stored step. Times are microseconds UTC."""
 
     run_id: str
     seq: int
     attempt: int
+
     kind: str
+    """`answer` of the model, `tool` for a call, `step` of a function, `member` for a member run."""
+
     call_id: str | None
+    """Id of the call; None for an answer."""
+
     name: str | None
+    """Name of the tool, function or member; None for an answer."""
+
     arguments_hash: str | None
+    """Hash of the arguments of the call; None for an answer."""
+
     state: str
+    """`started`, `done` or `failed`; `unknown` if its process died during the call.
+
+    `again` after a person has decided that an unknown call is made again.
+    """
+
     idempotent: int
+    """1 if the call may be made again with its id."""
+
     started_at: int
     ended_at: int | None
+
     body: str | None
+    """JSON: the answer, or the result of the call."""
+
     root_attempt: int | None = None
+    """The attempt of the root run at that time; None in older rows."""
 
 
 _NAMES = tuple(field.name for field in fields(StepRow))

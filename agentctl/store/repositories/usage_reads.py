@@ -45,27 +45,35 @@ _IN_PERIOD = "start >= :since AND start < :before"
 
 @dataclass(frozen=True, slots=True)
 class UsageScope:
-    """The runs whose sums are read.
-
-    Attributes:
-        since, before: microseconds UTC, the beginnings of hours or days: the runs that ended
-            between them.
-        user_id: only of this user; None: of all visible ones.
-        component_type, component_id, model: only of these; None for all.
-        version: only of this version of components, and
-        by_version: by version. The sums of versions are those of all users together.
-    """
+    """The runs whose sums are read."""
 
     step: Step
+
     since: int
+    """Only runs that ended at this time or later; microseconds UTC, the beginning of a step."""
+
     before: int
+    """Only runs that ended before this time; microseconds UTC, the beginning of a step."""
+
     visibility: Visibility
+
     user_id: str | None = None
+    """Only runs of this user; None for all visible users."""
+
     component_type: str | None = None
+    """Only runs of components of this type; None for all."""
+
     component_id: str | None = None
+    """Only runs of this component; None for all."""
+
     model: str | None = None
+    """Only runs of this model; None for all."""
+
     version: str | None = None
+    """Only runs of this version of components."""
+
     by_version: bool = False
+    """True to add up by version. These sums are of all users together."""
 
     @property
     def users(self) -> list[str]:

@@ -222,17 +222,16 @@ def claim(webhook_id: str, holder: str, now: int, until: int, limit: int) -> Wor
 
 
 class Waits(NamedTuple):
-    """The longest waits of deliveries that the present clock allows, in microseconds.
-
-    Attributes:
-        after: after each number of attempts, from 1 on.
-        longest: after a response that may ask for a wait.
-        tolerance: what is added to each of them: the clocks of servers differ.
-    """
+    """The longest waits of deliveries that the present clock allows, in microseconds."""
 
     after: Sequence[int]
+    """The wait after each number of attempts, from 1 on."""
+
     longest: int
+    """The wait after a response that may ask for one."""
+
     tolerance: int
+    """Added to each wait, because the clocks of servers differ."""
 
     def build_values(self, now: int) -> dict[str, Value]:
         """Return the parameters of the statements that compare them with a time."""

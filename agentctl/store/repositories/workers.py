@@ -18,58 +18,62 @@ LEASE_SECONDS = 6
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker. Times are microseconds UTC.
-
-    Attributes:
-        boot_id: identifies the boot of the machine that `pid` is valid for.
-        process_start: clock ticks from the boot to the start of the process; 0 if unknown.
-        beat: the time of the last heartbeat, by the clock of `Database.clock`.
-        schema_version: that of its program; None for a release that did not store it.
-        versions: the versions of the components of a server, separated by spaces; None for others.
-    """
+    """A worker. Times are microseconds UTC."""
 
     worker_id: str
     host: str
+
     boot_id: str
+    """Identifies the boot of the machine that `pid` is valid for."""
+
     pid: int
+
     process_start: int
+    """Clock ticks from the boot to the start of the process; 0 if unknown."""
+
     beat: int
+    """The time of the last heartbeat, by the clock of `Database.clock`."""
+
     started_at: int
+
     schema_version: int | None = None
+    """The schema version of its program; None for a release that did not store it."""
+
     versions: str | None = None
+    """The versions of the components of a server, separated by spaces; None for other processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A stored heartbeat, and what its worker has to know, read by the same statement.
-
-    Attributes:
-        beat: its time by the clock of `Database.clock`.
-        has_cancel_requests: True if the cancel of a live run of the worker was requested.
-        has_waiting_runs: True if runs wait for any worker.
-        sweeper: the worker with the lease of the sweep; None if the lease has expired.
-    """
+    """A stored heartbeat, and facts for its worker that the same statement read."""
 
     beat: int
+    """Its time by the clock of `Database.clock`."""
+
     has_cancel_requests: bool
+    """True if the cancel of a live run of the worker was requested."""
+
     has_waiting_runs: bool
+    """True if runs wait for any worker."""
+
     sweeper: str | None
+    """The worker with the lease of the sweep; None if the lease has expired."""
 
 
 class Looks(NamedTuple):
-    """The work that a sweep may find in a database; in the system database read with its lease.
-
-    Attributes:
-        workers: other workers, or runs without this one as their owner.
-        approvals: pending approvals whose time ends within `LEASE_SECONDS`.
-        waiting: runs that are in the queue, paused, or without an owner and to be cancelled.
-        usage: ended runs that are not in the sums.
-    """
+    """The work that a sweep may find in a database; in the system database read with its lease."""
 
     workers: bool
+    """Other workers, or runs without this one as their owner."""
+
     approvals: bool
+    """Pending approvals whose time ends within `LEASE_SECONDS`."""
+
     waiting: bool
+    """Runs that are in the queue, paused, or without an owner and to be cancelled."""
+
     usage: bool
+    """Ended runs that are not in the sums."""
 
 
 _NAMES = tuple(field.name for field in fields(WorkerRow))

@@ -42,22 +42,23 @@ CopiedRows = tuple[dict[str, int], str]
 
 @dataclass(frozen=True, slots=True)
 class FinishedBackup:
-    """A finished backup.
-
-    Attributes:
-        taken_at: the time of its state, in microseconds UTC; later commits are not in it.
-        digest: SHA-256 of all rows, in hexadecimal; `hash_rows` computes it for any copy.
-        copied: the bytes of its files.
-    """
+    """A finished backup."""
 
     path: Path
+
     taken_at: int
+    """The time of its state, in microseconds UTC; later commits are not in it."""
+
     bytes: int
     schema: int
     seconds: float
     tables: dict[str, int]
+
     digest: str
+    """SHA-256 of all rows, in hexadecimal; `hash_rows` computes it for any copy."""
+
     copied: CopiedFiles = NO_FILES
+    """The bytes of its files."""
 
     def describe(self) -> dict[str, object]:
         """Return the facts of the copy for output and for files."""
