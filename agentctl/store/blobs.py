@@ -31,7 +31,7 @@ PIECE_BYTES = 262_144
 _LISTED = 500
 _S3_PARTS_AT_ONCE = 2
 _S3_SECONDS = timedelta(seconds=30)
-"""Time of one request, and time after the first one at which no failed one is repeated."""
+"""Maximum time of one request, and of all attempts of a request that fails."""
 
 _PROBE = "probe"
 _LAST = "~"  # sorts after all keys
@@ -89,12 +89,12 @@ class BlobStore(Protocol):
 
 
 def build_key(user_id: str | None, sha256: str) -> str:
-    """Return the key of the bytes of a user; None for no user."""
+    """Return the key of some bytes of a user, or of bytes without a user."""
     return f"{build_owner_key(user_id)}/{sha256}"
 
 
 def build_owner_key(user_id: str | None) -> str:
-    """Return the part of a key that all bytes of a user have in common; None for no user."""
+    """Return the part that the keys of all bytes of a user have in common."""
     return hashlib.sha256((user_id or "").encode()).hexdigest()[:16]
 
 
@@ -137,17 +137,18 @@ class FolderStore:
         path = self._folder / key
         with translate_failures():
             file = await open_in_thread(lambda: path.open("rb", 0))
+
         try:
             await call_on_files(file.seek, start)
-            while start < end and (
-                piece := await call_on_files(file.read, min(PIECE_BYTES, end - start))
-            ):
+            while start < end:
+                piece = await call_on_files(file.read, min(PIECE_BYTES, end - start))
+                if not piece:
+                    raise _build_missing()
+
                 start += len(piece)
                 yield piece
         finally:
             file.close()
-        if start < end:
-            raise _build_missing()
 
     async def measure(self, key: str) -> int | None:
         return await call_on_files(get_size, self._folder / key)
@@ -179,15 +180,18 @@ class FolderStore:
     def _remove_older(self, key: str, before: int) -> bool:
         path = self._folder / key
         aside = self.incoming / f"{path.parent.name}-{path.name}"
+
         # An upload of the same bytes at this moment must not lose them: the time is read when no
         # upload can replace the file any more.
         try:
             path.replace(aside)
         except FileNotFoundError:
             return True
+
         if aside.stat().st_mtime_ns // 1_000 >= before:
             aside.replace(path)
             return False
+
         aside.unlink()
         return True
 
@@ -202,13 +206,16 @@ class BucketStore:
             raise errors.InvalidConfiguration(
                 'files.store = "s3" needs the extra s3', hint=build_extra_command("s3")
             ) from None
+
         self.incoming = settings.folder / ".incoming"
         self._bucket = settings.bucket
+
         config: S3Config = {}
         if settings.endpoint:
             config["endpoint"] = settings.endpoint
         if settings.region:
             config["region"] = settings.region
+
         self._store = S3Store(
             settings.bucket,
             prefix=settings.prefix or None,
@@ -249,8 +256,10 @@ class BucketStore:
             except FileNotFoundError:
                 await self._check_bucket()
                 piece = b""
+
             if not piece:
                 raise _build_missing()
+
             start += len(piece)
             yield piece
 
@@ -327,7 +336,7 @@ async def call_on_files(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
 
 @contextlib.contextmanager
 def translate_failures() -> Iterator[None]:
-    """Raise the errors of this project for those of the file system."""
+    """Turn the errors of the file system into errors of this package."""
     try:
         yield
     except FileNotFoundError:
@@ -338,11 +347,10 @@ def translate_failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, *, removes: bool = False) -> Iterator[bool]:
-    """Lock a folder of bytes, unless it does not exist; the kernel frees the lock of a killed one.
+    """Lock a folder of bytes, if it exists. The kernel frees the lock of a killed process.
 
     Args:
-        removes: True for the lock with which bytes are removed; False for that of a backup, which
-            excludes it.
+        removes: True to remove bytes; False for a backup, which excludes a removal.
 
     Yields:
         False if bytes cannot be removed now.
@@ -360,7 +368,7 @@ def lock_file(path: Path, operation: int) -> Iterator[bool]:
     """Lock a file while the block lasts; the kernel frees the lock of a killed process.
 
     Args:
-        operation: that of `fcntl.flock`.
+        operation: the operation of `fcntl.flock`.
 
     Yields:
         False if another process has the lock, and `operation` does not wait for it.

@@ -1,8 +1,8 @@
 """Pages of lists with filters that no index has in the order of the list.
 
-A page follows the index of one filter, the lead, and compares the next rows with the others. Their
-number is bounded, and so is the cost of a page: it ends early if few rows match, with a cursor
-(docs/decisions/0118).
+A page follows the index of one filter, the lead, and compares the next rows with the other filters.
+The number of these rows is bounded, and so is the cost of a page: it ends early if few rows match,
+with a cursor (docs/decisions/0118).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_COMPARED = MAXIMUM_TOTAL
-"""Rows that a page is searched for if the index that it follows has the columns of all filters."""
+"""Rows that are compared for a page if the index that it follows has the columns of all filters."""
 
 MAXIMUM_READ = 250
-"""Rows that a page is searched for if each has to be read, and rows that are sorted for a page."""
+"""Rows that are compared for a page if each has to be read, and rows that are sorted for a page."""
 
 R = TypeVar("R")
 
@@ -138,29 +138,37 @@ class Filtered:
     @unit
     def _list_ranges(self, page: Slice, make: Callable[..., R]) -> Steps[RowPage[R]]:
         """Sort the rows of the first range that has few, or compare rows in the list's order."""
-        for each in self.ranges:
-            rows = f"SELECT 1 FROM {self.listing.table} WHERE {' AND '.join(each.found.texts)}"
-            rows += f" ORDER BY {each.order}" if each.order else ""
+        for candidate in self.ranges:
+            rows = f"SELECT 1 FROM {self.listing.table} WHERE {' AND '.join(candidate.found.texts)}"
+            if candidate.order:
+                rows += f" ORDER BY {candidate.order}"
             counted = Sql(f"SELECT count(*) FROM ({rows} LIMIT :searched) AS counted")
-            size = yield Statement(counted, {**each.found.values, "searched": each.maximum + 1})
-            if size[0][0] <= each.maximum:
-                return (yield from self._sort(each, page, make))
+
+            # One row more than may be sorted shows that there are too many.
+            searched = candidate.maximum + 1
+            ((size,),) = yield Statement(counted, {**candidate.found.values, "searched": searched})
+            if size <= candidate.maximum:
+                return (yield from self._sort(candidate, page, make))
+
         compared = self.compared
-        for each in self.ranges:
-            compared = compared.with_all(each.compared)
+        for filter_range in self.ranges:
+            compared = compared.with_all(filter_range.compared)
         return (yield from replace(self, compared=compared, ranges=())._follow(page, make))
 
     @unit
     def _sort(self, chosen: FilterRange, page: Slice, make: Callable[..., R]) -> Steps[RowPage[R]]:
         """Read a page of the rows of a range, with which all other conditions are compared."""
-        _, others, _ = self._divide(Lead())
-        conditions = others.with_all(self.few).with_all(self.compared)
-        for other in self.ranges:
-            conditions = conditions if other is chosen else conditions.with_all(other.compared)
+        _, on_columns, _ = self._divide(Lead())
+        conditions = on_columns.with_all(self.few).with_all(self.compared)
+        for other_range in self.ranges:
+            if other_range is not chosen:
+                conditions = conditions.with_all(other_range.compared)
         conditions = conditions.with_times(*self.times, page.sort)
+
         rows = _Rows(self.listing, page, chosen.found, conditions, chosen.maximum)
         if page.after is None:
             return (yield from rows.read(make))
+
         total = yield from rows.count()
         # `bind_page` has the values of the cursor.
         position = follow_cursor(self.listing, page.sort, page.order)
@@ -170,17 +178,20 @@ class Filtered:
     def _follow(self, page: Slice, make: Callable[..., R]) -> Work[RowPage[R]]:
         is_few = bool(self.few.texts)
         if is_few:
-            _, others, maximum = self._divide(Lead())
-            followed = self.few.with_all(others)
+            _, on_columns, maximum = self._divide(Lead())
+            followed = self.few.with_all(on_columns)
             compared = self.compared
         else:
-            known = {name for name, value in self.equal.items() if value is not None}
-            known |= set() if self.visibility.everyone else {"user_id"}
-            lead = next(lead for lead in self.leads if lead.columns <= known)
+            filtered_columns = {name for name, value in self.equal.items() if value is not None}
+            if not self.visibility.everyone:
+                filtered_columns.add("user_id")
+            lead = next(lead for lead in self.leads if lead.columns <= filtered_columns)
             followed, compared, maximum = self._divide(lead)
             compared = compared.with_all(self.compared)
+
         if compared.texts:
             return self._read_compared(followed, compared, maximum, page, make)
+
         if page.total is not None:
             total = page.total[0]
             (followed, page) = narrow(followed, page, *self.times)
@@ -196,21 +207,25 @@ class Filtered:
         followed = lead.condition
         compared = Conditions()
         is_covered = not self.compared.texts
+
         has_owner = not self.visibility.everyone
         if has_owner and "user_id" in lead.columns:
             followed = followed.with_all(self.visibility.conditions())
         elif has_owner:
             compared = self.visibility.conditions("user_id || ''")
             is_covered = is_covered and "user_id" in lead.covered
+
         for name, value in self.equal.items():
             if value is None:
                 continue
             if name in lead.columns and not (has_owner and name == "user_id"):
                 followed = followed.with_equal(**{name: value})
             else:
-                # With the empty text no other index is used: the rows that it has are not bounded.
+                # Joined with an empty text, the column uses no other index, whose rows would not
+                # be bounded.
                 compared = compared.with_condition(f"{name} || '' = :{name}", **{name: value})
                 is_covered = is_covered and name in lead.columns | lead.covered
+
         maximum = MAXIMUM_COMPARED if is_covered else MAXIMUM_READ // self.parts
         return followed, compared, maximum
 
@@ -227,26 +242,30 @@ class Filtered:
 
         The page is searched for in the next `maximum` rows of the list without these conditions. If
         there are more rows, it can have fewer rows than its limit, or none, and a next page, which
-        begins after these rows. The total is that of the first page, and capped if that has not
-        compared all rows.
+        begins after these rows. The total is the total of the first page, and capped if that page
+        has not compared all rows.
         """
         end = yield from self._find_end(followed, page, maximum)
         rows = self._search(followed, compared, page, maximum)
+
         total = page.total
         if total is None and page.after is not None:
-            first = replace(page, after=None)
-            capped = (yield from self._find_end(followed, first, maximum)) is not None
-            total = (yield from self._search(followed, compared, first, maximum).count()), capped
+            first_page = replace(page, after=None)
+            is_capped = (yield from self._find_end(followed, first_page, maximum)) is not None
+            count = yield from self._search(followed, compared, first_page, maximum).count()
+            total = count, is_capped
         elif total is None and maximum == MAXIMUM_COMPARED:
             # The index alone counts thousands of rows in less time than one statement needs to
             # keep them for both the total and the page, which ends with its last row.
             total = (yield from rows.count()), end is not None
 
-        found = yield from rows.read(make, None if total is None else total[0])
-        total = total or (found.total, end is not None)
-        if found.next is not None or end is None:
-            return RowPage(found.rows, *total, found.next, keeps_total=True)
-        return RowPage(found.rows, *total, end, keeps_total=True, searched_until=end[0])
+        found_page = yield from rows.read(make, None if total is None else total[0])
+        if total is None:
+            total = found_page.total, end is not None
+
+        if found_page.next is not None or end is None:
+            return RowPage(found_page.rows, *total, found_page.next, keeps_total=True)
+        return RowPage(found_page.rows, *total, end, keeps_total=True, searched_until=end[0])
 
     def _search(
         self, followed: Conditions, compared: Conditions, page: Slice, maximum: int
@@ -307,14 +326,18 @@ class _Rows:
             f"searched WHERE matches ORDER BY {order} LIMIT :limit OFFSET :skipped"
         )
         values = {**self._bind(), "skipped": self.page.offset}
+
         matching = Conditions((f"{self.listing.id} IN ({ids})",), values)
         page = replace(self.page, after=None, offset=0)
         if total is not None:
             return (yield from self.listing.read(matching, page, make, total))
-        found = yield from self.listing.read_counted(matching, page, make, searched)
-        if found.rows or not self.page.offset:
-            return found
-        return replace(found, total=(yield from self.count()))
+
+        found_page = yield from self.listing.read_counted(matching, page, make, searched)
+        if found_page.rows or not self.page.offset:
+            return found_page
+
+        # A page behind the last row has no row with the number of all rows.
+        return replace(found_page, total=(yield from self.count()))
 
     def _build_sql(self) -> str:
         # Without its own limit, the conditions could make another index seem to be the best one.
@@ -322,18 +345,20 @@ class _Rows:
         table = self.listing.table
         row_id = self.listing.id
         columns = f"{self.page.sort}, {row_id}, ({matches}) AS matches"
-        if self.ordered:
-            found = f"{row_id} AS found_id" if self.by_id else columns
-            parts = order_page(self.found, self.page)
-            rows = build_rows_sql(self.listing, found, *parts, limits=" LIMIT :searched")
-            if not self.by_id:
-                return rows
-            # The second limit keeps the conditions, which few rows are estimated to match, out of
-            # the join: PostgreSQL would begin with them.
-            joined = f"({rows}) AS found JOIN {table} ON {row_id} = found_id"
-            return f"SELECT {columns} FROM {joined} LIMIT :searched"
-        condition = " AND ".join(self.found.texts)
-        return f"SELECT {columns} FROM {table} WHERE {condition} LIMIT :searched"
+        if not self.ordered:
+            condition = " AND ".join(self.found.texts)
+            return f"SELECT {columns} FROM {table} WHERE {condition} LIMIT :searched"
+
+        selected = f"{row_id} AS found_id" if self.by_id else columns
+        parts = order_page(self.found, self.page)
+        rows = build_rows_sql(self.listing, selected, *parts, limits=" LIMIT :searched")
+        if not self.by_id:
+            return rows
+
+        # The second limit keeps the conditions, which few rows are estimated to match, out of
+        # the join: PostgreSQL would begin with them.
+        joined = f"({rows}) AS found JOIN {table} ON {row_id} = found_id"
+        return f"SELECT {columns} FROM {joined} LIMIT :searched"
 
     def _bind(self) -> dict[str, Value]:
         values = {**bind_page(self.found, self.page), **self.compared.values}

@@ -18,12 +18,12 @@ Statements are `Sql`, the common subset of SQLite and PostgreSQL:
   only, on both engines (see the migrations);
 - `NULLS LAST` is written out, and RETURNING reports changed rows;
 - `FOR UPDATE` or `FOR SHARE` at the end of a SELECT locks rows that must not change before the
-  commit; with `SKIP LOCKED` it leaves out those that others have locked. SQLite has one writer, so
-  it does not get these words. A transaction that has locked the row of a session must not wait for
-  a live run of the session: the end of a run locks the row of the run first and that of the session
-  second;
-- `exclusive(:x)` locks a text until the end of the transaction, after those that hold its lock; on
-  SQLite, which has one writer, it does nothing;
+  commit; with `SKIP LOCKED` it leaves out the rows that other transactions have locked. SQLite has
+  one writer, so it does not get these words. A transaction that has locked the row of a session
+  must not wait for a live run of the session: the end of a run locks the row of the run first and
+  the row of the session second;
+- `exclusive(:x)` locks a text until the end of the transaction, and waits for the transactions that
+  hold its lock; on SQLite, which has one writer, it does nothing;
 - `utf8(column)` selects the bytes of a text that is sent on unchanged, to save decoding it;
 - `short_words(column)` is a text; on PostgreSQL with a space after 200 characters without one, as
   its parser needs time that grows with their square;
@@ -32,8 +32,8 @@ Statements are `Sql`, the common subset of SQLite and PostgreSQL:
 - `clock(:now)` is the time of the database server in microseconds UTC; on SQLite it is `:now`;
 - `OVERWRITE_DELETED` lets SQLite overwrite the rows that the connection deletes from then on; on
   PostgreSQL it does nothing;
-- `next_transaction()` is the number of the next transaction, and `oldest_transaction()` that of the
-  oldest open one, or the next; on SQLite, which has one writer, both are 0.
+- `next_transaction()` is the number of the next transaction, and `oldest_transaction()` the number
+  of the oldest open transaction, or of the next; on SQLite, which has one writer, both are 0.
 
 The tests prepare every statement on a real PostgreSQL.
 """
@@ -111,7 +111,10 @@ MAXIMUM_COMPILED = 16_384
 """Statements that are kept compiled. The filters of lists have more combinations."""
 
 FAILURE_SECONDS = 10.0
-"""Seconds after a failed write in which a process is not ready: longer than between heartbeats."""
+"""Seconds after a failed write in which a process is not ready.
+
+Longer than the time between heartbeats.
+"""
 
 
 class Statement(NamedTuple):
@@ -143,8 +146,8 @@ class Shortcut(NamedTuple, Generic[T_co]):
 class Work(partial[Any], Generic[T_co]):
     """A unit of work with a result of type T. An exception that it raises undoes all its changes.
 
-    Each iteration runs the unit from its beginning. It is a `partial`, because a run builds and
-    iterates dozens of units: neither takes a frame of Python.
+    Each iteration runs the unit from its beginning. It is a `partial`: a run builds and
+    iterates dozens of units, and a `partial` does both without a Python frame.
 
     Attributes:
         single: True if the unit has one statement, in reads in most cases.
@@ -284,10 +287,10 @@ def build_insert(table: str, columns: Sequence[str]) -> Sql:
 
 
 class Outbox:
-    """The webhooks and the search of a configuration, as transactions of facts see them.
+    """The webhooks and the search index of a configuration, for transactions that record facts.
 
     Args:
-        settings: the configuration; None for no webhooks.
+        settings: the configuration; None without webhooks.
 
     Attributes:
         tokenizer: the index of the texts of ended runs; None if search is not enabled.
@@ -397,10 +400,13 @@ class Database(Protocol):
         """
 
     def write_blocking(self, work: Work[T]) -> T:
-        """Do the same as `write`, and block the calling thread. It must not run an event loop."""
+        """Run a unit as `write` does, and block the calling thread.
+
+        The thread must not run an event loop.
+        """
 
     async def clock(self) -> int:
-        """Return the time by the clock that heartbeats are written with, in microseconds UTC."""
+        """Return the time of the clock that heartbeats use, in microseconds UTC."""
 
     def changes(self) -> int:
         """Return a number that changes after each write of this process to the database.
@@ -449,6 +455,7 @@ def compile_for_sqlite(sql: Sql) -> str:
     """Return the statement for SQLite: without the row locks of its SELECT."""
     if sql == OVERWRITE_DELETED:
         return "PRAGMA secure_delete = ON"
+
     text = _JSON_MEMBER.sub(r"""(\1 -> ('$."' || \2 || '"'))""", sql)
     # The members of an object have texts as keys.
     text = _JSON_HAS.sub(
@@ -456,8 +463,10 @@ def compile_for_sqlite(sql: Sql) -> str:
         r" WHERE items.value = \3 AND items.type = 'text' AND typeof(items.key) <> 'text')",
         text,
     )
+
     text = _SHORT_WORDS.sub(r"\1", text)
     text = _CLOCK.sub(r"\1", _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", text)))
+
     for name in _TRANSACTIONS:
         text = text.replace(name, "0")
     return _EXCLUSIVE.sub("NULL", text)
@@ -487,8 +496,10 @@ def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
     sql_text = _SHORT_WORDS.sub(r"regexp_replace(\1, '(\\S{200})', '\\1 ', 'g')", sql_text)
     sql_text = _EXCLUSIVE.sub(r"pg_advisory_xact_lock(hashtextextended(\1, 0))", sql_text)
     sql_text = _CLOCK.sub("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint", sql_text)
+
     for name, expression in _TRANSACTIONS.items():
         sql_text = sql_text.replace(name, expression)
+
     text = _TOKEN.sub(numbered, sql_text)
     return text, tuple(numbers)
 

@@ -46,6 +46,7 @@ def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
     check_file(path, create=create)
     if create:
         create_file(id, path)
+
     database = SqliteDatabase(id, path)
     try:
         database.version = database.read_blocking(require_version(path))
@@ -53,6 +54,7 @@ def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
     except errors.AgentctlError as error:
         database.close_blocking()
         raise add_path(error, path) from None
+
     if create:
         mark_as_used(path)
     return database

@@ -45,8 +45,11 @@ _UNKNOWN = ("", "application/octet-stream", "application/x-www-form-urlencoded")
 """Types that clients send if they do not know one."""
 
 _MARKUP = re.compile(rb"<(?:!doctype|html|head|body|script|iframe|\?php)[\s/>]", re.IGNORECASE)
-"""Is searched in all bytes. A picture of 10 MB has it by chance once in 80,000 pictures, `<svg`, of
-which a reader of SVG finds only the first, once in 50."""
+"""Markup that is searched for in all bytes.
+
+By chance, one picture of 10 MB in 80,000 contains it. One in 50 contains `<svg`, which is therefore
+searched for only at the beginning, where readers of SVG expect it.
+"""
 
 _LONGEST_MARKUP = 10
 
@@ -105,33 +108,41 @@ class TypeReader:
                 type is announced.
         """
         announced = announced.partition(";")[0].strip().lower()
-        found = next((kind for pattern, kind in _SIGNATURES if pattern.match(self._start)), None)
+        media_type = next(
+            (kind for pattern, kind in _SIGNATURES if pattern.match(self._start)), None
+        )
         head = self._start[:_HEAD_BYTES].lower()
-        if found is None:
-            found = self._find_text_type(name, announced)
-        elif self._has_markup or b"<svg" in head or (found[-3:] != "pdf" and b"%pdf-" in head):
-            raise _build_refusal(f"The file is {found} and another type at once")
+        if media_type is None:
+            media_type = self._find_text_type(name, announced)
+        elif self._has_markup or b"<svg" in head or (media_type[-3:] != "pdf" and b"%pdf-" in head):
+            raise _build_refusal(f"The file is {media_type} and another type at once")
+
         if zipfile.is_zipfile(path):
             raise _build_refusal("The file is, or contains, a zip archive")
-        main = found.partition("/")[0]
-        given = announced.partition("/")[0]
-        is_exact = found in ("application/pdf", *_TEXT_TYPES.values())
-        if announced not in (*_UNKNOWN, found) and (is_exact or main != given):
-            raise _build_refusal(f"The file is {found}, not {announced[:80]}")
-        return found
+
+        main_type = media_type.partition("/")[0]
+        announced_main_type = announced.partition("/")[0]
+        is_exact = media_type in ("application/pdf", *_TEXT_TYPES.values())
+        if announced not in (*_UNKNOWN, media_type) and (
+            is_exact or main_type != announced_main_type
+        ):
+            raise _build_refusal(f"The file is {media_type}, not {announced[:80]}")
+        return media_type
 
     def _find_text_type(self, name: str, announced: str) -> str:
         if self._decoder is not None:
             self._decode(b"", final=True)
         if self._decoder is None:
             raise _build_refusal("The bytes of the file are of no accepted type")
+
         if _FIRST_OF_PROGRAM.match(self._text_start):
             raise _build_refusal("HTML, SVG, XML and scripts are not accepted")
+
         by_name = _TEXT_TYPES.get(Path(name).suffix.lower(), "text/plain")
-        found = announced if announced in _TEXT_TYPES.values() else by_name
-        if found == _TEXT_TYPES[".json"] and self._text_start[:1] not in _FIRST_OF_JSON:
+        media_type = announced if announced in _TEXT_TYPES.values() else by_name
+        if media_type == _TEXT_TYPES[".json"] and self._text_start[:1] not in _FIRST_OF_JSON:
             raise _build_refusal("The file is not JSON")
-        return found
+        return media_type
 
 
 def _build_refusal(problem: str) -> UnsupportedMediaType:

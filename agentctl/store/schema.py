@@ -35,8 +35,10 @@ FINISH_UPGRADE = (
     f"UPDATE schema_version SET compatible_from = {TEXT_ROWS_SINCE}"
     f" WHERE version = 1 AND compatible_from < {TEXT_ROWS_SINCE}"
 )
-"""The statement that excludes all programs which cannot read everything that this one writes. A new
-database needs no upgrade; for others it is the decision of the operator (docs/decisions/0125)."""
+"""The statement that excludes programs which cannot read everything that this program writes.
+
+A new database needs no upgrade. For other databases the operator decides (docs/decisions/0125).
+"""
 
 MIGRATE_COMMAND = "agentctl db migrate"
 """The command that migrates a database to `SCHEMA_VERSION`."""
@@ -71,8 +73,10 @@ _CREATED_INDEX = re.compile(r"^CREATE INDEX (\w+)\s+ON (\w+)[^;]*;", re.MULTILIN
 _DROPPED_INDEX = re.compile(r"^DROP INDEX (\w+);", re.MULTILINE)
 
 CLOSED_FROM = 1_000_000
-"""`compatible_from` of a database that no program may serve, of any version: the source of a copy
-that has moved, or the target of one that is not complete."""
+"""`compatible_from` of a database that no program of any version may serve.
+
+It is the source of a copy that has moved, or the target of a copy that is not complete.
+"""
 
 
 class Migration(NamedTuple):
@@ -95,18 +99,19 @@ class Migration(NamedTuple):
         return [statement for statement in statements if statement]
 
     def defer_indexes(self) -> Migration:
-        """Return it without the indexes of tables that it does not create.
+        """Return the migration without the indexes of tables that it does not create.
 
-        Indexes that have successors remain until those are built. A later migration may replace
-        an index that was not built by another one of the same name.
+        Indexes that have successors remain until the successors are built. A later migration may
+        replace an index that was not built by an index of the same name.
         """
 
-        def keep(found: re.Match[str]) -> str:
-            return found[0] if f"CREATE TABLE {found[2]} (" in self.text else ""
+        def keep(statement: re.Match[str]) -> str:
+            return statement[0] if f"CREATE TABLE {statement[2]} (" in self.text else ""
 
-        def drop(found: re.Match[str]) -> str:
-            superseded = found[1] in list_superseded()
-            return "" if superseded else f"DROP INDEX IF EXISTS {found[1]};"
+        def drop(statement: re.Match[str]) -> str:
+            if statement[1] in list_superseded():
+                return ""
+            return f"DROP INDEX IF EXISTS {statement[1]};"
 
         return self._replace(text=_DROPPED_INDEX.sub(drop, _CREATED_INDEX.sub(keep, self.text)))
 
@@ -192,7 +197,7 @@ def check_released(version: StoredVersion, where: str) -> None:
         where: its file or its URL without a password, for messages.
 
     Raises:
-        SchemaMismatch: it is one.
+        SchemaMismatch: it is one of them.
     """
     if version.number in UNRELEASED:
         raise errors.SchemaMismatch(
@@ -230,12 +235,14 @@ def check_newer(version: StoredVersion, where: str) -> None:
             cause=f"{where} was copied to {version.moved_to}, and is closed since then",
             hint=f"name the new place in [[databases]] url: {build_url(version.moved_to)}",
         )
+
     if version.copied_from is not None:
         raise errors.Unavailable(
             "The database is the target of a copy that is not complete",
             cause=f"the copy of {version.copied_from} was interrupted near its end",
             hint="repeat the same `agentctl db copy`, which finishes it",
         )
+
     if version.compatible_from > SCHEMA_VERSION:
         raise errors.SchemaMismatch(
             "The database schema is newer than this agentctl",

@@ -20,19 +20,25 @@ from agentctl.records.text import check_text, escape_controls
 Tokenizer = Literal["words", "trigram"]
 
 MAXIMUM_WORDS = 16
+"""Words of a search."""
+
 MAXIMUM_SEARCH_LENGTH = 500
-"""Words and characters of a search."""
+"""Characters of a search."""
 
 MINIMUM_PART = 3
-"""Characters before `*`, and of a word of the tokenizer `trigram`. The index of a shorter beginning
-would have to read a large part of all texts."""
+"""Characters before `*`, and of a word for the tokenizer `trigram`, at least.
+
+For a shorter beginning, the index would have to read a large part of all texts.
+"""
 
 MAXIMUM_TEXT = 32_768
 """Characters of a message and of an answer that are found."""
 
 SNIPPET_LENGTH = 160
+"""Characters of the part of a text that is shown."""
+
 _BEFORE_HIT = 48
-"""Characters of the part of a text that is shown, and of those before the first word in it."""
+"""Characters of that part before the first word that was found."""
 
 _PRIVATE = 0xF0000
 _LAST_OF_PLANE = 0xFFFF
@@ -55,11 +61,14 @@ class Snippet(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A text that was found. `run_id` None: the name of its session."""
+    """A text that was found."""
 
     place: int
     session_id: str
+
     run_id: str | None
+    """The run; None for the name of a session."""
+
     text: str
 
 
@@ -71,7 +80,7 @@ class SearchWords:
     tokenizer: Tokenizer
 
     def list_beginnings(self) -> list[tuple[Word, str]]:
-        """Return the words that are beginnings, each with that of a word of the index."""
+        """Return the words that are beginnings, each with the beginning of a word in the index."""
         return [
             (word, _PART.findall(_fold(word.text))[-1]) for word in self.words if word.is_prefix
         ]
@@ -104,18 +113,25 @@ class SearchWords:
     def cut(self, text: str) -> Snippet:
         """Return the part of a found text around the first word in it."""
         places, words, _ = _build_patterns(self)
+
         folded = _fold(text)
         hits = (place.search(folded) for place in places)
         first = min((hit.start() for hit in hits if hit), default=0)
         first = max(0, first - _BEFORE_HIT)
+
         # A word is not cut where the text allows it; white space becomes one space.
         if first:
             space = text.find(" ", first, first + _BEFORE_HIT // 2)
             first = space + 1 if space >= 0 else first
+
         line = _SPACE.sub(" ", text[first : first + 2 * SNIPPET_LENGTH]).strip()
         line = escape_controls(line)
-        rest = first + 2 * SNIPPET_LENGTH < len(text) or len(line) > SNIPPET_LENGTH
-        line = ("…" if first else "") + line[:SNIPPET_LENGTH] + ("…" if rest else "")
+
+        has_rest = first + 2 * SNIPPET_LENGTH < len(text) or len(line) > SNIPPET_LENGTH
+        before = "…" if first else ""
+        after = "…" if has_rest else ""
+        line = before + line[:SNIPPET_LENGTH] + after
+
         return Snippet(line, [hit.span() for hit in words.finditer(_fold(line))])
 
 
@@ -135,26 +151,33 @@ def parse_search(text: str, tokenizer: Tokenizer | None) -> SearchWords:
             "Search is not enabled: it needs enabled = true in [search]",
             hint="run `agentctl db index` once when search is enabled",
         )
+
     check_text("search", text)
     if len(text) > MAXIMUM_SEARCH_LENGTH:
         raise errors.ValidationFailed(f"search must be at most {MAXIMUM_SEARCH_LENGTH} characters")
+
     words = []
     for part in text.split():
         word = part.rstrip("*")
         is_prefix = tokenizer == "words" and word != part
+
         if not any(letter.isalnum() for letter in word):
             continue
+
         if len(word) < MINIMUM_PART and (is_prefix or tokenizer == "trigram"):
             what = "a beginning with * must" if is_prefix else "each word must"
             raise errors.ValidationFailed(
                 f"search: {what} be at least {MINIMUM_PART} characters",
                 hint="leave out the *" if is_prefix else "the tokenizer is trigram",
             )
+
         words.append(Word(word, is_prefix))
+
     if not words:
         raise errors.ValidationFailed("search must contain a word")
     if len(words) > MAXIMUM_WORDS:
         raise errors.ValidationFailed(f"search must be at most {MAXIMUM_WORDS} words")
+
     return SearchWords(tuple(dict.fromkeys(words)), tokenizer)
 
 
@@ -163,23 +186,23 @@ def _quote(text: str) -> str:
 
 
 def has_beginnings(*values: object) -> bool:
-    """Return True if a text, the first value, has words with all beginnings, the second one.
+    """Return True if a text has words with all of some beginnings. A function for SQLite.
 
-    A function of SQLite. Spaces separate the beginnings.
+    The first value is the text, the second value has the beginnings, separated by spaces.
     """
     text, beginnings = map(str, values)
-    words = tuple(Word(each, is_prefix=True) for each in beginnings.split())
+    words = tuple(Word(beginning, is_prefix=True) for beginning in beginnings.split())
     folded = _fold(text)
-    *_, wholes = _build_patterns(SearchWords(words, "words"))
-    return all(whole.search(folded) for whole in wholes)
+    *_, patterns = _build_patterns(SearchWords(words, "words"))
+    return all(pattern.search(folded) for pattern in patterns)
 
 
 def build_owner_key(user_id: str | None) -> str:
     """Return three characters that identify a user in the index.
 
-    Private characters are one word for the tokenizer of words, and three characters one sequence
-    for that of trigrams. Different users may share a key: the condition on the user is that of the
-    session.
+    Private characters are one word for the tokenizer of words, and three characters are one
+    sequence for the tokenizer of trigrams. Different users may share a key, so a search also
+    compares the user of the session.
     """
     digest = hashlib.sha256(b"" if user_id is None else b"user " + user_id.encode()).digest()
     numbers = (int.from_bytes(digest[at : at + 2]) % 0xFFFE for at in (0, 2, 4))
@@ -192,8 +215,8 @@ def _build_patterns(
 ) -> tuple[list[re.Pattern[str]], re.Pattern[str], list[re.Pattern[str]]]:
     """Return patterns of folded texts: of the place of each word, of any word, and of each word.
 
-    The place of a word such as `e-mail` is that of its longest part. So the time of a look-up in a
-    long text does not depend on what a caller has sent.
+    The place of a word such as `e-mail` is the place of its longest part. So the time of a look-up
+    in a long text does not depend on the search.
     """
     places = list[re.Pattern[str]]()
     texts = list[str]()
@@ -203,14 +226,20 @@ def _build_patterns(
             texts.append(re.escape(folded))
             places.append(re.compile(texts[-1]))
             continue
-        parts = _PART.findall(folded)  # as the index has them: letters and digits
+
+        # The parts as the index has them: letters and digits.
+        parts = _PART.findall(folded)
         longest = max(parts, key=len)
-        end = r"(?![^\W_])"
+
         # The letters come before the check of the begin: a text is searched for them at once.
-        place, first = (rf"{part}(?<![^\W_]{part})" for part in (longest, parts[0]))
+        place = rf"{longest}(?<![^\W_]{longest})"
+        first = rf"{parts[0]}(?<![^\W_]{parts[0]})"
+        end = r"(?![^\W_])"
+
         is_open = word.is_prefix and longest == parts[-1]
         places.append(re.compile(place if is_open else place + end))
         texts.append(r"[\W_]+".join([first, *parts[1:]]) + ("" if word.is_prefix else end))
+
     return places, re.compile("|".join(texts)), [re.compile(text) for text in texts]
 
 
@@ -220,7 +249,7 @@ def _fold(text: str) -> str:
 
 
 class _FoldedLetters(dict[int, str]):
-    """The letters of the basic plane without case and accents, each one from its first use on."""
+    """The letters of the basic plane without case and accents; each is added at its first use."""
 
     def __missing__(self, code: int) -> str:
         folded = unicodedata.normalize("NFD", chr(code))[0].lower()[0]

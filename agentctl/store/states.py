@@ -21,7 +21,7 @@ from agentctl.store.database import Sql
 
 Actor = Literal["owner", "any worker", "sweep", "caller"]
 """`owner` is the worker in the row of the root run, `sweep` the process with the lease of the sweep
-or another one that finds a worker dead, `caller` the server that executes a request."""
+or another process that finds a worker dead, `caller` the server that executes a request."""
 
 
 class State(NamedTuple):
@@ -80,8 +80,10 @@ class Machine(NamedTuple):
 
     def values(self, names: Iterable[str]) -> tuple[str | None, ...]:
         """Return the stored values of some states, each once, in the order of the machine."""
-        chosen = set(names)
-        return tuple(dict.fromkeys(each.value for each in self.states if each.name in chosen))
+        chosen_names = set(names)
+        return tuple(
+            dict.fromkeys(state.value for state in self.states if state.name in chosen_names)
+        )
 
     def find(self, name: str) -> Transition:
         """Return the transition with a name."""
@@ -89,19 +91,29 @@ class Machine(NamedTuple):
 
     def where(self, *names: str) -> str:
         """Return the condition of the statements of some transitions."""
-        found = [self.find(name) for name in names]
-        if len(found) == 1 and found[0].where:
-            return found[0].where
-        return _compare(self.column, self.values(name for each in found for name in each.before))
+        transitions = [self.find(name) for name in names]
+
+        if len(transitions) == 1 and transitions[0].where:
+            return transitions[0].where
+        return _compare(
+            self.column,
+            self.values(name for transition in transitions for name in transition.before),
+        )
 
 
 def _compare(column: str, values: Sequence[str | None]) -> str:
-    given = [f"'{value}'" for value in values if value is not None]
-    text = f"{column} IN ({', '.join(given)})" if len(given) > 1 else ""
-    text = text or (f"{column} = {given[0]}" if given else "")
+    literals = [f"'{value}'" for value in values if value is not None]
+    text = ""
+    if len(literals) == 1:
+        text = f"{column} = {literals[0]}"
+    elif literals:
+        text = f"{column} IN ({', '.join(literals)})"
+
     if None not in values:
         return text
-    return f"({column} IS NULL OR {text})" if text else f"{column} IS NULL"
+    if not text:
+        return f"{column} IS NULL"
+    return f"({column} IS NULL OR {text})"
 
 
 _PENDING = "status = 'PENDING'"
@@ -109,7 +121,7 @@ _NOT_REQUESTED = "cancel_requested_at IS NULL"
 _FINAL_STATES = ("completed", "error", "cancelled")
 
 IS_NEXT_LEG = f"{_PENDING} AND owner IS NULL AND coalesce(queue_turn, attempt - 1) > 0"
-"""The condition that any server may claim a run. A partial index has the same one."""
+"""The condition that any server may claim a run. A partial index has the same condition."""
 
 RUN = Machine(
     "run",
@@ -370,11 +382,14 @@ IS_FOUND_OPEN = (
 IS_FINAL = _compare("status", FINAL_STATUSES)
 
 IS_AT_WORK = f"{IS_FINAL} AND stopped_at IS NULL"
-"""The condition that a run has ended and its work has not. A partial index has the same one."""
+"""The condition that a run has ended and its work has not.
+
+A partial index has the same condition.
+"""
 
 # The bound of the time is true for every run: it lets SQLite choose the index.
 IS_WAITING = f"{IS_NEXT_LEG} AND coalesce(queue_turn, created_at) >= 0 AND {_NOT_REQUESTED}"
-"""Condition of the runs that any worker may go on with."""
+"""Condition of the runs that any worker may continue."""
 
 HAS_CANCEL_REQUEST = f"{IS_LIVE} AND cancel_requested_at IS NOT NULL"
 """Condition of the runs that their worker has to stop."""

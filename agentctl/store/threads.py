@@ -37,9 +37,9 @@ async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
 
 
 async def open_in_thread(function: Callable[[], C]) -> C:
-    """Do the same as `call_in_thread` for a function that opens something.
+    """Call a blocking function that opens something in a new thread; return what it opened.
 
-    A cancel abandons the call: what the thread opens after it is closed.
+    A cancel abandons the call. If the thread opens something after that, it is closed.
     """
     return await _call_in_thread(function, drop=lambda opened: opened.close())
 
@@ -71,12 +71,14 @@ async def _call_in_thread(function: Callable[[], T], *, drop: Callable[[T], None
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(fail, error)
             return
+
         try:
             loop.call_soon_threadsafe(deliver, value)
         except RuntimeError:
             drop(value)
 
     threading.Thread(target=call, name="agentctl blocking call", daemon=True).start()
+
     try:
         return await outcome
     except asyncio.CancelledError:
@@ -89,9 +91,10 @@ async def _call_in_thread(function: Callable[[], T], *, drop: Callable[[T], None
 async def complete_in_thread(
     function: Callable[[], T], *, on_cancel: Callable[[], object] | None = None
 ) -> T:
-    """Do the same as `call_in_thread`, but a cancel waits for the end of the call.
+    """Call a blocking function in a new thread. A cancel waits for the end of the call.
 
-    For a function that changes files, or has them open: until it ends, they are not free.
+    Use it for functions that change files or have them open: the files are in use until the
+    function ends.
 
     Args:
         on_cancel: asks the function to end soon.

@@ -82,7 +82,7 @@ class Uploads:
         """Receive a file and yield it. It does not exist after the block, unless it was kept.
 
         Args:
-            announced: the announced type; "" for none.
+            announced: the announced type; "" without one.
             owner: the name under which the uploads of the caller count.
 
         Raises:
@@ -92,6 +92,7 @@ class Uploads:
         """
         with self._reserve(owner):
             file = _IncomingFile(self.store.incoming / new_id())
+
             try:
                 size = 0
                 buffer = bytearray()
@@ -102,9 +103,11 @@ class Uploads:
                     if len(buffer) >= PIECE_BYTES:
                         await call_on_files(file.write, bytes(buffer))
                         buffer.clear()
+
                 self.check_size(size)
                 await call_on_files(file.write, bytes(buffer))
                 sha256, media_type = await call_on_files(file.finish, name, announced)
+
                 yield ReceivedFile(file.path, size, sha256, media_type)
             finally:
                 await call_on_files(file.discard)

@@ -99,6 +99,7 @@ class PostgresTarget:
             if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
                 yield batch
                 batch = []
+
                 size = 0
         yield batch
 

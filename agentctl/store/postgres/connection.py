@@ -84,7 +84,8 @@ class PooledConnection(asyncpg.Connection):
         deadline: the time at which the pool terminates the connection, unless the response to its
             statement has arrived, in seconds.
         timed_out: True if that has happened.
-        is_shared: True if a connection pooler gives its session to others between transactions.
+        is_shared: True if a connection pooler gives its session to other clients between
+            transactions.
         is_to_standby: True if its server was a standby when it was opened.
         local_settings: statements that follow each BEGIN, for settings that the pooler drops.
         has_custom_plans: True if statements are planned for their values.
@@ -131,8 +132,8 @@ class PooledConnection(asyncpg.Connection):
     async def set_custom_plans(self, wanted: bool) -> None:
         """Plan the next statements for their values, or plan each statement once.
 
-        A transaction on a shared connection sets it for itself instead: others have the session
-        after it.
+        A transaction on a shared connection sets it for itself instead: other clients have the
+        session after it.
         """
         self.begin_statement()
         await self.execute(f"SET plan_cache_mode = {'force_custom_plan' if wanted else 'auto'}")
@@ -207,7 +208,7 @@ async def connect(entry: Entry, **arguments: Any) -> PooledConnection:
     """Open a connection from the configuration, and verify its settings.
 
     Args:
-        arguments: these replace those of `build_connect_arguments`.
+        arguments: they replace the arguments of `build_connect_arguments`.
 
     Raises:
         InvalidConfiguration: the password or the certificates are missing, or a connection pooler
@@ -245,14 +246,16 @@ async def _verify_settings(
     """Verify the settings of a connection: poolers in transaction mode may drop them.
 
     A lost time limit is set by each transaction. A lost `search_path` is an error: deployments in
-    several schemas of a database would share the tables of one schema. So is one that someone has
-    set for a session of a pooler: the next transaction may have another session.
+    several schemas of a database would share the tables of one schema. A `search_path` that someone
+    has set for a session of a pooler is an error as well: the next transaction may have another
+    session.
     """
     rows = await connection.fetch(_SESSION, [*expected, _SCHEMA])
     # A pooler makes up the process id that it sends to its clients.
     connection.is_shared = rows[0]["pid"] != connection.get_server_pid()
     connection.is_to_standby = rows[0]["is_standby"]
-    found: dict[str, str] = {row["name"]: row["setting"] for row in rows}
+
+    settings: dict[str, str] = {row["name"]: row["setting"] for row in rows}
     sources: dict[str, str] = {row["name"]: row["source"] for row in rows}
     if connection.is_shared and sources[_SCHEMA] == "session":
         raise errors.InvalidConfiguration(
@@ -260,13 +263,16 @@ async def _verify_settings(
             cause="another program uses the same user and database of the connection pooler",
             hint="give agentctl a separate user; see docs/postgresql.md",
         )
-    kept = {name for name, value in expected.items() if found.get(name) == value}
+
+    kept_names = {name for name, value in expected.items() if settings.get(name) == value}
     connection.local_settings = "".join(
-        f"; SET LOCAL {name} = {expected[name]}" for name in _TIMEOUTS if name not in kept
+        f"; SET LOCAL {name} = {expected[name]}" for name in _TIMEOUTS if name not in kept_names
     )
-    lost = [name for name in expected if name not in {*kept, *_TIMEOUTS, _NAME_SETTING}]
+
+    lost = [name for name in expected if name not in {*kept_names, *_TIMEOUTS, _NAME_SETTING}]
     if not lost:
         return
+
     changes = "; ".join(f"ALTER ROLE … SET {name} = '{expected[name]}'" for name in lost)
     raise errors.InvalidConfiguration(
         f"The connection to database {entry.id!r} has lost settings: {', '.join(lost)}",
@@ -316,6 +322,7 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
     }
     if entry.search_path:
         settings["search_path"] = entry.search_path
+
     arguments: dict[str, Any] = {
         "dsn": entry.url,
         "timeout": entry.wait_seconds,
@@ -326,6 +333,7 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
         "ssl": _build_tls(entry),
         "connection_class": PooledConnection,
     }
+
     if entry.password_env:
         arguments["password"] = os.environ.get(entry.password_env)
         if arguments["password"] is None:
@@ -343,6 +351,7 @@ def _build_tls(entry: Entry) -> ssl.SSLContext | str:
     """
     if not entry.tls.startswith("verify"):
         return entry.tls
+
     try:
         context = ssl.create_default_context(cafile=entry.tls_ca_file)
     except OSError:
@@ -350,14 +359,17 @@ def _build_tls(entry: Entry) -> ssl.SSLContext | str:
             f"The certificates of database {entry.id!r} cannot be read",
             cause=f"tls_ca_file is {entry.tls_ca_file}",
         ) from None
+
     context.check_hostname = entry.tls == "verify-full"
+
     # The client certificate, as asyncpg loads it without verification.
     certificate = os.environ.get("PGSSLCERT")
     key = os.environ.get("PGSSLKEY")
     if not certificate:
         return context
+
     try:
-        # Without a password OpenSSL would prompt for that of an encrypted key.
+        # Without a password OpenSSL would prompt for the password of an encrypted key.
         context.load_cert_chain(certificate, key or None, password="")
         return context
     except OSError:
@@ -392,16 +404,19 @@ async def run_unit(
     steps = iter(work)
     send: Callable[[Any], Any] = steps.send
     rows: list[Row] | None = None
+
     try:
         while True:
             sql, parameters = send(rows)
             if alone and rows is not None:
                 raise SecondStatement("a single unit has a second statement")
+
             text, names = compile(sql)
             connection.begin_statement()
             rows = cast(
                 "list[Row]", await connection.fetch(text, *[parameters[name] for name in names])
             )
+
             if text.endswith(_REPORT):
                 for row in rows:
                     connection.transaction_id = row[0]
@@ -426,20 +441,23 @@ async def run_write(connection: PooledConnection, work: Work[T]) -> T:
     """
     if work.repeatable:
         return await run_unit(connection, work, alone=True)
+
     last_crash = await connection.last_crash()
     connection.transaction_id = None
     await connection.begin("BEGIN ISOLATION LEVEL READ COMMITTED")
+
     result = await run_unit(connection, work, compile=_compile_write)
-    written = connection.transaction_id
-    if written is None:
+    transaction = connection.transaction_id
+    if transaction is None:
         connection.begin_statement()
-        written = await connection.fetchval(_WRITTEN)
+        transaction = await connection.fetchval(_WRITTEN)
+
     connection.begin_statement()
     try:
         await connection.execute("COMMIT")
     except CONNECTION_LOST:
-        if written is not None:
-            raise InDoubt(written, last_crash, result) from None
+        if transaction is not None:
+            raise InDoubt(transaction, last_crash, result) from None
     return result
 
 

@@ -53,7 +53,10 @@ from agentctl.work.event_loop import retrieve_exception
 T = TypeVar("T")
 
 CONFLICT_RETRIES = 3
+"""Retries of a unit after deadlocks and serialization failures."""
+
 LOST_RETRIES = 1
+"""Retries of a unit after lost connections."""
 
 _SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -89,16 +92,19 @@ class PostgresDatabase:
         self.totals = ListTotals()
         self.outbox = Outbox()
         self.version = StoredVersion(0, 0)
+
         self._entry = entry
         self._create = create
         self._closed = False
         self._refused_at: float | None = None
         self._opening = asyncio.Lock()
         self._schema_checked = False
+
         self._pool = Pool(entry)
         self._thread_connection = ThreadConnection(entry)
         self._listener = Listener(entry, self._thread_connection)
         self._writes: set[asyncio.Task[Any]] = set()
+
         self._changes = 0
 
     @property
@@ -144,7 +150,7 @@ class PostgresDatabase:
         return result
 
     def write_blocking(self, work: Work[T]) -> T:
-        """Do the same as `write`, without retries."""
+        """Run a unit as `write` does, but without retries."""
         result = self._thread_connection.write(work)
         self._changes += 1
         return result
@@ -196,6 +202,7 @@ class PostgresDatabase:
         self._refuse_when_closed()
         conflicts = CONFLICT_RETRIES
         losses = LOST_RETRIES
+
         while True:
             try:
                 return await run_once(work)
@@ -226,7 +233,7 @@ class PostgresDatabase:
             return await _run_read(connection, work, _SNAPSHOT, alone=work.single)
 
     async def _read_with_custom_plans(self, work: Work[T]) -> T:
-        # Only a single unit uses the setting of the connection: the others have a transaction.
+        # Only a single unit uses the setting of the connection: other units have a transaction.
         async with (await self._open_pool()).borrow(custom_plans=work.single) as connection:
             alone = work.single and connection.has_custom_plans
             return await _run_read(connection, work, _LARGE_SNAPSHOT, alone=alone)
@@ -260,6 +267,7 @@ class PostgresDatabase:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._entry.statement_seconds
         self._pool.discard_open_connections()
+
         while clock() < deadline:
             try:
                 return await self._write(work)
@@ -269,6 +277,7 @@ class PostgresDatabase:
                 # The lost statement was still running. Its changes are found now.
                 pass
             await asyncio.sleep(_OUTCOME_RETRY_SECONDS)
+
         raise build_unknown_outcome()
 
     async def _was_committed(self, doubt: InDoubt) -> bool:
@@ -280,6 +289,7 @@ class PostgresDatabase:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._entry.statement_seconds
         self._pool.discard_open_connections()
+
         while clock() < deadline:
             try:
                 async with (await self._open_pool()).borrow() as connection:
@@ -289,9 +299,13 @@ class PostgresDatabase:
                 return False
             except (*CONNECTION_LOST, asyncpg.PostgresError, errors.Unavailable):
                 row = None
-            if row is not None and (outcome := doubt.outcome(*row)) is not None:
+
+            outcome = None if row is None else doubt.outcome(*row)
+            if outcome is not None:
                 return outcome
+
             await asyncio.sleep(_OUTCOME_RETRY_SECONDS)
+
         raise build_unknown_outcome()
 
     async def _open_pool(self) -> Pool:

@@ -31,7 +31,10 @@ CONFLICTS = (
     asyncpg.DeadlockDetectedError,
     asyncpg.InvalidCachedStatementError,
 )
-"""The errors of a transaction that PostgreSQL has undone because of others: it can be repeated."""
+"""Errors of a transaction that PostgreSQL has undone because of other transactions.
+
+The transaction can be repeated.
+"""
 
 _DAMAGES = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
 
@@ -149,12 +152,15 @@ def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
     """
     if isinstance(error, errors.AgentctlError):
         return error
+
     explained = _explain(error)
     if explained is None:
         log.error("database %s: %s: %s", name, type(error).__name__, error)
         return errors.InternalError()
+
     # The cause of an outage fails every request: the log must not repeat it for each.
     _limited_log.log("database %s: %s: %s", name, type(error).__name__, error)
+
     detail, hint = explained
     if isinstance(error, _DAMAGES):
         return errors.DatabaseDamaged(detail, cause=f"database {name!r}", hint=hint)

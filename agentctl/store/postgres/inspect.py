@@ -91,16 +91,19 @@ async def read_server_facts(entry: Entry) -> ServerFacts:
         InvalidConfiguration: the password or the certificates are missing.
     """
     tables = sorted({table for table, _ in expected_columns(SCHEMA_VERSION)} - {"schema_version"})
+
     async with open_connection(entry) as connection:
         before = now()
         row = await connection.fetchrow(_FACTS)
         answered = now()
         lacking = await connection.fetch(_MISSING_PRIVILEGES, tables)
+
     assert row is not None
     version, number, clock, *rest = row
+    # A time between the request and the response is not ahead.
     ahead = clock - min(max(clock, before), answered)
-    missing = [name for (name,) in lacking]
-    return ServerFacts._make([version.split()[0], number, ahead, *rest, missing])
+    missing_privileges = [name for (name,) in lacking]
+    return ServerFacts._make([version.split()[0], number, ahead, *rest, missing_privileges])
 
 
 async def receives_notifications(entry: Entry) -> bool:
@@ -111,12 +114,14 @@ async def receives_notifications(entry: Entry) -> bool:
         # A pooler may use the same session again, which receives its own notification.
         if connection.is_shared:
             return False
+
         try:
             await connection.add_listener(channel, lambda *_: received.set())
             await connection.execute("SELECT pg_notify($1, '')", channel)
         except asyncpg.PostgresError:
             # A standby refuses to listen.
             return False
+
         try:
             async with asyncio.timeout(NOTIFICATION_SECONDS):
                 await received.wait()

@@ -9,11 +9,11 @@ send them:
     followers OWNER ID ...  this worker shall announce the stored events of these runs
     ping                    nothing
 
-Other topics pass unchanged to those that watch them. A message without a topic concerns everyone.
+Other topics pass unchanged to their watchers. A message without a topic concerns everyone.
 
 Stored events are announced after their commit, for runs with followers in other processes only, and
-at most once per `SEND_SECONDS` for all runs together. The commit of a message waits for that of all
-others in the cluster, so it does not wait for the disk (docs/decisions/0093).
+at most once per `SEND_SECONDS` for all runs together. The commit of a message waits for the commits
+of all other messages in the cluster, so it does not wait for the disk (docs/decisions/0093).
 
 A message may be lost: a caller must read again after some time. A pooler in transaction mode
 loses all of them. So a listener that has received nothing for a while sends a ping, and if that
@@ -101,16 +101,19 @@ class Listener:
     def __init__(self, entry: Entry, connection: ThreadConnection) -> None:
         self._entry = entry
         self._connection = connection
+
         self._task: asyncio.Task[None] | None = None
         self._is_lost = False
         self._changed = asyncio.Event()
         self._schema: str | None = None
         self._failed = False
+
         self._topics: WeakValueDictionary[str, _Topic] = WeakValueDictionary()
         # By run: the time until which its events are announced, on the clock of the event loop.
         self._interest: dict[str, float] = {}
         self._stored: set[str] = set()
         self._requested: defaultdict[str, set[str]] = defaultdict(set)
+
         self._next_send = 0.0
         self._received_at = 0.0
         self._pinged_at: float | None = None
@@ -166,12 +169,14 @@ class Listener:
     async def _listen_once(self) -> None:
         clock = asyncio.get_running_loop().time
         shared = await self._connection.share()
-        on_loss, on_message = map(shared.on_own_loop, (self._on_loss, self._on_message))
+        on_loss = shared.on_own_loop(self._on_loss)
+        on_message = shared.on_own_loop(self._on_message)
 
         async def listen(connection: PooledConnection) -> bool:
             connection.add_termination_listener(on_loss)
             if connection.is_closed():
                 on_loss(connection)
+
             self._schema = await connection.fetchval(_SCHEMA, timeout=COMMAND_SECONDS)
             if not connection.is_shared:
                 await connection.add_listener(CHANNEL, on_message)
@@ -183,12 +188,15 @@ class Listener:
             self._next_ping = 0.0
             if await shared.use(listen):
                 self._report_pooler()
+
             # Messages may have been lost before.
             self._wake_all()
+
             while not self._is_lost:
                 self._changed.clear()
                 self._judge_ping(clock())
-                if messages := self._take_messages(clock()):
+                messages = self._take_messages(clock())
+                if messages:
                     await shared.use(partial(_send, messages=messages))
                     self._failed = False
                 await self._wait_for_change(clock())
@@ -230,14 +238,18 @@ class Listener:
             self._pinged_at = now
             self._next_ping = now + PING_SECONDS * random.uniform(0.5, 1)
             messages.append(f"{self._schema} ping")
+
         if self._next_send > now or not (self._stored or self._requested):
             return messages
+
         self._next_send = max(self._next_send, now - BURST * SEND_SECONDS) + SEND_SECONDS
-        wanted = [run_id for run_id in self._stored if self._interest.get(run_id, 0.0) > now]
-        for run_id in self._stored.difference(wanted):
+        followed_runs = [run_id for run_id in self._stored if self._interest.get(run_id, 0.0) > now]
+
+        for run_id in self._stored.difference(followed_runs):
             self._interest.pop(run_id, None)
         self._stored.clear()
-        messages += _split(f"{self._schema} runs", wanted)
+
+        messages += _split(f"{self._schema} runs", followed_runs)
         for owner, run_ids in self._requested.items():
             messages += _split(f"{self._schema} followers {owner}", run_ids)
         self._requested.clear()
@@ -246,6 +258,7 @@ class Listener:
     def _judge_ping(self, now: float) -> None:
         if self._pinged_at is None:
             return
+
         if self._received_at >= self._pinged_at:
             if self.is_heard is False:
                 _log.warning("database %s: notifications arrive again", self._entry.id)
@@ -269,13 +282,16 @@ class Listener:
             self._next_ping = now + PING_SECONDS * random.uniform(0.5, 1)
         else:
             self._changed.set()
+
         # The channel is shared by all schemas of the database, whose names may have spaces.
         message = str(notification[-1])
         schema = str(self._schema)
         if message != schema and not message.startswith(f"{schema} "):
             return
+
         topic = message.removeprefix(schema).removeprefix(" ")
         kind, _, names = topic.partition(" ")
+
         if not topic:
             self._wake_all()
         elif kind == "runs":

@@ -66,7 +66,7 @@ class Pool:
     def discard_open_connections(self) -> None:
         """Do not use the open connections again.
 
-        Called after one was lost: the others may be lost as well.
+        Call it after one connection was lost: the other connections may be lost as well.
         """
         self._trusted_from = asyncio.get_running_loop().time()
 
@@ -103,7 +103,7 @@ class Pool:
             self._large_slots.release()
 
     async def close(self) -> None:
-        """Close the idle connections now, and the others when they are returned."""
+        """Close the idle connections now, and the connections in use when they are returned."""
         self.discard_open_connections()
         idle = self._idle
         self._idle = []
@@ -153,6 +153,7 @@ class Pool:
         self._waiters.append(waiter)
         timer = loop.call_at(deadline, _resolve, waiter, False)
         self.waiting += 1
+
         try:
             has_slot = await waiter
             self._last_wait = loop.time() - began
@@ -179,13 +180,15 @@ class Pool:
         loop = asyncio.get_running_loop()
         self._watching = None
         present = loop.time()
+
         for connection in self._busy:
             if connection.deadline <= present:
                 connection.timed_out = True
                 connection.terminate()
-        waiting = [each.deadline for each in self._busy if not each.timed_out]
-        if waiting:
-            self._watching = loop.call_at(min(waiting), self._watch)
+        deadlines = [connection.deadline for connection in self._busy if not connection.timed_out]
+
+        if deadlines:
+            self._watching = loop.call_at(min(deadlines), self._watch)
 
     async def _connect(self) -> PooledConnection:
         connection = await connect(self._entry, command_timeout=None)
@@ -208,6 +211,7 @@ class Pool:
         self.in_use -= 1
         self._busy.discard(connection)
         self._pass_slot()
+
         if (
             connection.is_closed()
             or connection.is_in_transaction()
@@ -217,8 +221,10 @@ class Pool:
         ):
             connection.terminate()
             return
+
         connection.used = now
         self._idle.append(connection)
+
         if now - self._idle[0].used > IDLE_SECONDS:
             self._idle.pop(0).terminate()
 

@@ -1,8 +1,8 @@
 """The schema of a PostgreSQL database: create, check and migrate it.
 
-A lock ensures that one of several servers that start at the same time creates the tables; the
-others wait and find them. Both engines have the same tables, columns and indexes, so the schema is
-compared with that of a SQLite database in memory.
+A lock ensures that only one of several servers that start at the same time creates the tables; the
+other servers wait and find them. Both engines have the same tables, columns and indexes, so the
+schema is compared with the schema of a SQLite database in memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TRY_INDEX_LOCK = f"SELECT pg_try_advisory_lock({_INDEX_LOCK})"
 _INDEX_UNLOCK = f"SELECT pg_advisory_unlock({_INDEX_LOCK})"
 
 LOCK_PAUSE_SECONDS = 0.5
-"""Seconds between two looks whether another process still builds indexes."""
+"""Seconds between two checks if another process still builds indexes."""
 
 INDEX_PREFIX = "index "
 
@@ -78,15 +78,18 @@ async def prepare_schema(entry: Entry, *, create: bool) -> StoredVersion:
         if version is None and create:
             await apply_pending(connection, entry, lambda _: None)
             version = await read_stored_version(connection, entry)
+
         if version is None:
             raise errors.Unavailable(
                 "There is no database yet",
                 cause=f"{display_url(entry.url)} has no tables",
                 hint="create them with `agentctl serve` or `agentctl db migrate`",
             )
+
         check_version(version, display_url(entry.url))
         if entry.listen_url:
             await _compare_databases(connection, entry)
+
         await verify_statements(connection, entry)
         return version
     finally:
@@ -105,6 +108,7 @@ async def _compare_databases(connection: Connection, entry: Entry) -> None:
             return
     finally:
         direct.terminate()
+
     raise errors.InvalidConfiguration(
         f"The listen_url of database {entry.id!r} {problem}",
         hint="name the PostgreSQL server itself, with the same database and user",
@@ -117,7 +121,7 @@ async def apply_pending(
     """Apply the pending migrations, each in a separate transaction, under the lock.
 
     An empty database gets all of them in one transaction, so that no server finds an old schema.
-    Another one gets the indexes of its tables afterwards (`_build_indexes`).
+    Another database gets the indexes of its tables afterwards (`_build_indexes`).
 
     Raises:
         InvalidConfiguration: an empty database cannot store every text.
@@ -128,33 +132,32 @@ async def apply_pending(
             # Of two servers that create the schema at once, one would get an error.
             await connection.execute(_SCHEMA_LOCK)
             await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{entry.search_path}"')
+
     while True:
         async with connection.transaction():
-            # Local: a connection pooler gives the session to others after the transaction.
+            # Local: a connection pooler gives the session to other clients after the transaction.
             await connection.execute("SET LOCAL statement_timeout = 0")
             await connection.execute(_LOCK)
+
             stored = await read_stored_version(connection, entry)
             if stored is None:
-                encoding = await connection.fetchval(_ENCODING)
-                if encoding != ENCODING:
-                    raise errors.InvalidConfiguration(
-                        f"The encoding of database {entry.id!r} is {encoding}",
-                        cause="it cannot store every text that a model may write",
-                        hint=f"create it with: {CREATE_DATABASE} NAME",
-                    )
+                await _check_encoding(connection, entry)
             version = stored or StoredVersion(0, 0)
+
             pending = list_pending("postgres", version, display_url(entry.url))
-            todo = pending[: 1 if version.number else None]
-            for migration in todo:
+            due = pending[:1] if version.number else pending
+            for migration in due:
                 await _apply(connection, migration if stored is None else migration.defer_indexes())
             if stored is None:
                 await connection.execute(FINISH_UPGRADE)
-        if not todo:
+
+        if not due:
             check_newer(version, display_url(entry.url))
             if version.is_current:
                 await _build_indexes(connection, applied)
             return
-        for migration in todo:
+
+        for migration in due:
             applied(migration)
 
 
@@ -164,27 +167,39 @@ async def _apply(connection: PooledConnection, migration: Migration) -> None:
     await connection.execute(_APPLIED, migration.number, now())
 
 
+async def _check_encoding(connection: Connection, entry: Entry) -> None:
+    encoding = await connection.fetchval(_ENCODING)
+    if encoding != ENCODING:
+        raise errors.InvalidConfiguration(
+            f"The encoding of database {entry.id!r} is {encoding}",
+            cause="it cannot store every text that a model may write",
+            hint=f"create it with: {CREATE_DATABASE} NAME",
+        )
+
+
 async def _build_indexes(
     connection: PooledConnection, applied: Callable[[Migration], None]
 ) -> None:
-    """Build the missing indexes, and those whose build was interrupted, and remove the superseded
-    ones; writers continue.
+    """Build missing and interrupted indexes, and remove superseded ones, while writers continue.
 
-    One process builds at a time, the others wait. A session that a pooler shares cannot hold the
-    lock: there each index is built in a transaction, and writers wait for it.
+    One process builds at a time, other processes wait. A session that a pooler shares cannot hold
+    the lock: there each index is built in a transaction, and writers wait for it.
     """
     if not await find_missing_indexes(connection):
         return
+
     is_alone = not connection.is_shared
     # A statement that waits has a snapshot, for whose end the other process would wait.
     while is_alone and not await connection.fetchval(_TRY_INDEX_LOCK):
         await asyncio.sleep(LOCK_PAUSE_SECONDS)
+
     for index in await find_missing_indexes(connection):
         name = index.name.rpartition(" ")[2]
-        how = "CONCURRENTLY " if is_alone else ""
-        texts = [f"DROP INDEX {how}IF EXISTS {name}"]
+        concurrently = "CONCURRENTLY " if is_alone else ""
+        texts = [f"DROP INDEX {concurrently}IF EXISTS {name}"]
         if index.text:
-            texts.append(index.text.replace("CREATE INDEX ", f"CREATE INDEX {how}", 1))
+            texts.append(index.text.replace("CREATE INDEX ", f"CREATE INDEX {concurrently}", 1))
+
         if is_alone:
             for text in texts:
                 await connection.execute(text)
@@ -192,6 +207,7 @@ async def _build_indexes(
             async with connection.transaction():
                 for text in ("SET LOCAL statement_timeout = 0", _LOCK, *texts):
                     await connection.execute(text)
+
         applied(index)
     if is_alone:
         await connection.execute(_INDEX_UNLOCK)
@@ -251,12 +267,16 @@ async def find_schema_differences(connection: Connection, version: int) -> list[
     columns = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
     indexes = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
     triggers = {str(row[0]): bool(row[1]) for row in await connection.fetch(_TRIGGERS)}
+
     expected_triggers = set[str]()
     for migration in load_migrations("postgres"):
-        for statement in migration.statements() if migration.number <= version else ():
+        if migration.number > version:
+            continue
+        for statement in migration.statements():
             for dropped, created in _TRIGGER.findall(statement):
                 expected_triggers.discard(dropped)
                 expected_triggers |= {created} - {""}
+
     return [
         *(
             f"column {table}.{name} is missing"

@@ -106,8 +106,10 @@ class ThreadConnection:
         async with self._using:
             if self._connection is not None and not self._connection.is_closed():
                 return self._connection
+
         # A heartbeat does not wait for this.
         opened = await self._connect_to_listen()
+
         try:
             async with self._using:
                 self._abandon()
@@ -115,13 +117,15 @@ class ThreadConnection:
         except BaseException:
             opened.terminate()
             raise
+
         return opened
 
     async def _write(self, work: Work[T]) -> T:
         async with self._using:
             try:
                 try:
-                    if (connection := self._connection or self._detour) is not None:
+                    connection = self._connection or self._detour
+                    if connection is not None:
                         return await run_write(connection, work)
                 except TimeoutError:
                     raise
@@ -198,7 +202,7 @@ class SharedConnection:
         return await asyncio.wrap_future(self._submit(use()))
 
     def on_own_loop(self, callback: Callable[..., None]) -> Callable[..., None]:
-        """Return a function that lets the event loop of this object call another one."""
+        """Return a function that calls `callback` on the event loop of this object."""
 
         def call(*arguments: Any) -> None:
             # The event loop of the process may have ended.

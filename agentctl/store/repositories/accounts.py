@@ -115,7 +115,7 @@ def list_page(filter: AccountFilter, page: Slice) -> Work[RowPage[AccountRow]]:
     """Read a page of the accounts that match a filter, and their total.
 
     Args:
-        page: the page; its `sort` is not read: the order is that of `created_at`.
+        page: the page, in the order of `created_at`; its `sort` is not read.
     """
     conditions = Conditions().with_equal(name=filter.name)
     return LISTING.list_page(conditions, replace(page, sort="created_at"), AccountRow)

@@ -32,7 +32,7 @@ from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
 class Checkpoint(NamedTuple):
-    """The state from which a run goes on, as JSON, and the attempt of the leg that wrote it."""
+    """The state from which a run continues, as JSON, and the attempt of the leg that wrote it."""
 
     run_id: str
     attempt: int
@@ -200,7 +200,7 @@ def get(approval_id: str, visibility: Visibility) -> Work[ApprovalRow | None]:
 
 
 def list_of_run(run_id: str) -> Work[list[ApprovalRow]]:
-    """Return the approvals of a run, oldest first, without those of its members."""
+    """Return the approvals of a run, oldest first, without the approvals of its members."""
     return _OF_RUN.rows(ApprovalRow, run_id=run_id)
 
 
@@ -216,9 +216,9 @@ def list_pending_of_session(session_id: str, visibility: Visibility) -> Work[lis
 
 @unit
 def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, Value]]]]:
-    """Return the approvals of some runs as their records have them: those of members, too.
+    """Return the approvals of some runs and of their members, as the records of the runs have them.
 
-    They are oldest first. A run without one has no entry.
+    They are oldest first. A run without approvals has no entry.
     """
     summaries: dict[str, list[dict[str, Value]]] = {}
     for parameters in listing.group_ids(run_ids):
@@ -367,13 +367,13 @@ _LEADS = tuple(
 def list_decided(before: int, limit: int) -> Work[list[str]]:
     """Return approvals that were decided before a time, and whose run has ended.
 
-    Those of held sessions are left out, and those of a call whose outcome is not known.
+    Approvals of held sessions are left out, and approvals of calls whose outcome is not known.
     """
     return _DECIDED.column(before=before, limit=limit)
 
 
 def delete_decided(approval_ids: Sequence[str], before: int) -> Work[list[str]]:
-    """Delete those of some approvals that `list_decided` still finds, and return their ids."""
+    """Delete the given approvals that `list_decided` still finds, and return their ids."""
     return listing.read_by_ids(_DELETE_DECIDED, approval_ids, str, before=before)
 
 
@@ -389,10 +389,14 @@ def list_page(
     """
     equal = {name: getattr(filter, name) for name in _EQUAL}
     of_run = "(run_id = :run_id OR root_run_id = :run_id)"
-    is_few = filter.status == "pending"
+    leads = _LEADS
+    if filter.status == "pending":
+        # Few approvals are pending: an index with the status is the shortest way to them.
+        leads = tuple(sorted(_LEADS, key=lambda lead: "status" not in lead.columns))
+
     filtered = Filtered(
         LISTING,
-        sorted(_LEADS, key=lambda lead: "status" not in lead.columns) if is_few else _LEADS,
+        leads,
         visibility,
         equal,
         listing.Conditions().with_present(of_run, run_id=filter.run_id),
@@ -400,6 +404,7 @@ def list_page(
         find_by_prefix("approval_id", filter.id_prefix),
         (filter.created_after, filter.created_before),
     )
+
     return filtered.list_page(page, ApprovalRow)
 
 

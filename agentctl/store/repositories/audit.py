@@ -37,7 +37,7 @@ MAXIMUM_WINDOW = 8_000
 """Rows in the last window of a read with `since`, which reads 15,000 rows then."""
 
 MAXIMUM_READ = 400
-"""Rows of one filter that a page compares with the others."""
+"""Rows of one filter that a page compares with the other filters."""
 
 EARLIEST = -(2**63)
 """A time before all others."""
@@ -135,10 +135,10 @@ def find_entry(work: Work[None]) -> Mapping[str, Value] | None:
 def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowPage]:
     """Read a page, newest rows first.
 
-    The index of one filter finds rows, with which the others are compared. The page ends early
-    after `MAXIMUM_READ` of these rows, and with `since` after `MAXIMUM_WINDOW`. A row may be older
-    than rows with smaller numbers, because a clock was set back. So the read stops at `since` only
-    if the last `FIRST_WINDOW` rows of a window are all older.
+    The index of one filter finds rows, which are compared with the other filters. The page ends
+    early after `MAXIMUM_READ` of these rows, and with `since` after `MAXIMUM_WINDOW`. A row may be
+    older than rows with smaller numbers, because a clock was set back. So the read stops at `since`
+    only if the last `FIRST_WINDOW` rows of a window are all older.
 
     Args:
         before: only rows with a smaller number.
@@ -146,40 +146,47 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
     ((lowest, highest),) = yield Statement(_BOUNDS)
     if lowest is None:
         return AuditRowPage([], None)
+
     before = highest + 1 if before is None else min(before, highest + 1)
-    present = {name: getattr(filter, name) for name in _FILTERS}
-    present = {name: value for name, value in present.items() if value is not None}
-    lead = next(iter(present), None)
-    since = EARLIEST if filter.since is None else filter.since
+    filters = {name: getattr(filter, name) for name in _FILTERS}
+    filters = {name: value for name, value in filters.items() if value is not None}
+    lead = next(iter(filters), None)
     sql = _SINCE if lead is None else _WINDOWS[lead]
-    is_compared = len(present) + (filter.since is not None) > 1
-    left = MAXIMUM_READ if is_compared else filter.limit + 1
+    since = EARLIEST if filter.since is None else filter.since
+    is_compared = len(filters) + (filter.since is not None) > 1
+    rows_left = MAXIMUM_READ if is_compared else filter.limit + 1
+
     rows: list[AuditRow] = []
     size = FIRST_WINDOW
     while before > lowest and len(rows) <= filter.limit:
         window = {"floor": max(before - size, lowest), "before": before}
-        values = {**window, **present, "since": since, "limit": left}
-        found = [AuditRow(*row) for row in (yield Statement(sql, values))]
+        values = {**window, **filters, "since": since, "limit": rows_left}
+        read_rows = [AuditRow(*row) for row in (yield Statement(sql, values))]
         rows += [
             row
-            for row in found
-            if row.at >= since and all(getattr(row, name) == present[name] for name in present)
+            for row in read_rows
+            if row.at >= since and all(getattr(row, name) == filters[name] for name in filters)
         ]
-        left -= len(found)
+        rows_left -= len(read_rows)
         before = window["floor"]
         size = 2 * size
+
         if len(rows) > filter.limit:
             break
-        if is_compared and not left:
-            return AuditRowPage(rows, found[-1].seq, found[-1].at)
+
+        if is_compared and not rows_left:
+            return AuditRowPage(rows, read_rows[-1].seq, read_rows[-1].at)
+
         if filter.since is not None:
             ((newest, oldest),) = yield Statement(_TIMES, {**window, "rows": FIRST_WINDOW})
             if newest is not None and newest < since:
                 break
             if size > MAXIMUM_WINDOW and before > lowest:
                 return AuditRowPage(rows, before, oldest or since)
+
     entries = rows[: filter.limit]
-    return AuditRowPage(entries, entries[-1].seq if len(rows) > filter.limit else None)
+    has_next = len(rows) > filter.limit
+    return AuditRowPage(entries, entries[-1].seq if has_next else None)
 
 
 def get_newest_time() -> Work[int | None]:

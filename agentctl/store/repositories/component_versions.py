@@ -43,7 +43,7 @@ _GET = Sql(
 )
 
 LAST_NUMBER = 2**62
-"""A number after those of all rows."""
+"""A number larger than the number of any row."""
 
 
 def list_known(kind: ComponentKind, component_id: str) -> Work[list[str]]:
@@ -53,7 +53,7 @@ def list_known(kind: ComponentKind, component_id: str) -> Work[list[str]]:
 
 @unit
 def add(rows: Iterable[VersionRow]) -> Steps[None]:
-    """Store those of some versions that are new; their `seq` is not read."""
+    """Store the versions that are not stored yet; their `seq` is not read."""
     for row in rows:
         yield Statement(_ADD, {name: getattr(row, name) for name in _NEW})
 

@@ -53,16 +53,18 @@ _NO_BATCH = Batch(None, 0, 0, 0, "")
 def _build_append(count: int) -> Sql:
     """Build the statement that appends batches.
 
-    A late batch is dropped: one of a run that is deleted, has ended, or has another attempt. The
-    lock on the row of the run prevents its end before the batch is stored. A batch that is appended
-    again after an unknown outcome is stored once.
+    A late batch is dropped: its run is deleted, has ended, or has another attempt. The lock on the
+    row of the run prevents its end before the batch is stored. A batch that is appended again after
+    an unknown outcome is stored once.
     """
-    typed = ", ".join(
+    first_row = ", ".join(
         f"cast(:{name}_0 as {'text' if name in ('run_id', 'events') else 'bigint'})"
         for name in Batch._fields
     )
-    others = (", ".join(f":{name}_{index}" for name in Batch._fields) for index in range(1, count))
-    rows = ", ".join(f"({row})" for row in (typed, *others))
+    next_rows = (
+        ", ".join(f":{name}_{index}" for name in Batch._fields) for index in range(1, count)
+    )
+    rows = ", ".join(f"({row})" for row in (first_row, *next_rows))
     return Sql(
         f"WITH batches ({', '.join(Batch._fields)}) AS (VALUES {rows})"
         " INSERT INTO run_events (run_id, first_seq, last_seq, events)"
@@ -100,9 +102,9 @@ def _build_followed(count: int) -> Sql:
 
     One statement is one snapshot: a run that has settled in it has all its events in it.
     """
-    typed = "0, cast(:run_id_0 as text), cast(:seq_0 as bigint)"
-    others = (f"{index}, :run_id_{index}, :seq_{index}" for index in range(1, count))
-    rows = ", ".join(f"({row})" for row in (typed, *others))
+    first_row = "0, cast(:run_id_0 as text), cast(:seq_0 as bigint)"
+    next_rows = (f"{index}, :run_id_{index}, :seq_{index}" for index in range(1, count))
+    rows = ", ".join(f"({row})" for row in (first_row, *next_rows))
     return Sql(
         f"WITH asked (number, run_id, known) AS (VALUES {rows}),"
         " followed AS MATERIALIZED (SELECT number, run_id, known, coalesce((SELECT max(first_seq)"
@@ -193,7 +195,7 @@ def append_batches(batches: Sequence[Batch]) -> Work[list[str]]:
         batches: 1 to `MAXIMUM_BATCHES`, of different runs.
 
     Returns:
-        The ids of the runs whose batch is stored; see `append_batch` for the others.
+        The ids of the runs whose batch is stored; see `append_batch` for the other runs.
     """
     sql, values = _append(batches)
     return sql.column(**values).as_repeatable()
@@ -215,7 +217,7 @@ def list_after(run_id: str, seq: int, limit: int = 64) -> Work[list[EventRow]]:
 
     Args:
         seq: the number of an event; -1 returns batches from the first one.
-        limit: maximum number of batches. The next ones follow the `last_seq` of the last.
+        limit: maximum number of batches. The next batches follow the `last_seq` of the last one.
     """
     return _AFTER.rows(EventRow, run_id=run_id, seq=seq, limit=limit)
 

@@ -104,7 +104,7 @@ _COUNT_IN_DAY = Sql(
     " day = CASE WHEN file_days.day >= excluded.day THEN file_days.day ELSE excluded.day END"
 )
 
-# A day in the future is one of a clock that was wrong.
+# A day in the future comes from a clock that was wrong.
 _OTHER_DAYS = "FROM file_days WHERE day < :day OR day > :day + 1"
 _HAS_OTHER_DAYS = Sql(f"SELECT 1 {_OTHER_DAYS} LIMIT 1")
 _DELETE_OTHER_DAYS = Sql(
@@ -140,10 +140,14 @@ _LIST_BYTES = Sql(
     "SELECT blob, min(size), max(size), min(file_id) FROM files WHERE blob > :after"
     " GROUP BY blob ORDER BY blob LIMIT :limit"
 )
-_FIND_NAMED, _FIND_CHECKED = (
-    Sql(f"SELECT DISTINCT blob FROM {table} WHERE blob IN ({ID_GROUP})")
-    for table in ("files", "blob_checks")
-)
+
+
+def _build_find(table: str) -> Sql:
+    return Sql(f"SELECT DISTINCT blob FROM {table} WHERE blob IN ({ID_GROUP})")
+
+
+_FIND_NAMED = _build_find("files")
+_FIND_CHECKED = _build_find("blob_checks")
 
 _NEWEST = Sql(f"SELECT {_COLUMNS} FROM files ORDER BY created_at DESC, file_id DESC LIMIT :limit")
 
@@ -183,27 +187,30 @@ def _check_day(user_id: str | None, size: int, at: int, settings: Files) -> Step
 def reserve(row: FileRow, settings: Files, quotas: Quotas) -> Steps[int]:
     """Take the place of a file in the quotas of its user, before its bytes are kept.
 
-    The bytes count in the day from now on, whatever becomes of them: their file may be deleted, and
-    an upload may end before it has one. In the bytes of the user the reservation counts until
-    `create`, or until the cleanup has removed the bytes.
+    The bytes count in the day from now on, even if their file is deleted, or if the upload ends
+    before it has a file. In the quota of bytes the reservation counts until `create`, or until the
+    cleanup has removed the bytes.
 
     Returns:
-        the number of the reservation, for `create`.
+        The number of the reservation, for `create`.
 
     Raises:
-        QuotaExceeded: it is too much, in the day or altogether. Nothing is reserved.
+        QuotaExceeded: the file exceeds the quota of the day or of bytes. Nothing is reserved.
     """
-    # The lock first: of two uploads of one owner, the second one sees the place of the first one.
+    # Take the lock first: of two uploads of one owner, the second sees the place of the first.
     yield Statement(LOCK_OWNER, {"owner": row.user_id or ""})
     yield from _check_day(row.user_id, row.size, row.created_at, settings)
-    counted: dict[str, Value] = {
+
+    day_values: dict[str, Value] = {
         "owner": build_owner_key(row.user_id),
         "day": row.created_at // DAY,
         "size": row.size,
     }
-    yield Statement(_COUNT_IN_DAY, counted)
-    noted: dict[str, Value] = {"blob": row.blob, "size": row.size, "noted_at": row.created_at}
-    ((seq,),) = yield Statement(_RESERVE, noted)
+    yield Statement(_COUNT_IN_DAY, day_values)
+
+    reservation: dict[str, Value] = {"blob": row.blob, "size": row.size, "noted_at": row.created_at}
+    ((seq,),) = yield Statement(_RESERVE, reservation)
+
     yield from check_added(quotas, row.user_id)
     return int(seq)
 
@@ -240,7 +247,7 @@ def bind(file_id: str, session_id: str) -> Work[bool]:
 
 
 def copy(file_id: str, copy_id: str, session_id: str, user_id: str | None) -> Work[int]:
-    """Give a copy of a file of a user to a session; without the file there is none."""
+    """Give a copy of a file to a session. Return 0 if the user has no such file."""
     return _COPY.count_rows(
         file_id=file_id, copy_id=copy_id, session_id=session_id, owner=user_id or ""
     )
@@ -254,7 +261,12 @@ def list_of_run(session_id: str, run_id: str) -> Work[list[FileRow]]:
 def list_page(
     visibility: Visibility, user_id: str | None, session_id: str | None, page: Slice
 ) -> Work[RowPage[FileRow]]:
-    """Read a page of the visible files of a user and a session, None for all, with their total."""
+    """Read a page of the visible files of a user and of a session, with their total.
+
+    Args:
+        user_id: None for all users.
+        session_id: None for all sessions.
+    """
     conditions = visibility.conditions().with_equal(user_id=user_id, session_id=session_id)
     return LISTING.list_page(conditions, page, FileRow)
 
@@ -281,7 +293,7 @@ def delete_unbound(before: int) -> Work[int]:
 
 
 def has_other_days(at: int) -> Work[bool]:
-    """Return True if there are counts of another day than that of a time, microseconds UTC."""
+    """Return True if there are counts of other days than the day of `at`, microseconds UTC."""
     return _HAS_OTHER_DAYS.has_rows(day=at // DAY)
 
 

@@ -43,7 +43,7 @@ class StoredMessages:
     tools: str | None
 
 
-# PostgreSQL would answer EXISTS in a column for a page by a scan of the whole other table.
+# With EXISTS in a column, PostgreSQL would scan the whole other table for a page.
 _SCANNED = (
     "SELECT run_id, session_id, owner, status, attempt, created_at,"
     " (SELECT count(*) FROM sessions WHERE sessions.session_id = runs.session_id),"
@@ -87,7 +87,7 @@ def list_newest(limit: int) -> Work[list[ScannedRun]]:
 
 
 def list_live(after: ScannedRun | None, limit: int) -> Work[list[ScannedRun]]:
-    """Return the next live runs after another one, by status and age."""
+    """Return the live runs that follow `after`, by status and age."""
     status, created_at, run_id = (
         ("", 0, "") if after is None else (after.status, after.created_at, after.run_id)
     )
@@ -320,22 +320,25 @@ class Inconsistency:
 def find_inconsistent(
     limit: int, before: int, run_id: str | None = None
 ) -> Steps[list[Inconsistency]]:
-    """Find runs that no process goes on with, or whose rows contradict each other.
+    """Find runs that no process continues, or whose rows contradict each other.
 
     Args:
         limit: maximum number for each rule.
         before: time in microseconds UTC; members of parents that ended later may be ending.
     """
     values: dict[str, Value] = {"limit": limit, "run_id": run_id}
-    found = []
+    inconsistencies = []
+
     for run, session, owner, status, *is_set in (yield Statement(_IMPOSSIBLE, values)):
         text = _describe(status, dict(zip(_STATE_COLUMNS, is_set, strict=True)))
-        found.append(Inconsistency(run, session, owner, text, "end it"))
+        inconsistencies.append(Inconsistency(run, session, owner, text, "end it"))
+
     for text, remedy, sql in INCONSISTENT:
-        more = {"before": before} if ":before" in sql else {}
-        for run, session, owner in (yield Statement(sql, {**values, **more})):
-            found.append(Inconsistency(run, session, owner, text, remedy))
-    return found
+        bounds = {"before": before} if ":before" in sql else {}
+        for run, session, owner in (yield Statement(sql, {**values, **bounds})):
+            inconsistencies.append(Inconsistency(run, session, owner, text, remedy))
+
+    return inconsistencies
 
 
 def _describe(status: str, is_set: Mapping[str, int]) -> str:
@@ -364,7 +367,7 @@ _UNKNOWN = Sql(
 
 
 class UnknownCall(NamedTuple):
-    """An approved call of which no one knows whether it was made."""
+    """An approved call that may or may not have been made."""
 
     run_id: str
     session_id: str

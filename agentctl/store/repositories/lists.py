@@ -47,8 +47,9 @@ SESSIONS = Listing(
 )
 
 _NAME = "lower(session_name)"
+
 _FEW = {"PENDING": IS_LIVE, "RUNNING": IS_LIVE, "PAUSED": "status = 'PAUSED'"}
-"""Statuses of few runs: each condition is that of a partial index of runs."""
+"""Conditions for statuses that few runs have; a partial index has the same condition."""
 
 _LAST_ERROR = (
     f"(SELECT {_ERROR_TEXT} FROM runs WHERE runs.session_id = sessions.session_id"
@@ -57,7 +58,7 @@ _LAST_ERROR = (
 
 
 _RARE = ("PAUSED", "ERROR", "CANCELLED")
-"""The statuses of few runs, those of the index `runs_by_status`."""
+"""Statuses that few runs have: the statuses of the index `runs_by_status`."""
 
 _RUN_LEADS = (
     build_lead("session_id"),
@@ -84,7 +85,7 @@ def list_runs(
     """Read a page of the visible runs that match a filter, and their total.
 
     Args:
-        page: the page, in the order of `created_at`; of a search in that of the sessions.
+        page: the page, in the order of `created_at`; in a search, in the order of the sessions.
         search: the words of the filter, if it has some.
     """
     listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else _RUNS
@@ -95,16 +96,20 @@ def list_runs(
         return list_page(matched, search, searched, _match_runs(filter, visibility), page)
 
     ranges = find_by_prefix("run_id", filter.id_prefix)
-    if (after := filter.finished_after) is not None:
-        found = Conditions().with_condition("finished_at >= :finished_after", finished_after=after)
-        found = found.with_present(
+    finished_after = filter.finished_after
+    if finished_after is not None:
+        indexed = Conditions().with_condition(
+            "finished_at >= :finished_after", finished_after=finished_after
+        )
+        indexed = indexed.with_present(
             "finished_at < :finished_before", finished_before=filter.finished_before
         )
+
         # The sum keeps the index of ends, which is not in the order of the list, out of use.
-        ended = Conditions().with_condition(
-            "finished_at + 0 >= :finished_after", finished_after=after
+        compared = Conditions().with_condition(
+            "finished_at + 0 >= :finished_after", finished_after=finished_after
         )
-        ranges.append(FilterRange(found, ended, MAXIMUM_READ, "finished_at"))
+        ranges.append(FilterRange(indexed, compared, MAXIMUM_READ, "finished_at"))
 
     equal = _get_run_columns(filter)
     filtered = Filtered(
@@ -158,11 +163,14 @@ def _compare_run(filter: RunFilter) -> Conditions:
     )
     if filter.parent == "none":
         conditions = conditions.with_condition("parent_run_id IS NULL")
+
     # The sum keeps the index of these times, which is not in the order of the list, out of use.
     conditions = conditions.with_present(
         "finished_at + 0 < :finished_before", finished_before=filter.finished_before
     )
+
     conditions = conditions.with_all(_match_metadata(filter.metadata, filter.tag))
+
     if filter.error is not None:
         conditions = conditions.with_all(_match_text(_ERROR_TEXT, filter.error))
     return conditions
@@ -177,15 +185,18 @@ def _match_metadata(metadata: Sequence[str], tags: Sequence[str]) -> Conditions:
     """
     texts = list[str]()
     values = dict[str, Value]()
+
     for number, pair in enumerate(metadata):
         values[f"key_{number}"], _, text = pair.partition("=")
         values[f"text_{number}"] = orjson.dumps(text).decode()
         values[f"json_{number}"] = text
         member = f"json_member(metadata, :key_{number})"
         texts.append(f"{member} IN (:text_{number}, :json_{number})")
+
     for number, tag in enumerate(tags):
         values[f"tag_{number}"] = tag
         texts.append(f"json_has(metadata, '{TAGS}', :tag_{number})")
+
     if not texts:
         return Conditions()
     return Conditions().with_condition(
@@ -243,19 +254,25 @@ def list_sessions(
         matched = FoundList(SESSIONS, _build_row, "created_at", 1_000, SHARE, LATEST)
         searched = visibility.narrow(filter.where.user_id)
         return list_page(matched, search, searched, _match_sessions(filter, visibility), page)
+
     times, compared = _match_times(filter, page)
     compared = compared.with_all(_match_texts(filter))
+
     ranges = find_by_prefix("session_id", filter.id_prefix)
+
     owner = visibility.conditions()
     if visibility.everyone:
         owner = owner.with_equal(user_id=filter.where.user_id)
+
     if filter.session_name:
         ranges += find_by_prefix(_NAME, fold_ascii(filter.session_name), "name", owner)
+
     if page.sort == "updated_at" and filter.component_id is not None and not owner.texts:
-        # Its index is in the order of the creation. The bound, true for every session, lets SQLite
-        # choose it. `equal` has the same filter for single rows.
-        found = Conditions(("created_at >= 0",)).with_equal(component_id=filter.component_id)
-        ranges.append(FilterRange(found, Conditions(), MAXIMUM_READ, "created_at"))
+        # The index of components is in the order of creation. The bound, true for every session,
+        # lets SQLite choose it. `equal` has the same filter for single rows.
+        indexed = Conditions(("created_at >= 0",)).with_equal(component_id=filter.component_id)
+        ranges.append(FilterRange(indexed, Conditions(), MAXIMUM_READ, "created_at"))
+
     filtered = Filtered(
         SESSIONS,
         SESSION_LEADS[page.sort],
@@ -267,6 +284,7 @@ def list_sessions(
         times,
         totals,
     )
+
     return filtered.list_page(page, _build_row)
 
 

@@ -1,4 +1,4 @@
-"""Memories of users, in the system database, with the terms by which they are found."""
+"""Memories of users, in the system database, with the terms that find them."""
 
 from __future__ import annotations
 
@@ -159,10 +159,13 @@ def update(
             **visibility.parameters(),
         },
     )
+
     if not rows:
         return None
+
     row = MemoryRow(*rows[0])
     yield from _TERMS.replace(row.memory_id, **_list_terms(row))
+
     return row
 
 
@@ -190,15 +193,16 @@ def list_page(
     ]
     for number, word in enumerate(split_words(filter.search_content or "")[:SEARCH_WORDS]):
         terms.append(Conditions().with_prefix("term", word, f"word{number}"))
+
     compared = Conditions()
     ranges = list[FilterRange]()
     for term in terms:
+        of_any_user = _has_term(term, None)
         if owner is None:
-            compared = compared.with_all(_has_term(term, None))
+            compared = compared.with_all(of_any_user)
         else:
-            found = _has_term(term, owner)
-            each = _has_term(term, None)
-            ranges.append(FilterRange(found, each, MAXIMUM_SORTED))
+            ranges.append(FilterRange(_has_term(term, owner), of_any_user, MAXIMUM_SORTED))
+
     equal: dict[str, Value] = {
         "user_id": filter.user_id,
         "agent_id": filter.agent_id,

@@ -1,4 +1,4 @@
-"""The data of a person: the tables that have some, its rows, and their erasure in units.
+"""The data of a person: its tables, its rows, and their erasure in units.
 
 `PERSONAL_TABLES` names every table with rows of a person, `OTHER_TABLES` the rest of the schema
 (docs/decisions/0120). Whole sessions are removed by `retention.remove_sessions`.
@@ -34,8 +34,10 @@ SCANNED_ROWS = 200
 """Deliveries that are searched at once: a body has at most 20 KB."""
 
 COUNTED_ROWS = 10_000
+"""Rows of a table that are counted at most."""
+
 COUNTED_RUNS = 200
-"""Rows of a table that are counted, and runs or sessions whose rows in other tables are."""
+"""Runs or sessions whose rows in other tables are counted at most."""
 
 AUDIT_WINDOW = 5_000
 """Numbers of audit entries that one statement searches."""
@@ -167,7 +169,7 @@ _DELETE_KEYS = Sql(
     f" WHERE principal = :user_id LIMIT {ERASED_ROWS}) RETURNING key"
 )
 
-# Those of a held session stay with it.
+# The files of a held session stay with it.
 _DELETE_FILES = Sql(
     "DELETE FROM files WHERE file_id IN (SELECT file_id FROM files"
     f" WHERE {_BY_USER} AND session_id IS NULL LIMIT {ERASED_ROWS}) RETURNING file_id"
@@ -199,7 +201,7 @@ _DELIVERIES = Sql(
     f" {_OF_DELETED_RUN} FROM webhook_deliveries WHERE delivery_id > :after"
     " ORDER BY delivery_id LIMIT :limit"
 )
-# Those of a held session stay with it.
+# The deliveries of a held session stay with it.
 _DELETE_DELIVERIES = Sql(
     f"DELETE FROM webhook_deliveries WHERE delivery_id IN ({ID_GROUP}) AND {_OF_DELETED_RUN}"
     " RETURNING delivery_id"
@@ -227,12 +229,16 @@ _AUDIT = Sql(
 
 
 class OpenData(NamedTuple):
-    """The numbers of open runs of a person, and of up to `COUNTED_ROWS` held sessions, with at most
-    100 ids of these."""
+    """The open runs and the held sessions of a person."""
 
     open_runs: int
+    """Number of open runs."""
+
     held_count: int
+    """Number of held sessions, at most `COUNTED_ROWS`."""
+
     held: list[str]
+    """Ids of held sessions, at most 100."""
 
 
 class Delivery(NamedTuple):
@@ -260,10 +266,13 @@ class DecisionOnOthers(NamedTuple):
 
 @dataclass(slots=True)
 class Erased:
-    """The erased rows by table, and the sessions that were left with a live run."""
+    """The result of an erasure."""
 
     rows: dict[str, int] = field(default_factory=dict)
+    """Numbers of erased rows, by table."""
+
     busy: list[str] = field(default_factory=list)
+    """Sessions that were left because they have a live run."""
 
 
 def count_rows(user_id: str, table: PersonalTable) -> Work[int]:
@@ -299,6 +308,7 @@ def erase_sessions(user_id: str) -> Steps[Erased]:
     ids = [row[0] for row in (yield Statement(_NEXT_SESSIONS, {"user_id": user_id}))]
     erased = Erased(dict.fromkeys(_OF_SESSIONS, 0))
     busy = list[str]()
+
     for group in group_ids(ids):
         (before,) = yield Statement(_COUNT_OF_SESSIONS, group)
         removal = yield from retention.remove_sessions(read_group(group), spares_background=True)
@@ -306,6 +316,7 @@ def erase_sessions(user_id: str) -> Steps[Erased]:
         for name, first, last in zip(_OF_SESSIONS, before, after, strict=True):
             erased.rows[name] += first - last
         busy += removal["busy"]
+
     erased.busy = busy
     return erased
 
@@ -351,31 +362,35 @@ def erase_deliveries(delivery_ids: Sequence[str]) -> Steps[Erased]:
 def find_deliveries(
     user_id: str, after: str, *, of_deleted: bool = False
 ) -> Steps[tuple[list[Delivery], str | None]]:
-    """Search some deliveries, in the order of their ids, for those about runs of a person.
+    """Search some deliveries, in the order of their ids, for deliveries about runs of a person.
 
     Their runs may be deleted, so the body decides.
 
     Args:
-        of_deleted: search those of deleted runs only.
+        of_deleted: True to search only deliveries of deleted runs.
 
     Returns:
         The deliveries, and the last id that was searched; None if there are no more.
     """
     rows = yield Statement(_DELIVERIES, {"after": after, "limit": SCANNED_ROWS})
-    found = [
-        row
-        for *values, is_of_deleted in rows
-        if (is_of_deleted or not of_deleted)
-        and orjson.loads((row := Delivery(*values)).body)["data"].get("user_id") == user_id
-    ]
-    return found, rows[-1][0] if len(rows) == SCANNED_ROWS else None
+    deliveries = list[Delivery]()
+    for *values, is_of_deleted in rows:
+        if of_deleted and not is_of_deleted:
+            continue
+        delivery = Delivery(*values)
+        if orjson.loads(delivery.body)["data"].get("user_id") == user_id:
+            deliveries.append(delivery)
+
+    has_more = len(rows) == SCANNED_ROWS
+    return deliveries, rows[-1][0] if has_more else None
 
 
 @unit
 def find_decisions(user_id: str, after: str) -> Steps[tuple[list[DecisionOnOthers], str | None]]:
-    """Search some approvals, in the order of their ids, for decisions of a person about others.
+    """Search some approvals, in the order of their ids, for decisions about other users' approvals.
 
-    The result is that of `find_deliveries`.
+    Returns:
+        The decisions of the person, and the last id that was searched; None if there are no more.
     """
     values: dict[str, Value] = {"user_id": user_id, "after": after, "limit": SCANNED_ROWS}
     rows = yield Statement(_DECISIONS, values)
@@ -394,7 +409,7 @@ def list_days(user_id: str, after: int, limit: int) -> Work[list[tuple[SumKey, S
 
 @unit
 def find_audit_entries(user_id: str, after: int) -> Steps[tuple[list[AuditRow], int | None]]:
-    """Search a window of audit entries for those of a person, and those that name the person.
+    """Search a window of audit entries for entries by a person, and entries that name the person.
 
     Args:
         after: only entries with a larger number.

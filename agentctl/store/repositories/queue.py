@@ -28,7 +28,7 @@ AFTER_QUEUE = -1
 """The turn of a run that waits for the begin of the earlier runs that wait in its session."""
 
 IS_QUEUED = "status = 'PENDING' AND queue_turn IS NOT NULL AND started_at IS NULL"
-"""The condition that a run waits in the queue. A partial index has the same one."""
+"""The condition that a run waits in the queue. A partial index has the same condition."""
 
 # The bound of the time is true for every run that waits: it lets SQLite choose the index.
 IS_IN_QUEUE = f"{IS_QUEUED} AND queued_at > 0"
@@ -164,7 +164,7 @@ def lock_session(session_id: str) -> Work[bool]:
 
 @unit
 def advance_stalled(session_id: str, at: int) -> Steps[bool]:
-    """Do the same as `advance` for a session whose row is not locked."""
+    """Lock the row of a session, and let its first waiting run begin, if it may (`advance`)."""
     if not (yield from lock_session(session_id)):
         return False
     return (yield from advance(session_id, at))

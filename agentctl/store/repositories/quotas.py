@@ -35,8 +35,10 @@ _SIZES: dict[_Table, tuple[str, ...]] = {
     "store_items": ("value",),
     "files": (),
 }
-"""The texts of an owner, by table. Their sizes are known without reading them, as is that of a file
-from its row."""
+"""The texts of an owner, by table.
+
+Their sizes are known without reading the texts, and the size of a file is a column of its row.
+"""
 
 _OWNED = "user_id = :owner"
 _UNOWNED = "user_id IS NULL AND cast(:owner as text) = ''"
@@ -89,11 +91,11 @@ def check_added(
     owner: str | None,
     added: Literal["sessions", "memories", "store_items"] | None = None,
 ) -> Steps[None]:
-    """Check the quotas of an owner after data was added. Without quotas there is no statement.
+    """Check the quotas of an owner after data was added. Without quotas, nothing is executed.
 
     Args:
         owner: the user id of the data; None for data without an owner, which has the same quotas.
-        added: the rows that were added, whose number is checked; None for others.
+        added: the rows that were added, whose number is checked; None for other rows.
 
     Raises:
         QuotaExceeded: the owner has more than a quota allows.
@@ -101,20 +103,25 @@ def check_added(
     maximum: int = getattr(quotas, f"{added}_per_user") if added is not None else 0
     if not maximum and not quotas.bytes_per_user:
         return
-    owned = _UNOWNED if owner is None else _OWNED
+
+    owner_condition = _UNOWNED if owner is None else _OWNED
     values = {"owner": owner or ""}
     yield Statement(LOCK_OWNER, values)
+
     if added is not None and maximum:
-        counted = yield Statement(_COUNTS[added, owned], {**values, "limit": maximum + 1})
-        if counted[0][0] > maximum:
+        ((count,),) = yield Statement(
+            _COUNTS[added, owner_condition], {**values, "limit": maximum + 1}
+        )
+        if count > maximum:
             raise QuotaExceeded(f"{maximum} {added}", f"quotas.{added}_per_user")
+
     yield from check_bytes(quotas, owner)
 
 
 def check_bytes(quotas: Quotas, owner: str | None, added: int = 0) -> Steps[None]:
-    """Check the bytes of an owner, with those that an upload has reserved.
+    """Check the bytes of an owner, including bytes that uploads have reserved.
 
-    The answer is binding if the transaction has locked the owner.
+    The result is reliable only if the transaction has locked the owner.
 
     Args:
         added: bytes that are not stored yet.
@@ -124,14 +131,16 @@ def check_bytes(quotas: Quotas, owner: str | None, added: int = 0) -> Steps[None
     """
     if not quotas.bytes_per_user:
         return
+
     prefix = build_owner_key(owner)
     values: dict[str, Value] = {
         "owner": owner or "",
         "first_key": f"{prefix}/",
         "last_key": f"{prefix}/~",
     }
-    ((stored,),) = yield Statement(_BYTES[_UNOWNED if owner is None else _OWNED], values)
-    if stored + added > quotas.bytes_per_user:
+
+    ((stored_bytes,),) = yield Statement(_BYTES[_UNOWNED if owner is None else _OWNED], values)
+    if stored_bytes + added > quotas.bytes_per_user:
         raise QuotaExceeded(f"{quotas.bytes_per_user} bytes", "quotas.bytes_per_user")
 
 
@@ -156,7 +165,7 @@ _FORGET = Sql(
 
 
 class Counters(NamedTuple):
-    """The token counters of a live run, and those of each of its models, as JSON objects."""
+    """The token counters of a live run, and of each of its models, as JSON objects."""
 
     metrics: str | None = None
     model_metrics: str | None = None
@@ -208,12 +217,15 @@ def forget_ended() -> Steps[None]:
 
 @unit
 def read_used(scope: UsageScope, by: tuple[str, ...], cost_of: CostOf) -> Steps[Mapping[str, Used]]:
-    """Return what the runs of a scope have used, live ones included: by user, component, or all.
+    """Return the usage of the runs of a scope, live runs included, by user, component or in all.
 
     Args:
-        by: `("user_id",)`, `("component_id",)` or `()`; the keys are "" without a user.
+        by: `("user_id",)`, `("component_id",)` or `()`.
+
+    Returns:
+        The usage by user or component. The key is "" for runs without a user, and for all runs.
     """
-    # The live runs first: one that ends in between counts twice rather than not at all.
+    # Read live runs first: a run that ends in between counts twice rather than not at all.
     conditions = Conditions().with_condition("finished_at IS NULL")
     for number, user in enumerate(scope.users):
         conditions = conditions.with_condition(
@@ -222,21 +234,25 @@ def read_used(scope: UsageScope, by: tuple[str, ...], cost_of: CostOf) -> Steps[
     conditions = conditions.with_present(
         "live_usage.component_id = :component_id", component_id=scope.component_id
     )
+
     group = f"coalesce(live_usage.{by[0]}, '')" if by else "''"
     sql = Sql(
         f"SELECT {group}, cast(sum(tokens) as bigint), cast(sum(cost) as bigint) FROM live_usage"
         f" JOIN runs ON runs.run_id = live_usage.run_id WHERE {' AND '.join(conditions.texts)}"
         " GROUP BY 1"
     )
-    used = {
+
+    usage = {
         name: Used(tokens, cost, tokens, cost)
         for name, tokens, cost in (yield Statement(sql, conditions.values))
     }
-    ended = yield from usage_reads.read_groups(scope, by, cost_of)
-    for key, sums in ended.items():
+
+    ended_sums = yield from usage_reads.read_groups(scope, by, cost_of)
+    for key, sums in ended_sums.items():
         name = str(key[0]) if key else ""
-        used[name] = used.get(name, Used()).add(_convert(sums))
-    return used
+        usage[name] = usage.get(name, Used()).add(_convert(sums))
+
+    return usage
 
 
 def _convert(sums: Sums) -> Used:

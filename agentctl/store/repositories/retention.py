@@ -1,7 +1,7 @@
 """Retention of sessions: holds, idle sessions, and the removal of whole sessions.
 
 A held session is not deleted: the statements here leave it, and a trigger of the schema stops every
-other deletion, also that of a server which does not know holds (docs/retention.md).
+other deletion, including a deletion by a server that does not know holds (docs/retention.md).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def list_components() -> Steps[list[str]]:
 def list_idle(
     choice: IdleSessions, limit: int, after: listing.Cursor | None = None, *, measured: bool = False
 ) -> Steps[listing.RowPage[IdleRow]]:
-    """Read a page of idle sessions, those that were not used for longest first.
+    """Read a page of idle sessions, the longest unused first.
 
     It can have fewer sessions than its limit, and a next page.
 
@@ -152,13 +152,16 @@ def list_idle(
         compared=listing.Conditions(("component_id IS NULL",) if choice.without_component else ()),
         times=(None, choice.before),
     )
+
     # With a total nothing is counted.
     page = listing.Slice("updated_at", "asc", limit, after=after, total=(0, False))
     rows = yield from filtered.list_page(page, IdleRow)
+
     for group in listing.group_ids([row.session_id for row in rows.rows]):
-        busy = {session_id for (session_id,) in (yield Statement(_BUSY_SESSIONS, group))}
+        busy_ids = {session_id for (session_id,) in (yield Statement(_BUSY_SESSIONS, group))}
         for row in rows.rows:
-            row.is_busy |= row.session_id in busy
+            row.is_busy |= row.session_id in busy_ids
+
     return rows
 
 
@@ -173,7 +176,7 @@ def remove_sessions(
     """Remove sessions with everything that belongs to them.
 
     That is: runs, events, steps, checkpoints, approvals, webhook deliveries and idempotency keys.
-    Held sessions stay, and so do those with a live or paused run. Memories belong to users, sums
+    Held sessions stay, and so do sessions with a live or paused run. Memories belong to users, sums
     of usage and the audit log to the operator: they stay as well.
 
     Args:
@@ -185,28 +188,34 @@ def remove_sessions(
     """
     removal = PruneRecord(removed=[], held=[], busy=[], used=[], missing=[])
     find_busy = _SESSIONS_WITH_WORK if spares_background else _BUSY_SESSIONS
+
     for group in listing.group_ids(sorted(set(session_ids))):
         visible = {**group, **visibility.parameters()}
-        stored = {row[0]: row for row in (yield Statement(_LOCK_SESSIONS, visible))}
-        busy = {session_id for (session_id,) in (yield Statement(find_busy, group))}
+        locked_sessions = {row[0]: row for row in (yield Statement(_LOCK_SESSIONS, visible))}
+        busy_ids = {session_id for (session_id,) in (yield Statement(find_busy, group))}
+
         removable = list[str]()
         for session_id in listing.read_group(group):
-            _, is_held, updated_at = stored.get(session_id, (None, None, None))
+            _, is_held, updated_at = locked_sessions.get(session_id, (None, None, None))
             if updated_at is None:
                 removal["missing"].append(session_id)
             elif is_held:
                 removal["held"].append(session_id)
-            elif session_id in busy:
+            elif session_id in busy_ids:
                 removal["busy"].append(session_id)
             elif idle_before is not None and updated_at >= idle_before:
                 removal["used"].append(session_id)
             else:
                 removable.append(session_id)
-        for removed in listing.group_ids(removable):
+
+        for deleted in listing.group_ids(removable):
             for delete in _DELETES_OF_SESSIONS:
-                yield Statement(delete, removed)
-            counts = yield Statement(_DELETE_SESSIONS, removed)
+                yield Statement(delete, deleted)
+
+            counts = yield Statement(_DELETE_SESSIONS, deleted)
             runs = sum(run_count for (run_count,) in counts)
             yield Statement(COUNT_REMOVALS, {"sessions": len(counts), "runs": runs})
+
         removal["removed"] += removable
+
     return removal

@@ -138,7 +138,7 @@ _LIVE_OF = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE owner = :owner AND {IS_LIVE} {_CHILDREN_FIRST}"
 )
 
-# A run that goes on after a pause, or waits in the queue, waits for any process: it has no owner.
+# A run that continues after a pause, or waits in the queue, waits for any process: it has no owner.
 _LIVE_WITHOUT_OWNER = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE owner IS NULL AND {IS_LIVE} AND attempt = 1"
     f" AND queue_turn IS NULL {_CHILDREN_FIRST}"
@@ -165,7 +165,8 @@ _CAUSES_OF = Sql(
     f" WHERE run_id IN ({ID_GROUP})"
 )
 
-# One run below each: a member that failed a thousand times costs as much as one that failed once.
+# One child of each run: a member that failed a thousand times costs no more than one that failed
+# once.
 _LAST_FAILED_CHILDREN = Sql(
     "SELECT parent_run_id, run_id, component_type, component_id, causes FROM runs"
     f" WHERE parent_run_id IN ({ID_GROUP}) AND status = 'ERROR' AND seq = (SELECT max(seq)"
@@ -184,7 +185,7 @@ _CHILDREN = Sql(
     " ORDER BY parent_run_id, seq"
 )
 
-# `holding` is at the end of a row that may be large, so it is read of few runs only.
+# `holding` is at the end of a row that may be large, so it is read for few runs only.
 LAST_RUN_COLUMNS = ", ".join(f"newest.{field.name}" for field in fields(LastRunState)).replace(
     "newest.holding", "CASE WHEN newest.stopped_at IS NULL THEN newest.holding END"
 )
@@ -219,7 +220,7 @@ def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Work[R
     """Return the run, or None if no visible run has the id.
 
     Args:
-        summary: read `SUMMARY_COLUMNS` only; the others are None.
+        summary: read only `SUMMARY_COLUMNS`; the other fields are None.
     """
     sql = _GET_SUMMARY if summary else _GET
     return sql.first(RunRow, run_id=run_id, **visibility.parameters())
@@ -238,8 +239,9 @@ def get_alone(run_id: str, visibility: Visibility, maximum: int) -> Work[RunRow 
 
 
 def measure(run_id: str) -> Work[int | None]:
-    """Return the size of the largest texts of a run in bytes, without reading them; None without a
-    run.
+    """Return the size of the largest texts of a run in bytes, without reading the texts.
+
+    None if there is no such run.
     """
     return _SIZE.value(run_id=run_id)
 
@@ -274,12 +276,12 @@ def list_children_usage(run_ids: Sequence[str]) -> Work[list[tuple[str, str, str
 
 
 def get_requests(run_id: str) -> Work[str | None]:
-    """Return what the models of a run were shown as a JSON object; None if it is not known."""
+    """Return a JSON object that describes the requests to the models of a run; None if unknown."""
     return _REQUESTS.value(run_id=run_id)
 
 
 def get_causes(run_id: str) -> Work[str | None]:
-    """Return the causes of a run as a JSON array; None for none."""
+    """Return the causes of a run as a JSON array; None if it has none."""
     return _CAUSES.value(run_id=run_id)
 
 
@@ -318,7 +320,7 @@ def list_in_session(
         after_seq, before_seq: only runs with numbers between these.
         top_level: leave out the runs that have a parent.
         order: by number, `asc`: oldest first.
-        summary: read `SUMMARY_COLUMNS` only; the others are None.
+        summary: read only `SUMMARY_COLUMNS`; the other fields are None.
     """
     return _OF_SESSION[summary, top_level, order].rows(
         RunRow,
@@ -373,6 +375,7 @@ def list_recent(
     """
     native_kind = native_kinds[0] if native_kinds else ""
     former_kind = native_kinds[-1] if native_kinds else ""
+
     return _RECENT.rows(
         RecentRun,
         session_id=session_id,

@@ -1,9 +1,8 @@
 """Runs: rows that are appended, and changed only by conditional updates.
 
 So the final status of a run is stored once. A PENDING run is not claimed yet; `claim` makes it
-RUNNING. Most runs are created as RUNNING. A cancel request is stored
-separately from the status (docs/contract.md "Cancel"). If the run is not claimed, the request ends
-it at once.
+RUNNING. Most runs are created as RUNNING. A cancel request is stored separately from the status
+(docs/contract.md "Cancel"). If the run is not claimed, the request ends it at once.
 
 A transaction that ends a run lets the next one of its session begin, if one waits in the queue.
 """
@@ -33,11 +32,11 @@ CREATED_COLUMNS = (
     *_NEW, "seq", "status", "attempt", "owner", "created_at", "started_at", "late_result",
     "queued_at", "queue_turn", "origin_run_id", "origin_kind", "origin_at",
 )  # fmt: skip
-"""The columns of a new row: those that its specification has, and its state. Others are NULL."""
+"""The columns of a new row that have a value: its specification and its state."""
 
 _CREATE = change(RUN, "start", "accept", "enqueue")(build_insert("runs", CREATED_COLUMNS))
 
-# Its usage is that of another system.
+# Its usage belongs to another system.
 _RESTORE = change(RUN, "import")(build_insert("runs", (*_STORED, "counted")))
 
 _END = tuple(field.name for field in fields(RunEnd))
@@ -226,8 +225,10 @@ def build_new_values(run: NewRun) -> dict[str, Value]:
     """Return the values of `CREATED_COLUMNS`, without `seq`."""
     spec = run.spec
     at = run.created_at
-    origin = run.spec.origin
+    origin = spec.origin
+
     status = get_first_status(spec, is_queued=run.queue_turn is not None)
+
     values = dict(zip(_NEW, _get_new(spec), strict=True)) | {
         "background": int(spec.background),
         "status": status,
@@ -238,13 +239,22 @@ def build_new_values(run: NewRun) -> dict[str, Value]:
         "late_result": 0,
         "queued_at": None if run.queue_turn is None else at,
         "queue_turn": run.queue_turn,
-        "origin_run_id": None if origin is None else origin.run_id,
-        "origin_kind": None if origin is None else origin.kind,
-        "origin_at": None if origin is None else origin.at,
+        "origin_run_id": None,
+        "origin_kind": None,
+        "origin_at": None,
     }
+
+    if origin is not None:
+        values |= {
+            "origin_run_id": origin.run_id,
+            "origin_kind": origin.kind,
+            "origin_at": origin.at,
+        }
+
     if spec.parent_run_id is not None:
         # The objects of the request are read from the row of its root run only.
         values |= {"metadata": None, "session_state": None}
+
     return values
 
 
@@ -291,7 +301,7 @@ def pause(values: RunPause) -> Work[bool]:
 
 
 def release(run_id: str) -> Work[bool]:
-    """Let a paused root run go on: it is PENDING until a process claims it."""
+    """Make a paused root run PENDING, so that any process may claim and continue it."""
     return _change_status(_RELEASE, status="PENDING", run_id=run_id)
 
 
@@ -342,7 +352,7 @@ def mark_effects(run_id: str, attempt: int) -> Work[bool]:
 
 
 def keep_effects(run_id: str) -> Work[None]:
-    """Store that a lost leg had effects: the run cannot go on from its checkpoint."""
+    """Store that a lost leg had effects: the run cannot continue from its checkpoint."""
     return _KEEP_EFFECTS.execute(run_id=run_id)
 
 
@@ -376,7 +386,9 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
     changed = yield Statement(FINISH, build_end_values(end, lost=lost))
     if not changed:
         return None
+
     session_id, seq, parent_run_id = changed[0]
+
     yield from usage.append(end.run_id, end.first_token_at, end.model_calls)
     size = _count_history_bytes(end.history, parent_run_id)
     has_queue = yield from sessions.add_usage(
@@ -386,8 +398,10 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
         end.finished_at,
         last=(seq, end.status) if parent_run_id is None else None,
     )
+
     if parent_run_id is not None or not has_queue:
         return FinishedRun(advanced=False)
+
     return FinishedRun((yield from queue.advance(session_id, end.finished_at)))
 
 
@@ -463,8 +477,10 @@ def request_cancel(
     if not rows:
         return None
     run = RunRow(*rows[0])
+
     if run.status == "CANCELLED":
         yield from usage.append(run_id)
+
         yield from _update_session_status((run.session_id, run.seq, run.parent_run_id), run.status)
         yield from queue.advance_stalled(run.session_id, now)
     return run

@@ -1,4 +1,4 @@
-"""The texts that a search finds: those of ended top-level runs, and the names of sessions.
+"""The texts that a search finds: the texts of ended top-level runs, and the names of sessions.
 
 Rows of `search_texts` disappear with their run or session, and follow a new name, by references and
 triggers. `search_pages` finds them.
@@ -23,7 +23,7 @@ OLDEST = (-FARTHEST, "")
 """The place before the first session of `find_missing`, oldest first."""
 
 SHARE = 1 << 20
-"""Places for the texts of sessions of one millisecond."""
+"""Places for the texts of all sessions that were created in one millisecond."""
 
 LATEST = 8_000_000_000_000_000
 """The latest time with a place, in the year 2223, in microseconds UTC. Times before 1970 have the
@@ -43,7 +43,7 @@ _FACTS = (
     " FROM sessions WHERE session_id = "
 )
 
-# The lock keeps others from adding the same texts.
+# The lock keeps other transactions from adding the same texts.
 _SESSION = Sql(f"{_FACTS}:session_id FOR UPDATE")
 _SESSION_OF_RUN = Sql(
     f"{_FACTS}(SELECT session_id FROM runs WHERE run_id = :run_id AND parent_run_id IS NULL"
@@ -133,18 +133,23 @@ def _add(facts: _Facts, run_ids: Iterable[str], tokenizer: Tokenizer) -> Steps[i
     place = facts.base if facts.last is None else facts.last + 1
     end = facts.base + SHARE
     added = 0
+
     common: dict[str, Value] = {"owner": build_owner_key(facts.user_id), "tokenizer": tokenizer}
+
     if facts.session_name and not facts.has_name and place < end:
         text: dict[str, Value] = {"session_id": facts.session_id, "text": facts.session_name}
         yield Statement(_ADD_NAME, {**common, **text, "place": place})
-        place = place + 1
+        place += 1
         added = 1
+
     for run_id in run_ids:
-        if place < end and (
-            yield Statement(_ADD_RUN, {**common, "run_id": run_id, "place": place})
-        ):
-            place = place + 1
-            added = added + 1
+        if place >= end:
+            break
+        is_added = yield Statement(_ADD_RUN, {**common, "run_id": run_id, "place": place})
+        if is_added:
+            place += 1
+            added += 1
+
     return added
 
 

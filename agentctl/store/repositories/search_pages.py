@@ -27,22 +27,29 @@ from agentctl.store.search import Match, SearchWords, Word, build_owner_key
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_READ = 40
-"""Texts with all words whose rows are read for a page, besides those up to its last row: filters
-compare no more."""
+"""Texts with all words whose rows are read for a page, besides the texts up to its last row.
+
+Filters compare no more rows than that.
+"""
 
 INDEXED = 600
 """Texts with all words that PostgreSQL reads from the index of words for a page."""
 
 CHUNK = 40
-"""Texts of the first read in the order of time; each following one is twice as long."""
+"""Texts of the first read in the order of time; each following read is twice as long."""
 
 WINDOWS = 250, 5_000
-"""Texts that PostgreSQL compares with the words one after the other, before it uses the index of
-words, and instead of that, if very many texts contain them."""
+"""Texts that PostgreSQL compares with the words one after the other.
+
+The first number is compared before the index of words is used; the second one instead of the index,
+if very many texts contain the words.
+"""
 
 MAXIMUM_LEAVES = 400
-"""Pages of the index of SQLite with the words of all beginnings that are looked up in it: FTS5
-reads them all. Texts are compared with the other beginnings."""
+"""Pages of the index of SQLite with the words of all beginnings that are looked up in the index.
+
+FTS5 reads all of these pages. Texts are compared with the other beginnings.
+"""
 
 COMPARED = 120, 500_000
 """Texts that SQLite compares with these for a page, and their bytes, besides the last text."""
@@ -51,8 +58,10 @@ OWNER_SHARE = 5
 """The texts of an owner are rare: only this part of the second window is compared."""
 
 FEW = 20_000
-"""Texts with all words, as PostgreSQL estimates them, up to which it uses the index of words. It
-needs 60 ns for each before it returns the first."""
+"""Texts with all words, as PostgreSQL estimates them, up to which it uses the index of words.
+
+It needs 60 ns for each of them before it returns the first.
+"""
 
 _LAST_ID = chr(0x10FFFF)
 
@@ -109,10 +118,12 @@ class FoundList(Generic[R]):
 
 
 class _Part(NamedTuple):
-    """Texts in the order of places, and the first place that was not read; None: all were."""
+    """Texts in the order of places."""
 
-    found: list[Found]
+    texts: list[Found]
+
     end: int | None
+    """The first place that was not read; None if all were."""
 
 
 class _Reader:
@@ -133,42 +144,57 @@ class _Reader:
         wide: Collection[Word],
     ) -> None:
         self.newest_first = page.order == "desc"
-        self._from, self._until = ("<=", ">") if self.newest_first else (">=", "<")
-        self._order = "DESC" if self.newest_first else "ASC"
+        if self.newest_first:
+            self._from = "<="
+            self._until = ">"
+            self._order = "DESC"
+        else:
+            self._from = ">="
+            self._until = "<"
+            self._order = "ASC"
+
         self.page = page
         self.last = page.offset + page.limit
         words, self._is_sqlite = search
+
         # The words of a beginning are looked up by each statement: it should be the only one.
-        looked_up = (word.is_prefix and word not in wide for word in words.words)
-        is_alone = self._is_sqlite and any(looked_up)
+        looked_up_beginnings = (word.is_prefix and word not in wide for word in words.words)
+        is_alone = self._is_sqlite and any(looked_up_beginnings)
         self.limit = self.last + 2 if is_alone else max(CHUNK, 2 * self.last)
         self.maximum = self.last + (1 if is_alone else MAXIMUM_READ)
+
         self.owner = None if visibility.everyone else build_owner_key(visibility.user_id)
         self.listed = listed
+
         table = listed.listing.table
         self._id = listed.listing.id
         where = " AND ".join((f"{table}.{self._id} = t.{self._id}", *conditions.texts))
         self._key = f"(SELECT {listed.key} FROM {table} WHERE {where})"
         self._columns = f"t.place, t.{self._id}, {self._key}"
         self._values = dict(conditions.values)
+
         plain, prefixes = words.format_tsquery()
-        table = "search_words" if words.tokenizer == "words" else "search_trigrams"
+        index = "search_words" if words.tokenizer == "words" else "search_trigrams"
         query = words.format_fts5(self.owner, wide)
         beginnings = " ".join(word.text for word in wide)
         self._words: dict[str, Value] = {"search_query": query, "search_beginnings": beginnings}
         self._has_wide = "has_beginnings(t.text, :search_beginnings)" if wide else "1"
+
         self._place = "t.place"
+
         self._texts = "search_texts AS t WHERE t.tokenizer = 'words'"
         if query:
             # CROSS JOIN keeps the order of the index of words, so nothing is sorted.
             self._place = "w.rowid"
             self._texts = (
-                f"{table} AS w CROSS JOIN search_texts AS t ON t.place = w.rowid"
-                f" WHERE {table} MATCH :search_query"
+                f"{index} AS w CROSS JOIN search_texts AS t ON t.place = w.rowid"
+                f" WHERE {index} MATCH :search_query"
             )
+
         self._lexemes: dict[str, Value] = {"search_plain": plain, "search_prefixes": prefixes}
         if self.owner is not None:
             self._lexemes |= {"search_lexeme": f"'{self.owner}'"}
+
         self.first = FARTHEST if self.newest_first else 0
         if page.after is not None:
             key = min(max(page.after[0], 0), listed.last)
@@ -194,7 +220,7 @@ class _Reader:
         return (start + span - 1, _LAST_ID) if self.newest_first else (start, "")
 
     def has_enough(self, found: Iterable[Found]) -> bool:
-        """Return True if the rows fill the page and show that another one follows."""
+        """Return True if the rows fill the page and show that another row follows."""
         return len(_select_rows(found, self.page)) > self.last
 
     def last_compared(self, start: int, size: int) -> Statement:
@@ -219,7 +245,7 @@ class _Reader:
         SQLite finds them in its index of words, but for wide beginnings.
 
         Args:
-            end: the first place that is not read; None: there is none.
+            end: the first place that is not read; None if there is none.
         """
         values = {**self._values, **self._bind_range(start, end), "search_limit": limit}
         if self._is_sqlite:
@@ -336,10 +362,10 @@ def list_page(
 ) -> Steps[RowPage[R]]:
     """Read a page of the rows with a text that contains all words.
 
-    Sessions are in the order of their creation, runs in the order of their sessions, and those of
-    a session in the order of their ends. A page can have fewer rows than its limit, or none, and a
-    next page, which begins after the texts that were read. The total is that of the texts that the
-    first page reads, and capped if more may follow.
+    Sessions are in the order of their creation. Runs are in the order of their sessions, and the
+    runs of a session in the order of their ends. A page can have fewer rows than its limit, or
+    none, and a next page, which begins after the texts that were read. The total counts the texts
+    that the first page reads, and is capped if more may follow.
 
     Args:
         visibility: the data that is searched; `conditions` has the condition of the caller.
@@ -348,24 +374,30 @@ def list_page(
     """
     wide = (yield from _find_wide(search.words)) if search.is_sqlite else ()
     reader = _Reader(listed, search, visibility, conditions, page, wide)
+
     everything = _Part([], reader.first)
+
     if not search.is_sqlite:
         part = yield from _read_postgres(reader)
     elif wide:
         part = yield from _compare(reader, everything, COMPARED[0], extends=True)
     else:
         part = yield from _read_in_order(reader, everything, None)
-    selected = _select_rows(part.found, page)
-    shown = selected[page.offset : page.offset + page.limit]
+
+    selected = _select_rows(part.texts, page)
+    page_texts = selected[page.offset : page.offset + page.limit]
+
     until = None
     following = None
     if len(selected) > page.offset + page.limit:
-        following = cast(Cursor, (shown[-1].key, shown[-1].row_id))
+        following = cast(Cursor, (page_texts[-1].key, page_texts[-1].row_id))
     elif part.end is not None:
         until = part.end // SHARE * 1_000
         following = reader.build_cursor(part.end)
+
     total = page.total or (len(selected), part.end is not None or page.after is not None)
-    rows, matches = yield from _read_rows(listed, shown, conditions)
+
+    rows, matches = yield from _read_rows(listed, page_texts, conditions)
     return RowPage(rows, *total, following, True, until, matches)
 
 
@@ -386,21 +418,25 @@ def _find_wide(search: SearchWords) -> Steps[list[Word]]:
 @unit
 def _read_postgres(reader: _Reader) -> Steps[_Part]:
     yield Statement(_ONLY_INDEXES)
+
     part = yield from _compare(reader, _Part([], reader.first), WINDOWS[0])
-    if part.end is None or reader.has_enough(part.found):
+    if part.end is None or reader.has_enough(part.texts):
         return part
+
     ((plan,),) = yield reader.estimate()
     if json.loads(plan)[0]["Plan"]["Plan Rows"] <= FEW:
         for keys in (reader.maximum, INDEXED):
-            found = [Found(*row) for row in (yield reader.indexed(INDEXED + 1, keys))]
-            if len(found) > INDEXED:
+            texts = [Found(*row) for row in (yield reader.indexed(INDEXED + 1, keys))]
+            if len(texts) > INDEXED:
                 break
-            if len(found) <= keys:
-                return _Part(found, None)
+            if len(texts) <= keys:
+                return _Part(texts, None)
+
             # Some texts of the last group may have no key.
-            end = reader.begin_group(found[keys - 1].place)
-            if reader.is_before(found[0].place, end):
-                return _Part([text for text in found if reader.is_before(text.place, end)], end)
+            end = reader.begin_group(texts[keys - 1].place)
+            if reader.is_before(texts[0].place, end):
+                return _Part([text for text in texts if reader.is_before(text.place, end)], end)
+
     size = WINDOWS[1] if reader.owner is None else -(-WINDOWS[1] // OWNER_SHARE)
     return (yield from _compare(reader, part, size, extends=True))
 
@@ -415,6 +451,7 @@ def _compare(reader: _Reader, part: _Part, size: int, *, extends: bool = False) 
     start = part.end
     end = None
     assert start is not None
+
     last = yield reader.last_compared(start, size)
     if last:
         end = reader.begin_group(last[0][0])
@@ -423,6 +460,7 @@ def _compare(reader: _Reader, part: _Part, size: int, *, extends: bool = False) 
                 return part
             end = reader.pass_group(end)
             end = end if (yield reader.last_compared(end, 1)) else None
+
     return (yield from _read_in_order(reader, part, end))
 
 
@@ -431,50 +469,68 @@ def _read_in_order(reader: _Reader, part: _Part, end: int | None) -> Steps[_Part
     """Read the texts that follow a part until the page is full.
 
     Args:
-        end: the first place that is not read; None: there is none.
+        end: the first place that is not read; None if there is none.
     """
-    found = [*part.found]
+    texts = [*part.texts]
     start = part.end
     limit = reader.limit
+
     while start is not None:
         rows = [Found(*row) for row in (yield reader.compared(start, end, limit))]
         if len(rows) < limit:
-            return _Part(found + rows, end)
+            return _Part(texts + rows, end)
+
         # Some texts of the last group may not be read.
         start = reader.begin_group(rows[-1].place)
-        passed = [text for text in rows if reader.is_before(text.place, start)]
-        found += passed
-        if reader.has_enough(found) or (found and len(found) >= reader.maximum):
+        passed_texts = [text for text in rows if reader.is_before(text.place, start)]
+        texts += passed_texts
+        if reader.has_enough(texts) or (texts and len(texts) >= reader.maximum):
             break
-        # One more: the last text of these begins a group that is not passed.
-        limit = min(2 * limit, reader.maximum - len(found) + 1) if passed else 2 * limit
-    return _Part(found, start)
+
+        limit = 2 * limit
+        if passed_texts:
+            # One more: the last of these texts begins a group that is not passed.
+            limit = min(limit, reader.maximum - len(texts) + 1)
+
+    return _Part(texts, start)
 
 
-def _select_rows(found: Iterable[Found], page: Slice) -> list[Found]:
+def _select_rows(texts: Iterable[Found], page: Slice) -> list[Found]:
     """Return the newest text of each row after the cursor, in the order of the list."""
-    best = dict[tuple[int, str], Found]()
-    backwards = page.order == "desc"
-    for text in found:
+    newest_texts = dict[tuple[int, str], Found]()
+    is_descending = page.order == "desc"
+
+    for text in texts:
         if text.key is None or text.row_id is None:
             continue
+
         key = text.key, text.row_id
-        if page.after is not None and (key >= page.after if backwards else key <= page.after):
+        if page.after is not None and (key >= page.after if is_descending else key <= page.after):
             continue
-        if key not in best or text.place > best[key].place:
-            best[key] = text
-    return [best[key] for key in sorted(best, reverse=backwards)]
+
+        if key not in newest_texts or text.place > newest_texts[key].place:
+            newest_texts[key] = text
+
+    return [newest_texts[key] for key in sorted(newest_texts, reverse=is_descending)]
 
 
 @unit
 def _read_rows(
-    listed: FoundList[R], shown: Sequence[Found], conditions: Conditions
+    listed: FoundList[R], page_texts: Sequence[Found], conditions: Conditions
 ) -> Steps[tuple[list[R], list[Match]]]:
     listing = listed.listing
-    ids = [found.row_id for found in shown]
-    texts = yield from read_by_ids(_TEXTS, [found.place for found in shown], Match)
+    texts = yield from read_by_ids(_TEXTS, [text.place for text in page_texts], Match)
     matches = {(text.place, getattr(text, listing.id)): text for text in texts}
-    read = yield from listing.read_some(ids, conditions, listed.make)
-    rows = {getattr(row, listing.id): row for row in read}
-    found = [each for each in shown if each.row_id in rows and each[:2] in matches]
-    return [rows[each.row_id] for each in found], [matches[each[:2]] for each in found]
+
+    ids = [text.row_id for text in page_texts]
+    read_rows = yield from listing.read_some(ids, conditions, listed.make)
+    rows = {getattr(row, listing.id): row for row in read_rows}
+
+    # A row may be gone, or no longer match, since the page was searched.
+    present = [
+        text for text in page_texts if text.row_id in rows and (text.place, text.row_id) in matches
+    ]
+    return (
+        [rows[text.row_id] for text in present],
+        [matches[text.place, text.row_id] for text in present],
+    )

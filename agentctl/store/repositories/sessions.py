@@ -43,10 +43,12 @@ NO_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS, 0)).decode()
 
 
 def parse_counters(metrics: str | None) -> dict[str, int]:
-    """Return the nine token counters of a JSON object; missing and damaged ones are 0."""
-    stored = (parse_stored(metrics, dict) if metrics else None) or {}
-    counts = {name: stored.get(name) for name in TOKEN_COUNTERS}
-    return {name: int(n) if isinstance(n, int | float) else 0 for name, n in counts.items()}
+    """Return the nine token counters of a JSON object; missing and damaged counters are 0."""
+    stored_counters = (parse_stored(metrics, dict) if metrics else None) or {}
+    counts = {name: stored_counters.get(name) for name in TOKEN_COUNTERS}
+    return {
+        name: int(count) if isinstance(count, int | float) else 0 for name, count in counts.items()
+    }
 
 
 def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
@@ -58,10 +60,10 @@ def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
 
 
 DAMAGED_STATE = "damaged_state"
-"""The key of a state under which a change keeps the text of one that is no JSON object."""
+"""The key under which a change keeps the text of a state that is no JSON object."""
 
 STORED_COLUMNS = tuple(field.name for field in fields(SessionRow) if field.name != "hold")
-"""The columns of a new session: those of `SessionRow`, in its order, without `hold`."""
+"""The columns of a new session: the columns of `SessionRow`, in its order, without `hold`."""
 
 _get_values = attrgetter(*STORED_COLUMNS)
 _COLUMNS = ", ".join(field.name for field in fields(SessionRow))
@@ -79,8 +81,9 @@ _IDENTITY = (
 _GET_IDENTITY = Sql(f"SELECT ({_IDENTITY}) FROM sessions WHERE session_id = :session_id")
 
 # One statement: on PostgreSQL a second one costs as much as the rest of a short read. The runs are
-# those of the row and not those of the parameter, of whose value PostgreSQL would know the number
-# of runs, and would plan each read again because a short session costs less than an average one.
+# found by the row, not by the parameter. From the value of a parameter PostgreSQL would know the
+# number of runs, and would plan each read again, because a short session costs less than an average
+# one.
 _GET_WITH_HISTORY = Sql(
     f"SELECT {_COLUMNS}, CASE WHEN history_bytes <= cast(:maximum as bigint)"
     " AND session_type <> 'workflow' THEN (SELECT utf8(joined) FROM ("
@@ -186,8 +189,8 @@ def get_with_history(
 ) -> Steps[tuple[SessionRow, bytes | None, str | None] | None]:
     """Return the session, its history and its identity; None if no visible session has the id.
 
-    The history is that of `run_reads.list_histories`, joined by commas; None if there is none, or
-    if it is larger than `maximum` bytes. Only then there is an identity, that of `get_identity`.
+    The history has the entries of `run_reads.list_histories`, joined by commas; None if there is
+    none, or if it is larger than `maximum` bytes. Only then the identity of `get_identity` is read.
     """
     values: dict[str, Value] = {"session_id": session_id, "maximum": maximum}
     rows = yield Statement(_GET_WITH_HISTORY, {**values, **visibility.parameters()})
@@ -283,14 +286,18 @@ def get_or_create_for_run(
     """
     if (yield from create(row)):
         return row
-    stored = yield from get_for_update(row.session_id, EVERYONE)
-    if stored is None:
+
+    existing = yield from get_for_update(row.session_id, EVERYONE)
+    if existing is None:
         # The session was deleted between the two statements. That cannot happen on SQLite.
         return (yield from get_or_create_for_run(row, visibility))
-    if not visibility.sees(stored.user_id) or stored.session_type != row.session_type:
-        return UnusableSession(stored)
-    if stored.component_data is not None:
-        return stored
+
+    if not visibility.sees(existing.user_id) or existing.session_type != row.session_type:
+        return UnusableSession(existing)
+
+    if existing.component_data is not None:
+        return existing
+
     adopted = yield Statement(
         _ADOPT,
         {
@@ -300,7 +307,8 @@ def get_or_create_for_run(
             "component_data": row.component_data,
         },
     )
-    return SessionRow(*adopted[0]) if adopted else stored
+
+    return SessionRow(*adopted[0]) if adopted else existing
 
 
 @unit
@@ -433,16 +441,20 @@ def add_usage(
         True if a run may wait in the queue of the session (`repositories.queue`).
     """
     seq, status = last or (None, None)
+
     values: dict[str, Value] = {"session_id": session_id, "seq": seq, "last_status": status}
     rows = yield Statement(_COUNT_BYTES, {**values, "history_bytes": history_bytes, "now": now})
     if not rows:
         return False
-    stored, run_count, has_queue = rows[0]
+
+    stored_metrics, run_count, has_queue = rows[0]
     if seq is not None and seq != run_count:
         yield Statement(_LAST_STATUS, values)
+
     if any(delta.values()):
-        metrics, total = add_counters(stored, delta)
+        metrics, total = add_counters(stored_metrics, delta)
         yield Statement(_WRITE_USAGE, {**values, "metrics": metrics, "total_tokens": total})
+
     return bool(has_queue)
 
 

@@ -165,9 +165,9 @@ class LastStep(NamedTuple):
 
 
 def find_progress(run_id: str) -> Work[LastStep | None]:
-    """Return the last step of a root run or of its members that has ended; None for none.
+    """Return the last ended step of a root run and its members; None if no step has ended.
 
-    The steps of a member are deleted at its end: `RunJournal.end_member` keeps when that was.
+    The steps of a member are deleted at its end: `RunJournal.end_member` keeps the last time.
     """
     return _PROGRESS.first(LastStep, run_id=run_id)
 

@@ -1,8 +1,8 @@
 """The items of the stores of users, in the system database, with the words that find them.
 
-An item belongs to a user and is in one of two spaces: `own` is that of the user alone, `shared`
-that of all users. The space is the first label of a stored namespace, so no namespace that code
-names leads out of it. Items without a user have the user ''.
+An item belongs to a user and is in one of two spaces: `own` is the space of the user alone,
+`shared` the space of all users. The space is the first label of a stored namespace, so no namespace
+that code names leads out of it. Items without a user have the user ''.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.terms import TermTable
 
 SCANNED_ITEMS = 10_000
-"""The last changed items of a namespace that one search considers, and the namespaces of a list."""
+"""Items of a namespace, last changed first, that one search considers; namespaces of one list."""
 
 UNIT_ITEMS = 100
 """Items that one unit of a cleanup deletes."""
@@ -111,7 +111,7 @@ class Space(NamedTuple):
 
 
 class ItemRow(NamedTuple):
-    """A stored item; its namespace has the space. Times are microseconds UTC."""
+    """A stored item; its namespace begins with its space. Times are microseconds UTC."""
 
     item_id: str
     namespace: str
@@ -147,39 +147,42 @@ def get(space: Space, namespace: Namespace, key: str, now: int) -> Steps[FoundIt
 
 
 @unit
-def search(space: Space, wanted: ItemSearch, now: int) -> Steps[FoundItems]:
-    """Return a page of the items below a namespace, those that match a text best first.
+def search(space: Space, query: ItemSearch, now: int) -> Steps[FoundItems]:
+    """Return a page of the items below a namespace, the best matches of a text first.
 
-    The text orders the items, it leaves out none. Of the items without its words the last changed
-    one comes first. At most `SCANNED_ITEMS` are considered.
+    The text orders the items, it leaves out none. Items without its words follow, the last changed
+    first. At most `SCANNED_ITEMS` are considered.
 
     Raises:
         ValidationFailed: a label or the page is not allowed.
     """
-    check_page(wanted.limit, wanted.offset)
-    within = space.bound(wanted.prefix)
-    newest = yield Statement(_NEWEST, {**within, "now": now})
-    alive = [str(item_id) for (item_id,) in newest]
-    scores = dict[str, float]()
-    if wanted.text:
-        scores = yield from _TERMS.rank(wanted.text, **within)
-    known = set(alive)
-    ids = [each for each in scores if each in known]
-    ids += [each for each in alive if each not in scores]
+    check_page(query.limit, query.offset)
+    within = space.bound(query.prefix)
+    newest_rows = yield Statement(_NEWEST, {**within, "now": now})
+    newest_ids = [str(item_id) for (item_id,) in newest_rows]
 
-    end = wanted.offset + wanted.limit
-    found = list[ItemRow]()
-    for group in group_ids(ids[:end] if wanted.matches is None else ids):
+    scores = dict[str, float]()
+    if query.text:
+        scores = yield from _TERMS.rank(query.text, **within)
+    living = set(newest_ids)
+    ids = [item_id for item_id in scores if item_id in living]
+    ids += [item_id for item_id in newest_ids if item_id not in scores]
+
+    # Without a filter, the page itself is enough. With one, read until the page is full.
+    end = query.offset + query.limit
+    items = list[ItemRow]()
+    for group in group_ids(ids[:end] if query.matches is None else ids):
         rows = {row[0]: ItemRow(*row) for row in (yield Statement(_GET_ALL, group))}
         present = [rows[item_id] for item_id in read_group(group) if item_id in rows]
-        found += [
+        items += [
             row
             for row in present
-            if wanted.matches is None or wanted.matches(orjson.loads(row.value))
+            if query.matches is None or query.matches(orjson.loads(row.value))
         ]
-        if len(found) >= end:
+        if len(items) >= end:
             break
-    return _build_found(found[wanted.offset : end], scores)
+
+    return _build_found(items[query.offset : end], scores)
 
 
 @unit
@@ -199,23 +202,26 @@ def put(space: Space, puts: Sequence[ItemPut], quotas: Quotas, now: int) -> Step
         QuotaExceeded: the user has as many items as the quotas allow.
     """
     # In one order, so that two callers cannot deadlock.
-    for each in sorted(puts, key=lambda one: (one.namespace, one.key)):
-        place = space.locate(each.namespace, each.key)
-        if each.value is None:
+    for item in sorted(puts, key=lambda put: (put.namespace, put.key)):
+        place = space.locate(item.namespace, item.key)
+        if item.value is None:
             yield Statement(_DELETE, place)
             continue
-        ttl = convert_ttl(each.ttl)
+
+        ttl = convert_ttl(item.ttl)
         times = {"now": now, "ttl": ttl, "expires_at": None if ttl is None else now + ttl}
-        row = {"item_id": new_id(), **place, **times, "value": dump_value(each.value)}
+        row = {"item_id": new_id(), **place, **times, "value": dump_value(item.value)}
+
         ((item_id,),) = yield Statement(_PUT, row)
         yield from _TERMS.replace(
             item_id,
-            split_words(each.words),
+            split_words(item.words),
             user_id=space.user_id,
             updated_at=now,
             namespace=place["namespace"],
         )
-    if any(each.value is not None for each in puts):
+
+    if any(item.value is not None for item in puts):
         yield from check_added(quotas, space.user_id, "store_items")
 
 

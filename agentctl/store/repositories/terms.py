@@ -30,8 +30,8 @@ class TermTable:
     Args:
         name: the table, with the columns `term`, `user_id` and `updated_at`.
         id: the column with the id of the row that has the words.
-        scope: a further column with a text of the row, whose beginning each search gives; "" for
-            none.
+        scope: a further column with a text of the row, whose beginning each search gives; "" if
+            there is none.
 
     Attributes:
         statements: its statements by their purpose.
@@ -41,10 +41,12 @@ class TermTable:
         column = ""
         value = ""
         within = ""
+
         if scope:
             column = f", {scope}"
             value = f", cast(:{scope} as text)"
             within = f" AND {scope} >= :{scope}_from AND {scope} < :{scope}_to"
+
         self.statements = {
             "create": Sql(
                 f"INSERT INTO {name} ({id}, term, user_id, updated_at{column})"

@@ -61,7 +61,7 @@ OF_VERSIONS = 2
 
 
 class SumKey(NamedTuple):
-    """The key of sums; the texts are empty for none."""
+    """The key of sums. A text is empty if the sums have no such part."""
 
     everyone: int
     user_id: str
@@ -121,7 +121,7 @@ class Sums:
 COUNTS = ("failures", "first_token", "duration")
 """The columns of `Sums` that are JSON objects."""
 
-COUNTERS = tuple(each.name for each in fields(Sums) if each.name not in COUNTS)
+COUNTERS = tuple(column.name for column in fields(Sums) if column.name not in COUNTS)
 """The columns of `Sums` that are numbers."""
 
 _TOKENS = tuple(name for name in COUNTERS if name.endswith("_tokens") and name != "unpriced_tokens")
@@ -174,23 +174,22 @@ _DELETE_OLDER = Sql(
 _GROUP = 20
 """Sums that one statement reads or writes."""
 
-STORED: tuple[str, ...] = (*SumKey._fields, *(each.name for each in fields(Sums)))
+STORED: tuple[str, ...] = (*SumKey._fields, *(column.name for column in fields(Sums)))
 """The columns of the tables of sums, for `build_stored`."""
 
 
 def _build_find(step: Step) -> Sql:
-    rows = ", ".join(
-        "("
-        + ", ".join(
-            f"cast(:{name}_{number} as {'bigint' if name in ('everyone', 'start') else 'text'})"
-            for name in SumKey._fields
+    types = {"everyone": "bigint", "start": "bigint"}
+    rows = list[str]()
+    for number in range(_GROUP):
+        columns = (
+            f"cast(:{name}_{number} as {types.get(name, 'text')})" for name in SumKey._fields
         )
-        + ")"
-        for number in range(_GROUP)
-    )
+        rows.append(f"({', '.join(columns)})")
+
     return Sql(
         f"SELECT {', '.join(STORED)} FROM {TABLES[step]}"
-        f" WHERE ({', '.join(SumKey._fields)}) IN (VALUES {rows})"
+        f" WHERE ({', '.join(SumKey._fields)}) IN (VALUES {', '.join(rows)})"
     )
 
 
@@ -246,28 +245,31 @@ def fold(cost_of: CostOf) -> Steps[int]:
     """Add waiting rows to the sums. Return their number, at most `FOLD_ROWS`."""
     # One transaction at a time reads and replaces sums.
     yield Statement(_LOCK, {"name": "usage"})
-    taken = [EndedRun(*row) for row in (yield Statement(_TAKE, {"limit": FOLD_ROWS}))]
+    ended_runs = [EndedRun(*row) for row in (yield Statement(_TAKE, {"limit": FOLD_ROWS}))]
+
     hours: dict[SumKey, Sums] = {}
-    for run in taken:
+    for run in ended_runs:
         for key, sums in split(run, "hour", cost_of):
-            wholes = [key, key._replace(everyone=1, user_id="")]
+            keys = [key, key._replace(everyone=1, user_id="")]
             if run.version is not None:
-                wholes.append(key.of_version(run.version))
-            for whole in wholes:
-                hours.setdefault(whole, Sums()).add(sums)
+                keys.append(key.of_version(run.version))
+            for sum_key in keys:
+                hours.setdefault(sum_key, Sums()).add(sums)
+
     days: dict[SumKey, Sums] = {}
     for key, sums in hours.items():
         days.setdefault(key._replace(start=key.start - key.start % DAY), Sums()).add(sums)
+
     yield from _add("hour", hours)
     yield from _add("day", days)
-    return len(taken)
+    return len(ended_runs)
 
 
 @unit
 def anonymise(user_id: str) -> Steps[dict[str, int]]:
-    """Move some sums of a user to those of the runs without a user.
+    """Move some sums of a user to the sums of runs without a user.
 
-    So the sums of all users stay equal to those of everyone. Call it again until it moves none.
+    So the sums of all users stay equal to the sums of everyone. Call it again until it moves none.
 
     Returns:
         The number of moved rows by table.
@@ -301,13 +303,14 @@ def count_earlier() -> Steps[None]:
 
     Their tokens count for the model that they called first.
     """
-    for run_id, stored in (yield Statement(_UNCOUNTED)):
-        spans = orjson.loads(stored) if stored else []
+    for run_id, spans_text in (yield Statement(_UNCOUNTED)):
+        spans = orjson.loads(spans_text) if spans_text else []
         calls = [span for span in spans if span["kind"] == "model"]
         model = calls[0]["name"] if calls else None
+
         if (yield Statement(_COUNT, {"run_id": run_id, "model": model})):
-            answered = [call["first_token_at"] for call in calls if call["first_token_at"]]
-            first = parse_rfc3339(min(answered)) if answered else None
+            first_tokens = [call["first_token_at"] for call in calls if call["first_token_at"]]
+            first = parse_rfc3339(min(first_tokens)) if first_tokens else None
             yield from append(run_id, first, len(calls))
 
 
@@ -322,21 +325,27 @@ def delete_older_hours(before: int) -> Work[int]:
 
 
 def split(run: EndedRun, step: Step, cost_of: CostOf) -> Iterator[tuple[SumKey, Sums]]:
-    """Yield the sums of one run for each of its models; the run itself counts in the first ones."""
+    """Yield the sums of one run for each of its models; the first sums count the run itself."""
     start = run.finished_at - run.finished_at % PERIODS[step]
     first = SumKey(0, run.user_id or "", start, run.component_type, run.component_id, "")
     per_model = orjson.loads(run.model_metrics) if run.model_metrics else {}
-    for number, (model, counted) in enumerate(per_model.items() or [(run.model or "", None)]):
-        if counted is None:
+    # Without counters of each model, all tokens count for the model that was called first.
+    models = list(per_model.items()) or [(run.model or "", None)]
+
+    for number, (model, model_counters) in enumerate(models):
+        if model_counters is None:
             counters = parse_counters(run.metrics)
         else:
-            counters = {name: counted.get(name) or 0 for name in _TOKENS}
+            counters = {name: model_counters.get(name) or 0 for name in _TOKENS}
+
         sums = _count_run(run) if number == 0 else Sums()
         for name in _TOKENS:
             setattr(sums, name, counters[name])
+
         cost = cost_of(model, counters) if sums.total_tokens else 0
         sums.unpriced_tokens = sums.total_tokens if cost is None else 0
         sums.cost = cost or 0
+
         yield first._replace(model=model), sums
 
 
@@ -346,9 +355,11 @@ def _count_run(run: EndedRun) -> Sums:
     sums.unreported_runs = int(
         run.metrics is not None and orjson.loads(run.metrics).get("total_tokens") is None
     )
+
     if not run.is_root:
         sums.member_runs = 1
         return sums
+
     sums.completed = int(run.status == "COMPLETED")
     sums.failed = int(run.status == "ERROR")
     sums.cancelled = int(run.status == "CANCELLED")
@@ -362,17 +373,20 @@ def _count_run(run: EndedRun) -> Sums:
 
 @unit
 def _add(step: Step, added: Mapping[SumKey, Sums]) -> Steps[None]:
-    """Add sums to the stored ones."""
+    """Add sums to the stored sums."""
     keys = sorted(added)
     for first in range(0, len(keys), _GROUP):
         group = keys[first : first + _GROUP]
         values: dict[str, Value] = {
             f"{name}_{number}": None for name in SumKey._fields for number in range(_GROUP)
         }
+
         for number, key in enumerate(group):
             values |= {f"{name}_{number}": value for name, value in key._asdict().items()}
-        for key, stored in map(build_stored, (yield Statement(_FIND[step], values))):
-            added[key].add(stored)
+
+        for key, stored_sums in map(build_stored, (yield Statement(_FIND[step], values))):
+            added[key].add(stored_sums)
+
         yield from _store(step, [(key, added[key]) for key in group])
 
 

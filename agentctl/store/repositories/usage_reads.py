@@ -1,8 +1,8 @@
 """Reads of usage: the sums of a period with the rows that they do not include yet.
 
-The cost of a read depends on the numbers of hours or days, components, models and users, not on
-that of runs; that of users is bounded. The row of an ended run waits some seconds until it is part
-of the sums.
+The cost of a read depends on the numbers of hours or days, components, models and users, not on the
+number of runs; the number of users is bounded. The row of an ended run waits some seconds until it
+is part of the sums.
 """
 
 from __future__ import annotations
@@ -93,12 +93,15 @@ class UsageScope:
         conditions = Conditions().with_condition(f"everyone = {kind}")
         if kind == 1:  # so that the key is used, which does not have the sums of users
             conditions = conditions.with_condition("user_id = ''")
+
         if self.version is not None:
             conditions = conditions.with_condition("user_id = :version", version=self.version)
+
         for number, user in enumerate(users):
             conditions = conditions.with_condition(
                 f"user_id = :user_{number}", **{f"user_{number}": user}
             )
+
         return conditions.with_condition(
             _IN_PERIOD, since=self.since, before=self.before
         ).with_equal(
@@ -106,13 +109,13 @@ class UsageScope:
         )
 
     def has(self, key: SumKey) -> bool:
-        """Return True if the sums of one user with a key are among those that are read."""
-        wanted = (self.component_type, self.component_id, self.model)
-        found = (key.component_type, key.component_id, key.model)
+        """Return True if the sums of one user with a key are among the sums that are read."""
+        filters = (self.component_type, self.component_id, self.model)
+        values = (key.component_type, key.component_id, key.model)
         return (
             self.since <= key.start < self.before
             and all(user == key.user_id for user in self.users)
-            and all(value in (None, other) for value, other in zip(wanted, found, strict=True))
+            and all(wanted in (None, value) for wanted, value in zip(filters, values, strict=True))
         )
 
 
@@ -139,29 +142,33 @@ def limit_to_newest(scope: UsageScope, *, by_user: bool = False) -> Steps[UsageS
         conditions = Conditions().with_condition(_IN_PERIOD, since=scope.since, before=scope.before)
     else:
         maximum = MAXIMUM_TOTALS
-        every = replace(scope, component_type=None, component_id=None, model=None)
-        conditions = every.conditions(by_user=False)
+        unfiltered = replace(scope, component_type=None, component_id=None, model=None)
+        conditions = unfiltered.conditions(by_user=False)
+
     sql = (
         f"SELECT start FROM {TABLES[scope.step]} WHERE {' AND '.join(conditions.texts)}"
         " ORDER BY start DESC LIMIT 1 OFFSET :read"
     )
-    beyond = yield Statement(Sql(sql), {**conditions.values, "read": maximum})
-    if not beyond:
+    first_unread = yield Statement(Sql(sql), {**conditions.values, "read": maximum})
+
+    if not first_unread:
         return scope
+
     period = PERIODS[scope.step]
-    return replace(scope, since=min(beyond[0][0] + period, scope.before - period))
+    return replace(scope, since=min(first_unread[0][0] + period, scope.before - period))
 
 
 @unit
 def read_groups(
     scope: UsageScope, by: Sequence[str], cost_of: CostOf
 ) -> Steps[dict[tuple[Value, ...], Sums]]:
-    """Return the counters of each group, at most `MAXIMUM_GROUPS` stored ones, without the counts.
+    """Return the counters of groups, at most `MAXIMUM_GROUPS` stored groups, without the counts.
 
     Args:
         by: members of `SumKey` whose values are the key of a group; empty for one group.
     """
     conditions = scope.conditions(by_user="user_id" in by)
+
     sources = [_SOURCES.get(name, name) for name in by]
     columns = "".join(f"{name}, " for name in sources)
     order = f" GROUP BY {', '.join(sources)} ORDER BY sum(total_tokens) DESC" if by else ""
@@ -169,12 +176,15 @@ def read_groups(
         f"SELECT {columns}{_SUMS} FROM {TABLES[scope.step]}"
         f" WHERE {' AND '.join(conditions.texts)}{order} LIMIT {MAXIMUM_GROUPS}"
     )
+
     groups: dict[tuple[Value, ...], Sums] = {}
     for row in (yield Statement(sql, conditions.values)):
         if row[-1] is not None:  # without a group there is a row of no sums
             groups[tuple(row[: len(by)])] = Sums(*row[len(by) :])
+
     for key, sums in (yield from _read_waiting(scope, cost_of)):
         groups.setdefault(tuple(getattr(key, name) for name in by), Sums()).add(sums)
+
     return groups
 
 
@@ -182,7 +192,7 @@ def read_groups(
 def read_sums(scope: UsageScope, cost_of: CostOf) -> Steps[list[tuple[SumKey, Sums]]]:
     """Return all sums with their keys, in any order; a key may occur twice.
 
-    They are those of all users together, or of the one user of the scope.
+    The sums are of all users together, or of the one user of the scope.
     """
     conditions = scope.conditions(by_user=False)
     sql = Sql(
@@ -199,10 +209,10 @@ def read_largest_users(
 ) -> Steps[tuple[list[tuple[SumKey, Sums]], int]]:
     """Return the sums of the users with the most stored tokens, and the number of all users.
 
-    The rows that the sums do not include yet do not choose a user, unless all users are returned.
+    Rows that the sums do not include yet do not choose a user, unless all users are returned.
     """
     conditions = scope.conditions(by_user=True)
-    # One read of the rows: it counts the tokens of each user, and has the times of the largest.
+    # One read of the rows counts the tokens of each user, and returns the largest users.
     sql = Sql(
         f"WITH found AS MATERIALIZED (SELECT {', '.join(STORED)} FROM {TABLES[scope.step]}"
         f" WHERE {' AND '.join(conditions.texts)}), users AS MATERIALIZED (SELECT user_id,"
@@ -211,38 +221,43 @@ def read_largest_users(
         " (SELECT user_id FROM users ORDER BY tokens DESC, user_id LIMIT :number)"
     )
     rows = yield Statement(sql, {**conditions.values, "number": number})
-    stored = [build_stored(row[:-1]) for row in rows]
+
+    stored_sums = [build_stored(row[:-1]) for row in rows]
     count = rows[0][-1] if rows else 0
-    users = {key.user_id for key, _ in stored}
+    users = {key.user_id for key, _ in stored_sums}
+
     waiting = yield from _read_waiting(scope, cost_of)
+
     if count <= number:
         count = len(users | {key.user_id for key, _ in waiting})
     else:
-        waiting = [each for each in waiting if each[0].user_id in users]
-    return stored + waiting, count
+        waiting = [pair for pair in waiting if pair[0].user_id in users]
+
+    return stored_sums + waiting, count
 
 
 @unit
 def _read_waiting(scope: UsageScope, cost_of: CostOf) -> Steps[list[tuple[SumKey, Sums]]]:
     values = {"since": scope.since, "before": scope.before, **scope.visibility.parameters()}
     runs = [EndedRun(*row) for row in (yield Statement(_WAITING, values))]
-    found = [
-        (run, each)
+    sums_of_runs = [
+        (run, key, sums)
         for run in runs
-        for each in split(run, scope.step, cost_of)
-        if scope.has(each[0])
+        for key, sums in split(run, scope.step, cost_of)
+        if scope.has(key)
     ]
     if not scope.reads_versions:
-        return [each for _, each in found]
+        return [(key, sums) for _, key, sums in sums_of_runs]
+
     return [
         (key.of_version(run.version), sums)
-        for run, (key, sums) in found
+        for run, key, sums in sums_of_runs
         if run.version is not None and scope.version in (None, run.version)
     ]
 
 
 class WaitingApprovals(NamedTuple):
-    """The number of pending approvals, and the time of the oldest one in microseconds UTC."""
+    """The number of pending approvals, and the time of the oldest approval in microseconds UTC."""
 
     approvals: int
     oldest_at: int | None

@@ -361,6 +361,7 @@ def list_page(filter: DeliveryFilter, page: Slice) -> Work[RowPage[DeliveryRow]]
         "webhook_id": filter.webhook_id,
         "run_id": filter.run_id,
     }
+
     filtered = Filtered(
         LISTING,
         _LEADS,
@@ -369,4 +370,5 @@ def list_page(filter: DeliveryFilter, page: Slice) -> Work[RowPage[DeliveryRow]]
         times=(filter.created_after, None),
         ranges=find_by_prefix("delivery_id", filter.id_prefix),
     )
+
     return filtered.list_page(page, DeliveryRow)

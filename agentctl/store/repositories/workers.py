@@ -1,6 +1,6 @@
 """Workers: the processes that execute runs, one row each, in the system database.
 
-One of them at a time sweeps for all: it has a lease, which it must extend.
+One worker at a time sweeps for all of them: it has a lease, which it must extend.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agentctl.store.repositories.queue import IS_QUEUED
 from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE, IS_WAITING
 
 LEASE_SECONDS = 6
-"""Time after which the lease of a sweeper expires that does not extend it."""
+"""Seconds after which the lease of a sweeper expires, unless the sweeper extends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ _LOOKS = (
     "EXISTS (SELECT 1 FROM usage_ends)",
 )
 
-# One statement: a lone server without work sends no other one for its sweeps.
+# One statement: a lone server without work sends no other statement for its sweeps.
 _ACQUIRE = Sql(
     f"UPDATE leases SET owner = :worker_id, expires_at = clock(:now) + {_LEASE}"
     f" WHERE name = 'sweep' AND (owner IN (:worker_id, :exited) OR NOT ({_IS_VALID}))"

@@ -1,7 +1,8 @@
 """Backup of a SQLite file during use, with a comparison of the copy and the original.
 
 The copy has the state at the start of the backup. No other process waits for it; the write-ahead
-log grows by the changes that they make meanwhile. The bytes of files are copied after it.
+log grows by the changes that other processes make meanwhile. The bytes of files are copied after
+the database.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CHUNK = 5_000
 """Rows between two calls of `ReportProgress`."""
 
 ReportCopyProgress = Callable[[str, int, int], None]
-"""Called with the name of the step, the number of finished parts, and that of all; 0: unknown."""
+"""Called with the name of the step, the number of finished parts, and of all; 0 if unknown."""
 
 _SIDE_FILES = ("journal", "wal", "shm")
 
@@ -82,11 +83,11 @@ async def back_up(
 ) -> FinishedBackup:
     """Copy a database to a new file that only its owner can read, and check the copy.
 
-    Args:
-        files: the folder of the bytes of its files, which are copied as well; None for none.
-
     The file gets its name when it is complete, checked and on the disk. Until then it is
     `NAME.part` in the same folder.
+
+    Args:
+        files: the folder of the bytes of its files, which are copied as well; None without one.
 
     Raises:
         Conflict: the file exists already.
@@ -95,6 +96,7 @@ async def back_up(
     part = target.with_name(f"{target.name}.part")
     if os.path.lexists(target):
         raise _file_exists(target)
+
     try:
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
@@ -107,10 +109,12 @@ async def back_up(
             if files:
                 copied = await back_up_bytes(part, files, target.parent, report)
                 backup = replace(backup, copied=copied)
+
         _publish(part, target)
     finally:
         for leftover in (part, *(part.with_name(f"{part.name}-{end}") for end in _SIDE_FILES)):
             leftover.unlink(missing_ok=True)
+
     return replace(backup, path=target)
 
 
@@ -149,16 +153,20 @@ def _compare(
 ) -> CopiedRows:
     """Compare the copy with the original, row by row."""
     report("pages checked", 0, 0)
-    is_whole = not is_damaged(copy)
+    is_intact = not is_damaged(copy)
+
     total = 2 * sum(
         source.execute(f'SELECT count(*) FROM "{name}"').get for name in _tables(source)
     )
-    read = hash_rows(source, lambda done: report("rows compared", done, total))
-    half = sum(read[0].values())
-    written = hash_rows(copy, lambda done: report("rows compared", half + done, total))
-    if is_whole and read == written:
-        return written
-    problem = "differs from the database" if is_whole else "is damaged"
+
+    original_rows = hash_rows(source, lambda done: report("rows compared", done, total))
+    half = sum(original_rows[0].values())
+    copied_rows = hash_rows(copy, lambda done: report("rows compared", half + done, total))
+
+    if is_intact and original_rows == copied_rows:
+        return copied_rows
+
+    problem = "differs from the database" if is_intact else "is damaged"
     raise errors.Unavailable(
         "The backup failed: the copy is not correct",
         cause=f"the copy {problem}",
@@ -176,6 +184,7 @@ def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> Cop
     digest = hashlib.sha256()
     tables = dict[str, int]()
     done = 0
+
     for name, order in _tables(connection).items():
         rows = 0
         digest.update(name.encode())
@@ -184,16 +193,18 @@ def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> Cop
             rows += 1
             if rows % CHUNK == 0:
                 report(done + rows)
+
         tables[name] = rows
         done += rows
+
     return tables, digest.hexdigest()
 
 
 def _tables(connection: apsw.Connection) -> dict[str, str]:
     """Return the tables with rows, and the order in which they are read.
 
-    A virtual table has no rows; those of its index are in tables of SQLite, some without a rowid,
-    which are read in the order of their keys.
+    A virtual table has no rows; the rows of its index are in tables of SQLite, some without a
+    rowid, which are read in the order of their keys.
     """
     rows = connection.execute(
         "SELECT name, CASE wr WHEN 1 THEN '' ELSE ' ORDER BY rowid' END FROM pragma_table_list"

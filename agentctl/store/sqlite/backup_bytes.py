@@ -33,14 +33,22 @@ _PART = ".part"
 
 @dataclass(frozen=True, slots=True)
 class CopiedFiles:
-    """The bytes that a database names: those of all files, those that were copied now, and those
-    that are missing, with the id of a file. Files of a user with the same bytes count once."""
+    """The bytes that a database names. Files of a user with the same bytes count once."""
 
     files: int = 0
+    """Number of files."""
+
     files_bytes: int = 0
+    """Bytes of all files."""
+
     files_copied: int = 0
+    """Number of files whose bytes were copied now."""
+
     files_missing: int = 0
+    """Number of files whose bytes are missing."""
+
     missing_file: str | None = None
+    """The id of a file whose bytes are missing; None if there is none."""
 
 
 NO_FILES = CopiedFiles()
@@ -49,7 +57,7 @@ NO_FILES = CopiedFiles()
 async def copy_bytes(
     database: Path, source: Path, target: Path, report: ReportCopied, *, links: bool = False
 ) -> CopiedFiles:
-    """Copy the bytes that a database names from one folder to another one, if they are new there.
+    """Copy the bytes that a database names from a folder to another, if they are new there.
 
     Args:
         links: True for hard links where that is possible; copies are compared with their hashes.
@@ -59,32 +67,38 @@ async def copy_bytes(
     """
 
     def copy(connection: apsw.Connection, stop: ShouldStop) -> CopiedFiles:
-        found = 0
+        file_count = 0
         size = 0
-        copied = 0
-        missing = 0
-        example = None
-        folder = None
-        for each in iterate_bytes(connection):
+        copied_count = 0
+        missing_count = 0
+        missing_file = None
+        unflushed_folder = None
+
+        for file_bytes in iterate_bytes(connection):
             if stop():
                 raise apsw.InterruptError("the copy was cancelled")
-            place = target / each.blob
-            if folder is not None and folder != place.parent:
-                flush(folder)
-                folder = None
-            if get_size(place) != each.size:
-                if _put(source / each.blob, place, each.size, links):
-                    copied = copied + 1
-                    folder = place.parent
+
+            # The files of one folder follow each other: it is flushed once, after the last of them.
+            place = target / file_bytes.blob
+            if unflushed_folder is not None and unflushed_folder != place.parent:
+                flush(unflushed_folder)
+                unflushed_folder = None
+
+            if get_size(place) != file_bytes.size:
+                if _put(source / file_bytes.blob, place, file_bytes.size, links):
+                    copied_count += 1
+                    unflushed_folder = place.parent
                 else:
-                    missing = missing + 1
-                    example = example or each.file_id
-            found = found + 1
-            size = size + each.size
-            report("files copied", found, 0)
-        if folder is not None:
-            flush(folder)
-        return CopiedFiles(found, size, copied, missing, example)
+                    missing_count += 1
+                    missing_file = missing_file or file_bytes.file_id
+
+            file_count += 1
+            size += file_bytes.size
+            report("files copied", file_count, 0)
+
+        if unflushed_folder is not None:
+            flush(unflushed_folder)
+        return CopiedFiles(file_count, size, copied_count, missing_count, missing_file)
 
     with translate_failures():
         return await run_on_thread(database, copy)
@@ -101,16 +115,19 @@ def iterate_bytes(connection: apsw.Connection) -> Iterator[FileBytes]:
 
 
 def _put(source: Path, target: Path, size: int, links: bool) -> bool:
-    """Give a file a second place; return False if it does not exist, or has other bytes."""
+    """Copy or link a file to a second place; return False if it is missing or has other bytes."""
     if get_size(source) != size:
         return False
+
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}{_PART}")
     part.unlink(missing_ok=True)
+
     try:
         if links and _link(source, part):
             part.replace(target)
             return True
+
         digest = hashlib.sha256()
         with source.open("rb") as reader, part.open("xb") as writer:
             part.chmod(0o600)
@@ -119,8 +136,10 @@ def _put(source: Path, target: Path, size: int, links: bool) -> bool:
                 writer.write(piece)
             writer.flush()
             os.fsync(writer.fileno())
+
         if digest.hexdigest() != target.name:
             return False
+
         part.replace(target)
         return True
     except FileNotFoundError:
@@ -171,20 +190,22 @@ def remove_unnamed_bytes(backups: Path) -> None:
     folder = backups / FOLDER
     if not folder.is_dir():
         return
+
     with lock_folder(folder, removes=True) as is_locked:
         if not is_locked:
             return
-        named = set[str]()
+
+        named_keys = set[str]()
         for path in backups.iterdir():
             if path.is_file() and path.suffix != ".json":
                 try:
-                    named.update(_list_named(path))
+                    named_keys.update(_list_named(path))
                 except apsw.Error:
                     return
 
-        for stored in FolderStore(folder).iterate(""):
-            if stored.blob not in named:
-                (folder / stored.blob).unlink(missing_ok=True)
+        for stored_bytes in FolderStore(folder).iterate(""):
+            if stored_bytes.blob not in named_keys:
+                (folder / stored_bytes.blob).unlink(missing_ok=True)
 
 
 def _list_named(path: Path) -> Iterator[str]:

@@ -150,21 +150,22 @@ def keep_wal_short(connection: apsw.Connection, busy_handler: BusyHandler) -> No
         if pages < CHECKPOINT_PAGES:
             attempted_pages = 0
             return apsw.SQLITE_OK
+
         # A checkpoint that fails is repeated after one of the next commits. If the disk is the
         # cause, the next write fails as well and reports it.
         with contextlib.suppress(apsw.Error):
-            # A long read, such as that of a backup, makes every attempt to restart the log wait in
-            # vain: the longer the log, the rarer the attempts.
+            # A long read, such as the read of a backup, makes every attempt to restart the log wait
+            # in vain: the longer the log, the rarer the attempts.
             if pages < max(RESTART_PAGES, attempted_pages * 3 // 2):
                 connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_PASSIVE)
             else:
                 attempted_pages = pages
-                usual = busy_handler.seconds
+                usual_seconds = busy_handler.seconds
                 busy_handler.seconds = RESTART_SECONDS
                 try:
                     connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_RESTART)
                 finally:
-                    busy_handler.seconds = usual
+                    busy_handler.seconds = usual_seconds
         return apsw.SQLITE_OK
 
     connection.set_wal_hook(checkpoint)
@@ -179,13 +180,16 @@ def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
     if isinstance(error, _FAULTS):
         log.error("database %s: %s: %s", name, type(error).__name__, error)
         return errors.InternalError()
+
     # The cause of an outage fails every request: the log must not repeat it for each.
     _limited_log.log("database %s: %s: %s", name, type(error).__name__, error)
+
     for kind, (detail, hint) in _FAILURES.items():
         if isinstance(error, kind):
             is_damaged = kind in (apsw.CorruptError, apsw.NotADBError)
             public = errors.DatabaseDamaged if is_damaged else errors.Unavailable
             return public(detail, cause=f"database {name!r}", hint=hint)
+
     return errors.Unavailable("The database failed", cause=f"database {name!r}")
 
 
@@ -241,6 +245,7 @@ def connect_alone(path: Path) -> apsw.Connection:
     except BaseException:
         connection.close(True)
         raise
+
     return connection
 
 
@@ -268,6 +273,7 @@ def run_unit(connection: apsw.Connection, work: Work[T], *, alone: bool = False)
     steps = iter(work)
     send = steps.send
     rows: Any = None
+
     try:
         while True:
             sql, parameters = send(rows)
@@ -319,7 +325,7 @@ class OpenFile:
         """Check that the path still names the file that was opened, and the same log.
 
         Args:
-            connection: one to the file; None without a check of the content.
+            connection: a connection to the file; None not to check its content.
 
         Raises:
             Unavailable: the file or its log was deleted, moved away or replaced.
@@ -331,17 +337,20 @@ class OpenFile:
             raise self._refuse(*_MOVED)
         if identity != self._identity:
             raise self._refuse(*_REPLACED)
-        # While a process has a connection that has read, no other one removes the log: SQLite does
-        # that with the last connection of all processes.
-        if any(_identify(path) != known for path, known in self._logs.items()):
+
+        # While a process has a connection that has read, no other process removes the log: SQLite
+        # removes it with the last connection of all processes.
+        if any(_identify(path) != log_identity for path, log_identity in self._logs.items()):
             raise self._refuse(*_LOST_LOG)
+
         if connection is not None:
             with self._lock:
                 self._check_content(connection)
+
         self._next_check = time.monotonic() + CHECK_SECONDS
 
     def check_sometimes(self, connection: apsw.Connection | None = None) -> None:
-        """Do the same as `check`, at most every `CHECK_SECONDS` while the file is in its place."""
+        """Call `check`, at most every `CHECK_SECONDS` while the file is in its place."""
         if time.monotonic() >= self._next_check:
             self.check(connection)
 
@@ -357,14 +366,17 @@ class OpenFile:
         try:
             # SQLite opens the log, and creates it if it is missing, at the first read.
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+
             with self._lock:
                 if not self._logs:
                     log = get_wal_path(self.path)
-                    self._logs = {each: _identify(each) for each in (log, _get_index_path(log))}
+                    self._logs = {file: _identify(file) for file in (log, _get_index_path(log))}
+
             self.check(connection)
         except BaseException:
             connection.close(True)
             raise
+
         return connection
 
     def forget_log(self) -> None:
@@ -426,13 +438,16 @@ def check_file(path: Path, *, create: bool) -> None:
         Unavailable: the file is no database, is damaged, or is missing and may not be created.
     """
     # Read before the file is looked for: the process that creates it creates the folder later.
-    used = has_been_used(path)
+    was_used = has_been_used(path)
+
     if path.is_dir():
         raise errors.Unavailable("The database cannot be opened", cause=f"{path} is a directory")
+
     if path.exists():
         _check_header(path)
         _check_wal(path)
         return
+
     log = get_wal_path(path)
     if get_file_size(log):
         raise errors.Unavailable(
@@ -440,15 +455,18 @@ def check_file(path: Path, *, create: bool) -> None:
             cause=f"{path} does not exist, but {log} does",
             hint=f"restore the file or a backup; for an empty database: rm {shlex.quote(str(log))}",
         )
-    if used:
+
+    if was_used:
         locks = shlex.quote(str(get_lock_folder(path)))
         raise errors.Unavailable(
             "The database file is missing",
             cause=f"{path} does not exist, but was used before",
             hint=f"move it back, or restore a backup; for an empty database: rm -r {locks}",
         )
+
     if not create:
         raise build_no_database(path)
+
     if not path.parent.is_dir():
         raise errors.Unavailable(
             "The database cannot be created",
@@ -506,20 +524,22 @@ def _check_header(path: Path) -> None:
             cause=f"{path}: {os.strerror(error.errno or 0).lower()}",
             hint="check the permissions of the file",
         ) from None
+
     if header and header[: len(_MAGIC)] != _MAGIC:
         raise errors.Unavailable(
             "The file is not a database",
             cause=f"{path} contains something else; it was not changed",
             hint="name another file in [[databases]] url",
         )
-    whole = _expected_size(header)
+
+    expected_size = _expected_size(header)
     # A checkpoint writes the header first; until it ends, the rest is in the log. The size is read
     # again after the log, because the log may be gone after the checkpoint.
     logs = get_file_size(get_wal_path(path)) + get_file_size(path.with_name(f"{path.name}-journal"))
-    if get_file_size(path) < whole and not logs and get_file_size(path) < whole:
+    if get_file_size(path) < expected_size and not logs and get_file_size(path) < expected_size:
         raise errors.Unavailable(
             "The database is damaged",
-            cause=f"{path} has {get_file_size(path)} of its {whole} bytes",
+            cause=f"{path} has {get_file_size(path)} of its {expected_size} bytes",
             hint="restore it from a backup",
         )
 

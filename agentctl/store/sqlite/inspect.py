@@ -83,12 +83,13 @@ NETWORK_FILESYSTEMS = frozenset(
     }
 )  # fmt: skip
 """Types of filesystems that several machines, or a machine and its host, share."""
+
 _MOUNTS = Path("/proc/self/mountinfo")
 _octal = re.compile(r"\\([0-7]{3})")
 
 
 def detect_filesystem(path: Path, mounts: Path = _MOUNTS) -> str | None:
-    """Return the type of the filesystem of a file, such as `ext4`; None: unknown.
+    """Return the type of the filesystem of a file, such as `ext4`; None if it is unknown.
 
     Args:
         mounts: the mount table of the kernel (proc_pid_mountinfo(5)).
@@ -97,13 +98,17 @@ def detect_filesystem(path: Path, mounts: Path = _MOUNTS) -> str | None:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
+
     real = path.resolve()
     deepest: tuple[int, str] | None = None
+
     for line in lines:
         before, _, after = line.partition(" - ")
         point = Path(_octal.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4]))
         depth = len(point.parts)
+
         # Of two mounts at one place the later one hides the other.
         if real.is_relative_to(point) and (deepest is None or depth >= deepest[0]):
             deepest = depth, after.partition(" ")[0]
+
     return None if deepest is None else deepest[1]

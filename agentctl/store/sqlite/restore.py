@@ -37,7 +37,7 @@ async def restore(
     replace: bool,
     report: Callable[[int], None],
 ) -> tuple[CopiedRows, Path | None]:
-    """Put a copy of a backup in the place of a database; return its rows, and the former one.
+    """Put a copy of a backup in the place of a database; return its rows and the former file.
 
     Args:
         prepare: called with a copy of the backup and its rows; migrates and settles the copy. If
@@ -50,13 +50,16 @@ async def restore(
             cause=f"{path} was not changed",
             hint="--replace moves it aside, and restores the backup",
         )
+
     copy = path.with_name(f"{path.name}.restoring")
-    if get_file_size(log := get_wal_path(backup)):
+    log = get_wal_path(backup)
+    if get_file_size(log):
         raise errors.Conflict(
             "The file is not a backup: a part of it is in a write-ahead log",
             cause=f"{log} has changes that would be lost; nothing was changed",
             hint="`agentctl db backup` creates a whole file from such a database",
         )
+
     with _copied(backup, copy):
         try:
             rows = await run_on_thread(
@@ -69,15 +72,20 @@ async def restore(
                 cause=f"{backup}; nothing was changed",
                 hint="restore another one",
             ) from failure
+
         await prepare(copy, rows)
+
         # Write everything to the file itself, and empty its log.
         await run_on_thread(
             copy,
             lambda connection, _: connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE),
             writes=True,
         )
+
         flush(copy)
+
         moved = _put_in_place(copy, path)
+
     return rows, moved
 
 
@@ -89,6 +97,7 @@ def _copied(backup: Path, copy: Path) -> Iterator[None]:
         with os.fdopen(source, "rb") as reader:
             if not stat.S_ISREG(os.fstat(source).st_mode):
                 raise errors.Conflict("The backup is not a regular file", cause=f"{backup}")
+
             target = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             with os.fdopen(target, "wb") as writer:
                 _lock(target, copy)
@@ -101,8 +110,8 @@ def _copied(backup: Path, copy: Path) -> Iterator[None]:
                     writer.flush()
                     yield
                 finally:
-                    for each in (copy, *_log_files(copy)):
-                        each.unlink(missing_ok=True)
+                    for file in (copy, *_log_files(copy)):
+                        file.unlink(missing_ok=True)
     except OSError as error:
         is_backup = isinstance(error, (FileNotFoundError, IsADirectoryError))
         name = backup if is_backup else error.filename or copy
@@ -126,6 +135,7 @@ def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], No
     objects = read_schema(connection)
     if not {name for kind, name in objects if kind == "table"} >= TABLES or is_damaged(connection):
         raise errors.Unavailable("The backup is damaged")
+
     # Triggers and views execute code of the backup in the statements of the restore.
     expected = read_schema(build_in_memory(SCHEMA_VERSION))
     for kind, name in sorted(objects.keys() - expected.keys()):
@@ -135,6 +145,7 @@ def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], No
                 cause=f"{kind} {name} in {backup}; nothing was changed",
                 hint="restore another one",
             )
+
     return hash_rows(connection, report)
 
 
@@ -142,14 +153,19 @@ def _put_in_place(copy: Path, path: Path) -> Path | None:
     """Move the former files aside and rename the copy, while no process can open the database."""
     moment = format_rfc3339(now())[:19].replace("-", "").replace(":", "")
     name = f"{path.name}.before-{moment}Z"
+
     # A second restore in one second must not replace the files of the first.
     names = (name, *(f"{name}-{number}" for number in range(2, 1_000)))
-    moved = next(each for each in map(path.with_name, names) if not os.path.lexists(each))
+    moved = next(
+        candidate for candidate in map(path.with_name, names) if not os.path.lexists(candidate)
+    )
+
     try:
         if not os.path.lexists(path):
             copy.rename(path)
             flush(path.parent)
             return None
+
         with _holding(path):
             for file in _log_files(path):
                 if file.exists():
@@ -160,6 +176,7 @@ def _put_in_place(copy: Path, path: Path) -> Path | None:
     except OSError as error:
         cause = f"{path.parent}: {os.strerror(error.errno or 0).lower()}"
         raise errors.Unavailable("The database cannot be restored", cause=cause) from None
+
     return moved
 
 
@@ -179,6 +196,7 @@ def _holding(path: Path) -> Iterator[None]:
             raise build_in_use(path) from None
         except (apsw.CorruptError, apsw.NotADBError, apsw.IOError):
             pass
+
         yield
     finally:
         connection.close(True)

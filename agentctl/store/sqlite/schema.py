@@ -42,8 +42,8 @@ _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES (?, ?)"
 def create_file(id: str, path: Path) -> bool:
     """Create the file, readable for its owner only, and its schema, unless it has tables.
 
-    Several processes may call this at the same time: one of them creates the schema, the others
-    wait for it.
+    Several processes may call this at the same time: one process creates the schema, the other
+    processes wait for it.
 
     Returns:
         True if this process has created the schema.
@@ -65,23 +65,26 @@ def create_file(id: str, path: Path) -> bool:
 
 def _create(path: Path) -> bool:
     # Read before the file is created: a process that creates it now uses it only later.
-    used = path.exists() and has_been_used(path)
+    was_used = path.exists() and has_been_used(path)
     if not path.exists():
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
     deadline = time.monotonic() + CREATION_SECONDS
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         connection.set_busy_timeout(int(CREATION_SECONDS * 1000))
-        while (created := _create_tables(connection, path, used)) is None:
+        while True:
+            created = _create_tables(connection, path, was_used)
+            if created is not None:
+                return created
             if time.monotonic() > deadline:
                 raise apsw.BusyError("another process holds the new file")
             time.sleep(0.01)
-        return created
     finally:
         connection.close(True)
 
 
-def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool | None:
+def _create_tables(connection: apsw.Connection, path: Path, was_used: bool) -> bool | None:
     """Set the journal mode and apply every migration to a file without tables.
 
     Returns:
@@ -91,48 +94,54 @@ def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool 
         # To change the journal mode SQLite needs a lock, for which it does not wait.
         if connection.execute(_TABLE_NAMES).fetchall():
             return False
-        if used:
+        if was_used:
             raise build_emptied(path)
         connection.pragma("journal_mode", "WAL")
         connection.execute("BEGIN IMMEDIATE")
     except (apsw.BusyError, apsw.LockedError):
         return None
+
     empty = not connection.execute(_TABLE_NAMES).fetchall()
-    for migration in schema.load_migrations("sqlite") if empty else ():
-        _apply(connection, migration)
     if empty:
+        for migration in schema.load_migrations("sqlite"):
+            _apply(connection, migration)
         connection.execute(schema.FINISH_UPGRADE)
     connection.execute("COMMIT")
+
     if empty:
         # Write the schema to the file itself, so that it survives the loss of the log.
         with contextlib.suppress(apsw.BusyError):
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
     return empty
 
 
 async def migrate(path: Path, applied: Callable[[schema.Migration], None]) -> None:
     """Apply the pending migrations, each in a separate transaction, under the write lock.
 
-    Of several processes one applies a migration; the others wait and find it applied. A process
-    that is killed leaves the schema before or after a migration.
+    Of several processes one applies a migration; the other processes wait and find it applied. A
+    process that is killed leaves the schema before or after a migration.
     """
 
     def apply_pending(connection: apsw.Connection, stop: ShouldStop) -> None:
-        while (
-            version := run_unit(connection, require_version(path))
-        ).number < schema.SCHEMA_VERSION:
+        version = run_unit(connection, require_version(path))
+        while version.number < schema.SCHEMA_VERSION:
             _begin_immediate(connection, stop)
             try:
+                # Another process may have applied a migration before this one had the lock.
                 version = run_unit(connection, require_version(path))
-                todo = schema.list_pending("sqlite", version, str(path))[:1]
-                for migration in todo:
+                due = schema.list_pending("sqlite", version, str(path))[:1]
+                for migration in due:
                     _apply(connection, migration)
                 connection.execute("COMMIT")
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-            for migration in todo:
+
+            for migration in due:
                 applied(migration)
+            version = run_unit(connection, require_version(path))
+
         schema.check_newer(version, str(path))
 
     await run_on_thread(path, apply_pending, writes=True)

@@ -68,12 +68,19 @@ async def run_on_thread(
 
 
 class Rewrite(NamedTuple):
-    """The end of a rewrite: the size of the file, the steps that were done, and its duration."""
+    """The end of a rewrite."""
 
     bytes: int
+    """The size of the file."""
+
     vacuumed: bool
+    """True if the file was rewritten."""
+
     log_emptied: bool
+    """True if the write-ahead log was emptied."""
+
     seconds: float
+    """Its duration."""
 
 
 async def rewrite_file(path: Path, maximum: int | None) -> Rewrite:
@@ -81,10 +88,11 @@ async def rewrite_file(path: Path, maximum: int | None) -> Rewrite:
 
     The unused parts of pages may have deleted text: `secure_delete` overwrites deleted rows, but
     not the copies that earlier updates and splits of pages have left. VACUUM writes every page
-    again, and an emptied write-ahead log has none of the old ones (docs/decisions/0120).
+    again, and an emptied write-ahead log has none of the old pages (docs/decisions/0120).
 
     Args:
-        maximum: only empty the log of a file with more bytes than that; None for any file.
+        maximum: a file with more bytes is not rewritten, only its log is emptied; None rewrites any
+            file.
 
     Raises:
         Unavailable: the disk is full, or another process holds the lock.
@@ -95,12 +103,14 @@ async def rewrite_file(path: Path, maximum: int | None) -> Rewrite:
         vacuumed = maximum is None or get_file_size(path) <= maximum
         if vacuumed:
             connection.execute("VACUUM")
+
         log_emptied = False
         end = time.monotonic() + LOG_SECONDS
         while not log_emptied and time.monotonic() < end and not should_stop():
             with contextlib.suppress(apsw.BusyError):
                 connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 log_emptied = True
+
         return Rewrite(get_file_size(path), vacuumed, log_emptied, time.monotonic() - began)
 
     return await run_on_thread(path, work, writes=True)
