@@ -6,10 +6,10 @@ A statement is a compact JWS with EdDSA (RFC 7515, RFC 8037), so any JOSE librar
 
 A server builds the chain of heads (docs/audit.md), and a command verifies it offline.
 
-A head has the digest of the entries since the one before it, and the hash of that head. So a change
-of an entry, or of the order, is found at the head that covers it, and a missing head at the next
-one. Only a copy of the heads elsewhere shows that the newest heads are missing, or that the whole
-log is an earlier one.
+A head has the digest of the entries since the head before it, and the hash of that head. So a
+change of an entry, or of the order, is found at the head that covers it, and a missing head at the
+next one. Only a copy of the heads elsewhere shows that the newest heads are missing, or that the
+whole log is an earlier one.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ VERSION = 1
 """The version of the format of heads."""
 
 ENTRY_FIELDS = tuple(AuditRecord.__annotations__)
-"""The fields of an entry that its digest covers: those of version 1."""
+"""The fields of an entry that its digest covers: the fields of version 1."""
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "version": int,
@@ -123,7 +123,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 _BEFORE_ALL = -(2**63)
-"""A number below those of all entries."""
+"""A number below the numbers of all entries."""
 
 FINDINGS = {
     "HEAD_INVALID": "A head is malformed, or not signed by a key of the file.",
@@ -262,7 +262,7 @@ async def verify_audit_log(
     tokens: Sequence[str],
     entries: AsyncIterator[Mapping[str, Any]],
     keys: list[VerificationKey],
-    known: Sequence[str] = (),
+    copied: Sequence[str] = (),
 ) -> Verification:
     """Verify the heads and the entries of an audit log.
 
@@ -270,11 +270,12 @@ async def verify_audit_log(
         tokens: all heads of the log, oldest first.
         entries: the records of all entries, newest first.
         keys: the public keys, earlier ones included.
-        known: a copy of the heads that was kept elsewhere, oldest first; it may lack the newest.
+        copied: a copy of the heads that was kept elsewhere, oldest first; it may lack the newest
+            heads.
     """
     result = Verification(heads=len(tokens))
     heads = _verify_heads(tokens, keys, result)
-    _compare_heads(tokens, known, keys, result)
+    _compare_heads(tokens, copied, keys, result)
     await _verify_entries(heads, entries, result)
     result.findings.sort(key=lambda finding: finding.head)
     return result
@@ -287,34 +288,42 @@ def _verify_heads(
     heads: list[Head] = []
     number = 0
     before = None
+
     for token in tokens:
         try:
             head = parse_head(verify_statement(token, "audit-head", keys))
         except InvalidStatement as error:
-            number = number + 1
+            number += 1
             before = None
             result.report("HEAD_INVALID", number, f"head {number} is not valid: {error.reason}")
             continue
+
         if head.number > number + 1:
-            missing = (
-                f"{number + 1} to {head.number - 1}" if head.number > number + 2 else number + 1
-            )
+            missing: int | str = number + 1
+            if head.number > number + 2:
+                missing = f"{number + 1} to {head.number - 1}"
             result.report("HEAD_MISSING", head.number, f"before head {head.number}: {missing}")
-        elif problem := _find_break(head, heads[-1] if heads else None, before):
-            result.report("HEAD_BROKEN", head.number, f"head {head.number} {problem}")
+        else:
+            problem = _find_break(head, heads[-1] if heads else None, before)
+            if problem:
+                result.report("HEAD_BROKEN", head.number, f"head {head.number} {problem}")
+
         heads.append(head)
         number = head.number
         before = token
         result.last_signed_at = head.at
+
     return heads
 
 
 def _find_break(head: Head, last: Head | None, token: str | None) -> str | None:
-    """Return how a head does not continue the one before it, which may be invalid (None)."""
+    """Describe how a head fails to continue the head before it; None if it continues it."""
+    # `token` is the head before this one; None if that head is not valid.
     if last is None:
         if head.number == 1 and head.previous is not None:
             return "is the first one and names one before it"
         return None
+
     if token is not None and head.number == last.number + 1 and head.previous != hash_head(token):
         return f"does not name head {last.number} as the one before it"
     if head.number <= last.number:
@@ -325,11 +334,12 @@ def _find_break(head: Head, last: Head | None, token: str | None) -> str | None:
 
 
 def _compare_heads(
-    tokens: Sequence[str], known: Sequence[str], keys: list[VerificationKey], result: Verification
+    tokens: Sequence[str], copied: Sequence[str], keys: list[VerificationKey], result: Verification
 ) -> None:
     """Report the heads of a copy that the log does not have."""
     present = set(tokens)
-    for line, token in enumerate(known, start=1):
+
+    for line, token in enumerate(copied, start=1):
         if token in present:
             continue
         try:
@@ -339,6 +349,7 @@ def _compare_heads(
                 "HEAD_INVALID", 0, f"line {line} of the copy is not valid: {error.reason}"
             )
             continue
+
         detail = f"head {head.number}, signed at {head.at}, is in the copy and not in the log"
         result.report("HEAD_UNKNOWN", head.number, detail)
 
@@ -346,26 +357,34 @@ def _compare_heads(
 async def _verify_entries(
     heads: Sequence[Head], entries: AsyncIterator[Mapping[str, Any]], result: Verification
 ) -> None:
-    """Compare the entries with the digests: both from the newest on, one head at a time."""
+    """Compare the entries with the digests, both from the newest on, one head at a time."""
     expired = max((head.expired_seq for head in heads), default=0)
     entry = await anext(entries, None)
+
     for index in range(len(heads) - 1, -1, -1):
         head = heads[index]
         floor = heads[index - 1].last_seq if index else _BEFORE_ALL
+
         while entry is not None and entry["seq"] > head.last_seq:
             result.unsigned += 1
             entry = await anext(entries, None)
-        found: list[Mapping[str, Any]] = []
+
+        covered_entries: list[Mapping[str, Any]] = []
         while entry is not None and entry["seq"] > floor:
-            if len(found) <= head.entries:  # one more than signed is a finding already
-                found.append(entry)
+            # One entry more than signed is a finding already: the rest is not kept.
+            if len(covered_entries) <= head.entries:
+                covered_entries.append(entry)
             entry = await anext(entries, None)
-        found.reverse()
-        result.entries += len(found)
-        if len(found) < head.entries and head.last_seq <= expired:
+
+        covered_entries.reverse()
+        result.entries += len(covered_entries)
+        if len(covered_entries) < head.entries and head.last_seq <= expired:
             result.expired += 1
-        elif len(found) != head.entries or not _has_digest(found, head.digest):
-            result.report("ENTRIES_CHANGED", head.number, _describe_change(head, len(found)))
+        elif len(covered_entries) != head.entries or not _has_digest(covered_entries, head.digest):
+            result.report(
+                "ENTRIES_CHANGED", head.number, _describe_change(head, len(covered_entries))
+            )
+
     while entry is not None:
         result.unsigned += 1
         entry = await anext(entries, None)

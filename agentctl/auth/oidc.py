@@ -3,7 +3,7 @@
 A page or a command starts it and receives its result (OpenID Connect Core 1.0, 3.1; RFC 7636; RFC
 9207), or shows a code that the user enters in any browser (RFC 8628). For a page the server asks
 the provider, so that the page connects to no other host. The secrets of one sign-in (state, nonce,
-code verifier) are those of the caller. The nonce is compared in constant time.
+code verifier) belong to the caller. The nonce is compared in constant time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SECRET_BYTES = 32
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 _SLOW_DOWN_SECONDS = 5.0
-"""Additional time between two questions after `slow_down` and failures (RFC 8628 3.5)."""
+"""Additional time between two polls after `slow_down` and failures (RFC 8628 3.5)."""
 
 _CLIENT_CAUSES = {
     "invalid_client": "the provider does not accept the client ID",
@@ -140,7 +140,10 @@ class OidcClient:
             Unavailable: the configuration of the provider cannot be read.
         """
         configuration = await self._read_configuration()
-        state, nonce, verifier = (secrets.token_urlsafe(_SECRET_BYTES) for _ in range(3))
+        state = secrets.token_urlsafe(_SECRET_BYTES)
+        nonce = secrets.token_urlsafe(_SECRET_BYTES)
+        verifier = secrets.token_urlsafe(_SECRET_BYTES)
+
         digest = hashlib.sha256(verifier.encode("ascii")).digest()
         query = {
             "response_type": "code",
@@ -152,8 +155,11 @@ class OidcClient:
             "code_challenge": base64.urlsafe_b64encode(digest).decode("ascii").rstrip("="),
             "code_challenge_method": "S256",
         }
+
         if "offline_access" in self._settings.oidc_scopes:
-            query["prompt"] = "consent"  # Without it a provider ignores the scope (Core 1.0, 11).
+            # Without the prompt a provider ignores the scope (Core 1.0, 11).
+            query["prompt"] = "consent"
+
         endpoint = configuration["authorization_endpoint"]
         mark = "&" if urlsplit(endpoint).query else "?"
         return SignInStart(f"{endpoint}{mark}{urlencode(query)}", state, nonce, verifier)
@@ -203,7 +209,7 @@ class OidcClient:
         )
 
     async def wait_for_device(self, start: DeviceStart) -> Tokens:
-        """Ask until the user has entered the code; return the tokens (RFC 8628 3.4 and 3.5).
+        """Poll until the user has entered the code; return the tokens (RFC 8628 3.4 and 3.5).
 
         Raises:
             BadRequest: the user denies the request, or the code has expired.
@@ -212,6 +218,7 @@ class OidcClient:
         interval = start.interval
         until = time.monotonic() + start.seconds
         fields = {"grant_type": _DEVICE_GRANT, "device_code": start.device_code}
+
         while time.monotonic() + interval < until:
             await asyncio.sleep(interval)
             try:
@@ -225,6 +232,7 @@ class OidcClient:
                 ):
                     raise _refused_sign_in(error) from None
                 interval += _SLOW_DOWN_SECONDS
+
         raise build_refusal("expired_token")
 
     async def refresh(self, refresh_token: str) -> Tokens:
@@ -266,16 +274,19 @@ class OidcClient:
         name = ""
         if nonce is not None or identity is not None:
             claims = self._check_id_token(identity, nonce)
-            names = (claims.get(each) for each in ("name", "preferred_username", "email"))
-            name = next((each for each in names if isinstance(each, str) and each), "")
+            names = (claims.get(claim) for claim in ("name", "preferred_username", "email"))
+            name = next((name for name in names if isinstance(name, str) and name), "")
             name = name[:MAXIMUM_NAME_LENGTH]
+
         kind = self._settings.oidc_token
         token = answer.get(kind)
         refresh_token = answer.get("refresh_token", "")
+
         if not _is_token(token):
             raise BadRequest(f"The provider returned no {kind}", hint="sign in again")
         if not _is_token(refresh_token):
             refresh_token = ""
+
         end = _find_end(str(token), answer)
         now = time.time()
         renew_at = end and end - min(EARLY_SECONDS, max(end - now, 0.0) / 4)
@@ -287,20 +298,25 @@ class OidcClient:
         Its signature is not checked: it comes from the token endpoint of the provider itself
         (OpenID Connect Core 1.0, 3.1.3.7, 6).
         """
-        required = ["iss", "aud", "exp", *(["nonce"] if nonce is not None else [])]
+        required = ["iss", "aud", "exp"]
+        if nonce is not None:
+            required.append("nonce")
         options: Any = {
             "verify_signature": False,
             **dict.fromkeys(("verify_exp", "verify_aud", "verify_iss"), True),
             "require": required,
         }
+
         client = self._settings.oidc_client_id
         issuer = self._settings.oidc_issuer
+
         try:
             claims = jwt.decode(str(token), audience=client, issuer=issuer, options=options)
-            given = str(claims["nonce"]).encode() if nonce is not None else b""
-            is_valid = secrets.compare_digest(given, (nonce or "").encode())
+            token_nonce = str(claims["nonce"]).encode() if nonce is not None else b""
+            is_valid = secrets.compare_digest(token_nonce, (nonce or "").encode())
         except (jwt.PyJWTError, ValueError, RecursionError):
             is_valid = False
+
         if not is_valid:
             raise BadRequest("The ID token of the provider is not for this sign-in")
         return claims
@@ -308,15 +324,18 @@ class OidcClient:
     async def _read_configuration(self) -> dict[str, Any]:
         if self._configuration and time.monotonic() - self._read_at < CONFIGURATION_SECONDS:
             return self._configuration
+
         try:
-            found = await self._request(fetch_configuration(self._settings.oidc_issuer))
+            configuration = await self._request(fetch_configuration(self._settings.oidc_issuer))
         except FetchError as failure:
             raise _unavailable(failure) from None
+
         for name in ("authorization_endpoint", "token_endpoint"):
-            self._find_endpoint(found, name)
-        self._configuration = found
+            self._find_endpoint(configuration, name)
+
+        self._configuration = configuration
         self._read_at = time.monotonic()
-        return found
+        return configuration
 
     def _find_endpoint(self, configuration: Mapping[str, Any], name: str) -> str:
         url = configuration.get(name)

@@ -165,16 +165,18 @@ def check_known_scopes(scopes: Sequence[str], admin_scope: str) -> None:
 
 
 def check_held_scopes(scopes: Iterable[str], principal: Principal, admin_scope: str) -> None:
-    """Reject scopes that allow more than those of the principal; an administrator has all.
+    """Reject scopes that the principal does not have itself; an administrator has all.
 
     Raises:
         Forbidden: names the missing scopes.
     """
     if principal.admin:
         return
+
     missing = tuple(
         scope for scope in scopes if scope == admin_scope or not is_covered(principal.scopes, scope)
     )
+
     if missing:
         names = ", ".join(missing)
         raise Forbidden(

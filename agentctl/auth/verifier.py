@@ -92,6 +92,7 @@ class Verifier:
         self._monotonic = monotonic
         self._keyring = Keyring(self._authorization) if self._authorization.enabled else None
         self._generation = None if self._keyring is None else _KeyGeneration(self._keyring.keys)
+
         self._reload_lock = threading.RLock()
         self._remote: RemoteKeys | None = None
         self._remote_keys: KeySet | None = None
@@ -100,6 +101,7 @@ class Verifier:
             self._remote = RemoteKeys(
                 self._authorization, self._use_remote_keys, clock=clock, monotonic=monotonic
             )
+
         self._is_watched = False
         self._next_check = monotonic() + _POLL_SECONDS
 
@@ -141,7 +143,7 @@ class Verifier:
     async def identify(self, authorization: str | None) -> Principal:
         """Return the principal of a header `Authorization`, from a JWT or a service account.
 
-        The prefix of the token decides between the two (`auth.tokens.account_tokens`).
+        The prefix of the token decides which (`auth.tokens.account_tokens`).
 
         Raises:
             Unauthenticated: there is no such field.
@@ -150,9 +152,11 @@ class Verifier:
         """
         if self._generation is None:
             return anonymous_principal()
+
         token = parse_bearer(authorization)
         if self._accounts is not None and token.startswith(ACCOUNT_PREFIX):
             return await self._accounts.identify(token)
+
         if self._remote is None:
             return self._verify_cached(token)
         await self.load_remote_keys()
@@ -171,7 +175,7 @@ class Verifier:
         """Return the principal of a header `Authorization` with a JWT; see `identify`.
 
         Raises:
-            InvalidToken: the credential is not valid, or is that of a service account.
+            InvalidToken: the credential is not valid, or is a token of a service account.
         """
         if self._generation is None:
             return anonymous_principal()
@@ -214,18 +218,24 @@ class Verifier:
         if token.startswith(ACCOUNT_PREFIX):
             reason = "it is a service account token, which is looked up, not verified"
             raise InvalidToken(reason, check="form")
+
         moment = self._monotonic()
         if moment >= self._next_check and not self._is_watched:
             self.reload_keys()
+
         generation = self._generation
         assert generation is not None
+
         digest = hashlib.sha256(token.encode("ascii")).digest()
         entry = generation.cache.get(digest)
         if entry is not None and moment < entry.stale_at and self._clock() < entry.expires_at:
             return entry.principal
+
         generation.cache.pop(digest, None)
+
         verified = verify_token(token, generation.keys)
         claims = check_claims(verified.payload, self._rules, self._clock())
+
         admin = self._authorization.admin_scope in claims.scopes
         principal = Principal(
             subject=claims.subject,
@@ -236,6 +246,7 @@ class Verifier:
             claims=verified.payload,
             unread_claims=claims.unread,
         )
+
         expires_at = math.inf if claims.expires_at is None else claims.expires_at
         fresh = _CachedToken(principal, expires_at, moment + _CACHE_SECONDS)
         while len(generation.cache) >= _CACHE_SIZE:
@@ -253,13 +264,14 @@ class Verifier:
             if self._keyring.reload():
                 self._generation = _KeyGeneration(self._merge_changed_files())
                 _log.info("verification keys changed")
+
             if self._keyring.problem not in (None, before):
                 _log.error("%s", self._keyring.problem)
             elif before is not None and self._keyring.problem is None:
                 _log.info("the key files are valid again and in use")
 
     def _use_remote_keys(self, keys: KeySet | None) -> None:
-        """Use other remote keys next to those of the files."""
+        """Use other remote keys next to the keys of the files."""
         with self._reload_lock:
             merged = self._merge_keys(keys)
             self._remote_keys = keys
@@ -268,7 +280,7 @@ class Verifier:
         _log.info("verification keys changed")
 
     def _merge_changed_files(self) -> KeySet:
-        """Return the keys in use; without the remote ones, if the new files do not fit them."""
+        """Return the keys in use; without the remote keys if the new files do not fit them."""
         assert self._keyring is not None
         try:
             merged = self._merge_keys(self._remote_keys)
@@ -296,12 +308,15 @@ class Verifier:
         if self._keyring is None:
             yield
             return
+
         stop = threading.Event()
         if self._remote is not None:
             self._remote.poll()
+
         thread = threading.Thread(target=self._watch, args=(stop,), name="keys", daemon=True)
         thread.start()
         self._is_watched = True
+
         try:
             yield
         finally:

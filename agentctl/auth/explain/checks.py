@@ -36,7 +36,7 @@ _NEW_ACCOUNT = "create another service account: `agentctl accounts create`"
 
 
 class Diagnosis(NamedTuple):
-    """A failed check: the value that was found, the cause, and a setting or claim that fixes it."""
+    """A failed check: the actual value, the cause, and a setting or claim that fixes it."""
 
     found: str
     cause: str
@@ -95,15 +95,18 @@ def _diagnose_form(facts: CredentialFacts, reason: str) -> Diagnosis:
     token = facts.token
     dots = facts.token.count(".")
     fact = f"{dots + 1} segments"
+
     if is_account_token(token):
         cause = (
             f"it is a token of another deployment: those of accounts here start {ACCOUNT_PREFIX}"
         )
         return Diagnosis("a service account token", cause, "use a token of this deployment")
+
     if token[:1] in "\"'" or token[-1:] in "\"'":
         return Diagnosis(fact, "the token is in quotation marks", "send it without them")
     if any(map(str.isspace, token)):
         return Diagnosis(fact, "the token contains white space", _COPY_AGAIN)
+
     if dots == 4:
         cause = "it is an encrypted token (JWE), which is not accepted"
         return Diagnosis(fact, cause, "configure the issuer to send signed tokens (JWS)")
@@ -111,6 +114,7 @@ def _diagnose_form(facts: CredentialFacts, reason: str) -> Diagnosis:
         cause = "it is an opaque token, not a JWT: only its issuer can read it"
         remedy = "request a JWT from the identity provider, usually by naming an audience or API"
         return Diagnosis(fact, cause, remedy)
+
     if dots != 2:
         return Diagnosis(fact, f"{reason}: it is cut off or has extra text", _COPY_AGAIN)
     if "=" in token:
@@ -119,6 +123,7 @@ def _diagnose_form(facts: CredentialFacts, reason: str) -> Diagnosis:
     if "+" in token or "/" in token:
         cause = f"{reason}: + and / belong to base64, not to base64url"
         return Diagnosis(fact, cause, "configure the issuer to use base64url (RFC 7515 2)")
+
     return Diagnosis(fact, reason, _COPY_AGAIN)
 
 
@@ -134,6 +139,7 @@ def _diagnose_header(facts: CredentialFacts, reason: str) -> Diagnosis:
     expected = facts.keys.spec.name
     fact = _found_header(facts)
     alg = header.get("alg")
+
     if alg != expected:
         cause = f"authorization.algorithm is {expected}, the alg of the token is {quote_value(alg)}"
         remedy = f"have the token signed with {expected}"
@@ -144,10 +150,12 @@ def _diagnose_header(facts: CredentialFacts, reason: str) -> Diagnosis:
         elif isinstance(alg, str) and alg.upper() in ALGORITHMS:
             cause = f"{cause}: upper and lower case differ"
         return Diagnosis(fact, cause, remedy)
+
     if "typ" in header and "typ" in reason:
         cause = f"typ is {quote_value(header['typ'])}: the token has another purpose"
         remedy = "send the access token; its typ is JWT, at+jwt or absent"
         return Diagnosis(fact, cause, remedy)
+
     return Diagnosis(fact, reason, "configure the issuer to omit that header member")
 
 
@@ -161,24 +169,30 @@ def _found_key(facts: CredentialFacts) -> str:
 
 def _diagnose_key(facts: CredentialFacts, reason: str) -> Diagnosis:
     kid = facts.header.get("kid")
+
     known_keys = f"known keys: {describe_keys(facts.keys)}"
     remedy = "have the token signed with one of these, or add its key to authorization.jwks_file"
+
     if facts.stale:
         remedy = (
             "fix the changed key files, which are rejected: the log of the server has the error"
         )
+
     if kid is None:
         cause = f"the token has no kid to select a key; {known_keys}"
         return Diagnosis("no kid", cause, "configure the issuer to put the kid into the header")
+
     fact = f"kid {quote_value(kid)}"
     for entry in facts.keys.skipped:
         if entry.kid == kid:
             cause = f"the key with this kid is skipped: {entry.reason}; {known_keys}"
             return Diagnosis(fact, cause, f"publish it as a signing key for {facts.keys.spec.name}")
     for name in facts.keys.by_kid:
-        if name and (difference := describe_difference(kid, name)):
+        difference = describe_difference(kid, name) if name else None
+        if name and difference:
             cause = f"no key has the token's kid; {known_keys}; similar to {quote_value(name)}"
             return Diagnosis(fact, f"{cause}: {difference}", remedy)
+
     return Diagnosis(fact, f"no key has the token's kid; {known_keys}", remedy)
 
 
@@ -194,15 +208,19 @@ def _diagnose_signature(facts: CredentialFacts, reason: str) -> Diagnosis:
     size = len(facts.parts.signature)
     expected = _signature_size(facts)
     fact = f"{size} bytes, tried with {keys}"
+
     if size == 0:
         return Diagnosis(fact, "the token is not signed", _COPY_AGAIN)
+
     is_der = facts.parts.signature.startswith(b"\x30") and size != expected
     if facts.keys.spec.family == "EC" and is_der:
         cause = "the signature is in DER form; a JWS has r and s side by side (RFC 7518 3.4)"
         return Diagnosis(fact, cause, "configure the issuer to use the JWS form")
+
     if expected is not None and size != expected:
         cause = f"signatures of these keys have {expected} bytes: cut off, or from another key"
         return Diagnosis(fact, cause, f"{_COPY_AGAIN}, or add the key that signed it")
+
     kid = facts.header.get("kid")
     other = f"; the token names kid {quote_value(kid)}" if isinstance(kid, str) else ""
     cause = f"the token was signed with another key or changed afterwards{other}"
@@ -247,11 +265,13 @@ def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
         value = facts.claims[name]
         quoted = quote_value(value)
         issuer = "configure the issuer to write seconds"
+
         if isinstance(value, bool) or not isinstance(value, int | float):
             return Diagnosis(quoted, f"{reason}: it is {quoted}", f"{issuer} since 1970")
         if abs(value) > _MILLISECONDS or value < 0:
             cause = f"{reason}: it is not in seconds since 1970"
             return Diagnosis(quoted, cause, f"{issuer}, not milliseconds")
+
         span = describe_distance(value, facts.now)
         leeway = f"the leeway is {facts.rules.leeway:g} s"
         causes = {
@@ -259,6 +279,7 @@ def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
             "nbf": f"it is not valid for another {span.removeprefix('in ')}; {leeway}",
             "iat": f"it was issued {span}, by the clock here; {leeway}",
         }
+
         return Diagnosis(_describe_time(value, facts), causes[name], remedy)
 
     return Check(f"claims.{name}", demands, describe, diagnose_time)
@@ -286,12 +307,15 @@ def _diagnose_aud(facts: CredentialFacts, reason: str) -> Diagnosis:
     claims = facts.claims
     expected = facts.rules.audience
     value = claims.get("aud")
+
     if "no access token" in reason:
         kind = quote_value(claims.get("typ"))
         return Diagnosis(f"typ {kind}", reason, "send the access token of the provider")
+
     if expected is None or "configured" not in reason:
         remedy = "configure the issuer to write a string, or an array of at most 16 strings"
         return Diagnosis(quote_value(value), reason, remedy)
+
     default = "" if facts.settings.authorization.audience else ", which is server.id"
     near = [value] if isinstance(value, str) else value or []
     small = next(filter(None, (_difference(name, expected) for name in near)), "")
@@ -300,8 +324,10 @@ def _diagnose_aud(facts: CredentialFacts, reason: str) -> Diagnosis:
         if claims.get(name) == expected:
             cause = f"{cause}; the claim {name} has it, but is not read"
             break
+
     if value is None:
         return Diagnosis("none", cause, "configure the issuer to add aud")
+
     remedy = f"request a token for {quote_value(expected)}, or set authorization.audience"
     return Diagnosis(quote_value(value), cause, remedy)
 

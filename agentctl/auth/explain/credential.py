@@ -105,11 +105,13 @@ def suggest_path(table: RouteTable, method: str, path: str) -> str | None:
     for rule, candidate in candidates.items():
         if candidate != path and is_known(candidate):
             return f"{rule}: {quote_value(candidate)}"
+
     parts = path.split("/")
     for cut in range(2, min(len(parts), _PREFIX_PARTS)):
         rest = "/" + "/".join(parts[cut:])
         if rest != "/" and is_known(rest):
             return f"{quote_value(rest)} is known: omit the root_path or the prefix of a proxy"
+
     near = suggest_name(path, sorted({route.template for route in ROUTES.values()}))
     return f"did you mean {near}?" if near else None
 
@@ -144,7 +146,7 @@ class CredentialFacts:
 
     @property
     def is_for_account(self) -> bool:
-        """True if the prefix is that of service account tokens here: the token is looked up."""
+        """True if the token has the prefix of service account tokens here, and is looked up."""
         return self.token.startswith(ACCOUNT_PREFIX)
 
 

@@ -155,12 +155,16 @@ async def explain_request(
         token: the credential without the word Bearer, or None.
         now: the current time for texts such as "4 min ago", in seconds since the epoch.
     """
+
     now = time.time() if now is None else now
     caller = await _identify(verifier, settings, token, now)
+
     method = "GET" if method == "HEAD" else method
     plain = decode_path(path)
     served = routable_path(path)
+
     report = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
+
     try:
         match = policy.find_operation(route_table(), method, served, caller.failure)
         route = ROUTES[match.operation]
@@ -173,17 +177,21 @@ async def explain_request(
             cause = suggest_path(route_table(), method, plain) if served else encoded
             return _explain_missing_route(report, cause or "no path is similar", refusal, caller)
         match, route = added
+
     text = f"{match.operation}, {route.method} {route.template}"
     report = replace(report, match=match).with_check(ExplainedCheck("route", "passed", text))
+
     try:
         policy.authorize_request(caller.principal, caller.failure, *match)
     except errors.AgentctlError as refusal:
         return _explain_denial(report, match, refusal, caller, settings)
+
     grant = policy.describe_grant(caller.principal, match)
     if caller.facts is not None and caller.principal is not None:
         rules = caller.facts.rules.scopes
         scopes = (rules.admin_scope,) if caller.principal.admin else policy.required_scopes(*match)
         grant += origins.describe_origins(trace_scopes(caller.facts.claims, rules), scopes)
+
     return _explain_parameters(report.with_check(ExplainedCheck("policy", "passed", grant)), match)
 
 
@@ -192,25 +200,31 @@ async def _identify(
 ) -> _Identification:
     await verifier.load_remote_keys()
     keys = verifier.keys
+
     jwt_skipped = tuple(_skip(JWT_CHECKS))
     if keys is None:
         text = "off: every caller is an administrator without a name"
         first = ExplainedCheck("authorization", "passed", text)
         steps = (first, ExplainedCheck("credential", "skipped"), *jwt_skipped)
         return _Identification(await verifier.identify(None), None, steps, None)
+
     text = f"on: {keys.spec.name}, with {describe_keys(keys) or 'no key'}"
-    if (state := verifier.remote_state) is not None:
+    state = verifier.remote_state
+    if state is not None:
         text = f"{text}; {state.describe(now)}"
     first = ExplainedCheck("authorization", "passed", text)
+
     if token is None:
         missing = ExplainedCheck("credential", "failed", *MISSING_CREDENTIAL)
         return _Identification(None, errors.Unauthenticated(), (first, missing, *jwt_skipped), None)
+
     principal = None
     failure = None
     try:
         principal = await verifier.identify(f"Bearer {token}")
     except (errors.InvalidToken, errors.Unavailable) as error:
         failure = error
+
     # After the verification, which may have fetched other keys.
     keys = verifier.keys or keys
     facts = collect_facts(token, settings, keys, stale=verifier.problem is not None, now=now)
@@ -226,6 +240,7 @@ def _explain_verification(
     if facts.is_for_account:
         checks = ACCOUNT_CHECKS
         kind = "of a service account, to be looked up"
+
     failed = None
     reason = ""
     if isinstance(failure, errors.InvalidToken):
@@ -234,15 +249,18 @@ def _explain_verification(
     elif failure is not None:
         failed = "account.known"
         reason = failure.detail
+
     names = [check.name for check in checks]
     end = names.index(failed) if failed in names else len(names)
     yield ExplainedCheck("credential", "passed", f"a token, {kind}")
+
     for check in checks[:end]:
         try:
             fact = check.found(facts)
         except errors.InvalidToken:  # The keys changed after the verification.
             fact = ""
         yield ExplainedCheck(check.name, "passed", fact)
+
     if failed is not None:
         yield ExplainedCheck(failed, "failed", *diagnose(failed, reason, facts))
         yield from _skip(checks[end + 1 :])
@@ -255,11 +273,13 @@ def _skip(checks: tuple[Check, ...]) -> Iterator[ExplainedCheck]:
 def _explain_missing_route(
     report: Explanation, cause: str, refusal: errors.AgentctlError, caller: _Identification
 ) -> Explanation:
+
     skipped = ExplainedCheck("policy", "skipped")
     if refusal is caller.failure:
         text = "no operation has this method and path; only identified callers get a 404 or 405"
         step = ExplainedCheck("route", "skipped", text)
         return _decide_by_credential(report.with_check(step).with_check(skipped), caller)
+
     path = quote_value(report.path)
     if isinstance(refusal, errors.MethodNotAllowed):
         allowed = ", ".join(refusal.allow)
@@ -269,6 +289,7 @@ def _explain_missing_route(
     else:
         remedy = "`agentctl auth scopes` lists the operations and their paths"
         text = f"{path} is not a path of the HTTP API"
+
     step = ExplainedCheck("route", "failed", text, cause, remedy)
     return report.with_check(step, refusal.status).with_check(skipped)
 
@@ -282,10 +303,12 @@ def _explain_face_route(
         step = ExplainedCheck("route", "failed", text, cause, f"set {face.setting} = true")
         skipped = ExplainedCheck("policy", "skipped")
         return report.with_check(step, refusal.status).with_check(skipped)
+
     report = report.with_check(ExplainedCheck("route", "passed", f"{face.name}, {face.place}"))
     if caller.failure is not None:
         step = ExplainedCheck("policy", "skipped", f"needs a valid token, then {face.decision}")
         return _decide_by_credential(report.with_check(step), caller)
+
     text = f"the path needs a valid token; the policy is {face.decision}"
     return report.with_check(ExplainedCheck("policy", "passed", text))
 
@@ -312,9 +335,11 @@ def _explain_denial(
 ) -> Explanation:
     rules = ScopeRules.from_settings(settings.authorization)
     needed = describe_requirement(match, rules.admin_scope)
+
     if not isinstance(refusal, errors.Forbidden):
         step = ExplainedCheck("policy", "skipped", f"needs {needed}")
         return _decide_by_credential(report.with_check(step), caller)
+
     assert caller.principal is not None
     granted = join_some([quote_value(scope) for scope in sorted(caller.principal.scopes)])
     claims = {} if caller.facts is None else caller.facts.claims
@@ -351,6 +376,7 @@ def explain_denial(
     """
     needed = describe_requirement(match, rules.admin_scope)
     remedy = f"grant one of: {needed}"
+
     texts = [] if claims else sorted(principal.scopes)
     for name in rules.scopes_claims:
         value = find_claim(claims, name)
@@ -362,6 +388,7 @@ def explain_denial(
             cause = f"the claim {name} has more than {MAXIMUM_SCOPES} scopes: none counts"
             return cause, "grant fewer scopes: * in the middle matches every id"
         texts += origins.list_scopes(value, rules)
+
     requirement = POLICY[match.operation]
     sentences = list[str]()
     for scope in texts:
@@ -370,19 +397,24 @@ def explain_denial(
             sentence = _explain_scope(scope, match, requirement)
         if sentence is not None:
             sentences.append(sentence)
+
     del sentences[_MAXIMUM_SENTENCES:]
     roles = origins.describe_roles(claims, rules)
     sentences += [f"{name}: {text}" for name, text in roles.items()]
-    if unread := origins.find_unread_claims(claims, rules):
+    unread = origins.find_unread_claims(claims, rules)
+    if unread:
         sentences.append(origins.describe_unread(unread))
+
     required = {*required_scopes(*match), rules.admin_scope}
     helpful = [
         claim for claim in unread if required.intersection(origins.list_scopes(claim.value, rules))
     ]
+
     if helpful or (unread and not principal.scopes):
         remedy = origins.suggest_setting(helpful or unread, rules)
     elif roles:
         remedy = f"{remedy}; [authorization.roles] has the scopes of roles"
+
     nothing = "none of its scopes allows it" if texts else "the caller has no scopes"
     return "; ".join(sentences) or nothing, remedy
 
@@ -404,14 +436,18 @@ def _explain_scope(scope: str, match: RouteMatch, requirement: NeedsScope) -> st
         if scope.casefold().strip() == required.casefold() and scope != required:
             difference = describe_difference(scope, required)
             return f"{quote_value(scope)} is not {quote_value(required)}: {difference}"
+
     if not is_well_formed(scope):
         return _explain_malformed(scope, requirement)
+
     quoted = quote_value(scope)
     (resource, *middle, action) = scope.split(":")
     if (resource, action) == (requirement.action, requirement.resource):
         return f"{quoted} has resource and action in the wrong order"
+
     if resource == requirement.resource and action != requirement.action:
         return f"{quoted} allows {action}, not {requirement.action}"
+
     if resource == requirement.resource:
         noun = requirement.resource.removesuffix("s")
         name = requirement.id_param
@@ -421,6 +457,7 @@ def _explain_scope(scope: str, match: RouteMatch, requirement: NeedsScope) -> st
         difference = describe_difference(middle[0] if middle else "*", expected)
         text = f"{quoted} is for another {noun}, not {quote_value(expected)}"
         return f"{text}: {difference}" if difference else text
+
     suggested = suggest_scope(scope)
     if not middle and suggested == f"{requirement.resource}:{requirement.action}":
         return f"{quoted} is not a scope: did you mean {quote_value(suggested)}?"
@@ -431,9 +468,11 @@ def _explain_malformed(scope: str, requirement: NeedsScope) -> str | None:
     quoted = quote_value(scope)
     resource = requirement.resource
     action = requirement.action
+
     if "*" in scope and scope.startswith(resource):
         star = quote_value(f"{resource}:*:{action}")
         return f"{quoted} is not well-formed: * is allowed in the middle only, {star}"
+
     words = _SEPARATORS.split(scope.strip().casefold())
     if words[:1] == [resource] and words[-1] == action:
         return f"{quoted} is not well-formed: one : separates two parts"

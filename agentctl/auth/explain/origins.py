@@ -38,16 +38,16 @@ class UnreadClaim(NamedTuple):
 def find_unread_claims(claims: RawClaims, rules: ScopeRules) -> list[UnreadClaim]:
     """Return the claims that look like scopes or roles and are not read.
 
-    Those with known scopes are first, then those with roles.
+    Claims with known scopes are first, then claims with roles.
     """
-    read = (*rules.scopes_claims, *rules.roles_claims)
-    found = [
+    read_claims = (*rules.scopes_claims, *rules.roles_claims)
+    unread = [
         UnreadClaim(name, value, _choose_setting(name, value, rules))
         for name, value in _list_candidates(claims, rules)
-        if value and name not in read and _CONFIGURABLE.fullmatch(name)
+        if value and name not in read_claims and _CONFIGURABLE.fullmatch(name)
     ]
     return sorted(
-        found,
+        unread,
         key=lambda claim: (not _has_scopes(claim.value, rules), claim.setting != "roles_claim"),
     )
 
@@ -107,18 +107,23 @@ def suggest_setting(unread: list[UnreadClaim], rules: ScopeRules) -> str:
 
 
 def describe_claims(claims: RawClaims, rules: ScopeRules) -> str:
-    """Describe what each claim of scopes or roles grants, and those that are not read."""
-    scopes = {
-        name: _describe_scopes(name, value, claims, rules)
-        for name in rules.scopes_claims
-        if (value := find_claim(claims, name)) is not None
-    }
+    """Describe what each claim of scopes or roles grants, and list the claims that are not read."""
+    scopes = dict[str, str]()
+    for name in rules.scopes_claims:
+        value = find_claim(claims, name)
+        if value is not None:
+            scopes[name] = _describe_scopes(name, value, claims, rules)
+
     roles = describe_roles(claims, rules)
+
     parts = [f"{name}: {text}" for name, text in {**scopes, **roles}.items()]
     if not roles and rules.scopes_claims == (SCOPES_CLAIM,):
         parts = list(scopes.values())
-    if unread := find_unread_claims(claims, rules):
+
+    unread = find_unread_claims(claims, rules)
+    if unread:
         parts = [*(parts or ["none"]), describe_unread(unread)]
+
     return "; ".join(parts) or "none"
 
 
@@ -128,12 +133,14 @@ def _describe_scopes(name: str, value: Any, claims: RawClaims, rules: ScopeRules
     entries = split_value(value)
     if len(entries) > MAXIMUM_SCOPES:
         return f"{len(entries)} entries are too many: none counts"
+
     valid = read_scopes(claims, name, rules)
     ignored = [
         entry
         for entry in entries
         if not isinstance(entry, str) or entry.removeprefix(rules.prefix) not in valid
     ]
+
     text = join_some(sorted(set(valid))) or "none"
     return f"{text}; not well-formed: {_quote_some(ignored)}" if ignored else text
 
@@ -153,12 +160,14 @@ def _describe_role_claim(value: Any, rules: ScopeRules) -> str:
         return f"{quote_value(value)} is not an array: it grants nothing"
     if len(entries) > MAXIMUM_SCOPES:
         return f"{len(entries)} entries are too many: none counts"
+
     texts = list(dict.fromkeys(role for role in entries if isinstance(role, str)))
     parts = [
         f"{quote_value(role)} grants {join_some(list(rules.roles[role])) or 'nothing'}"
         for role in texts
         if role in rules.roles
     ]
+
     unknown = [role for role in texts if role not in rules.roles]
     if unknown:
         parts.append(f"not in [authorization.roles]: {_quote_some(unknown)}")
@@ -174,11 +183,15 @@ def describe_origins(granted: Iterable[ScopeOrigin], scopes: Collection[str]) ->
 
     The text is empty, or begins with a comma: `, by the role "viewer" of groups`.
     """
-    origins = dict.fromkeys(
-        f"the claim {origin.claim}"
-        if origin.role is None
-        else f"the role {quote_value(origin.role)} of {origin.claim}"
-        for origin in granted
-        if origin.scope in scopes and (origin.role is not None or origin.claim != SCOPES_CLAIM)
-    )
-    return f", by {join_some(list(origins))}" if origins else ""
+    origins = list[str]()
+    for origin in granted:
+        if origin.scope not in scopes:
+            continue
+        if origin.role is not None:
+            origins.append(f"the role {quote_value(origin.role)} of {origin.claim}")
+        elif origin.claim != SCOPES_CLAIM:
+            origins.append(f"the claim {origin.claim}")
+    if not origins:
+        return ""
+
+    return f", by {join_some(list(dict.fromkeys(origins)))}"

@@ -44,6 +44,7 @@ def read_key_file(path: Path, *, private: bool = False) -> bytes:
         raise build_file_error(f"Key file {path} cannot be read", failure) from None
     except ValueError:
         raise InvalidKey("The path of the key file contains a NUL character") from None
+
     try:
         _check_file(path, os.fstat(descriptor), private)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -52,6 +53,7 @@ def read_key_file(path: Path, *, private: bool = False) -> bytes:
         raise build_file_error(f"Key file {path} cannot be read", failure) from None
     finally:
         os.close(descriptor)
+
     if len(data) > MAXIMUM_KEY_FILE:
         raise InvalidKey(f"Key file {path} is larger than {MAXIMUM_KEY_FILE} bytes")
     return data
@@ -89,6 +91,7 @@ def _create_file(path: Path) -> int:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failure:
         raise build_file_error(f"Key file {path} cannot be written", failure) from None
+
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
     except FileExistsError:
@@ -104,12 +107,14 @@ def _check_file(path: Path, status: os.stat_result, private: bool) -> None:
         raise InvalidKey(f"Key file {path} is not a regular file")
     if status.st_size > MAXIMUM_KEY_FILE:
         raise InvalidKey(f"Key file {path} is larger than {MAXIMUM_KEY_FILE} bytes")
+
     mode = stat.S_IMODE(status.st_mode)
     if private and mode & ~_PRIVATE:
         raise InvalidKey(
             f"Key file {path} has mode {mode:04o} and must not be wider than 0600",
             hint=f"chmod 600 {path}",
         )
+
     if mode & stat.S_IWOTH:
         raise InvalidKey(
             f"Key file {path} has mode {mode:04o}: all users can write it", hint=f"chmod o-w {path}"
@@ -128,6 +133,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as failure:
         raise build_file_error(f"{folder} cannot be opened", failure) from None
+
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,7 +173,7 @@ def write_with_mode_of(path: Path, data: bytes, model: Path) -> None:
 
 
 def move_file(source: Path, target: Path) -> None:
-    """Rename a file over another one and sync the folder. Raises OSError."""
+    """Rename a file, replace the target, and sync the folder. Raises OSError."""
     source.replace(target)
     folder = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -59,14 +59,17 @@ class Keyring:
         stamps = _stamp_files(self._authorization)
         if stamps == self._read and not _is_recent(stamps):
             return False
+
         before = self._last_seen
         self._last_seen = stamps
         if self._waited < MAXIMUM_POLLS and _is_written_in_place(before, stamps):
             self._waited += 1
             return False
+
         self._waited = 0
         # The stamps are older than the content: the next poll detects a write in between.
         self._read = stamps
+
         try:
             files = read_key_files(self._authorization)
             changed = files != self._files
@@ -76,6 +79,7 @@ class Keyring:
         except InvalidKey as failure:
             self.problem = f"{failure.detail_with_cause}; the previous keys stay in use"
             return False
+
         self._files = files
         self.problem = None
         return changed
@@ -141,6 +145,7 @@ def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
         InvalidKey: a key is rejected, or none is configured and none is fetched over HTTP.
     """
     spec = get_algorithm(authorization.algorithm)
+
     texts = [
         (_entry_label(number, len(authorization.verification_keys)), text)
         for number, text in enumerate(authorization.verification_keys, start=1)
@@ -149,10 +154,13 @@ def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
         (f"Key file {path}", files[path].decode("utf-8", "surrogateescape"))
         for path in authorization.verification_key_files
     ]
-    in_turn = [key for label, text in texts for key in parse_keys(text, spec, label)]
+
+    unnamed_keys = [key for label, text in texts for key in parse_keys(text, spec, label)]
+
     sets = [_load_jwks_file(path, files[path], spec) for path in authorization.jwks_file]
-    if in_turn:
-        sets.append(KeySet.from_keys(spec, in_turn))
+    if unnamed_keys:
+        sets.append(KeySet.from_keys(spec, unnamed_keys))
+
     if sets or has_remote_keys(authorization):
         return reduce(KeySet.merge, sets or [KeySet(spec, {})])
     raise InvalidKey(

@@ -27,9 +27,12 @@ _MAXIMUM_RSA_BITS = 8192
 _MINIMUM_EXPONENT = 65537
 _MAXIMUM_EXPONENT_BITS = 64
 """With a longer exponent and a modulus above 3072 bits, OpenSSL rejects every signature."""
+
 _CURVE_NAMES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
+
 PEM_BLOCK = r"-----BEGIN (?P<kind>[A-Z0-9 ]+)-----[^-]*(?:-(?!----)[^-]*)*-----END (?P=kind)-----"
 """The pattern of a PEM block (RFC 7468 2), whose time is linear in the text without an END line."""
+
 _PRIVATE_LABEL = "PRIVATE KEY"
 _PUBLIC_LABELS = frozenset({"PUBLIC KEY", "RSA PUBLIC KEY"})
 
@@ -60,8 +63,10 @@ def parse_keys(text: str, spec: AlgorithmSpec, label: str) -> list[VerificationK
         secret = encode_secret(text)
         check_secret(secret, spec, label)
         return [VerificationKey(spec, secret)]
+
     text = _decode_pem(text)
     blocks = list(re.finditer(PEM_BLOCK, text))
+
     # A damaged boundary is not skipped as text around the keys (RFC 7468 3): its key would be lost.
     is_whole = {len(blocks)} == {text.count("-----BEGIN"), text.count("-----END")}
     if not blocks or not is_whole or "------BEGIN" in text:
@@ -101,6 +106,7 @@ def _parse_pem(pem: str, kind: str, spec: AlgorithmSpec, label: str) -> PublicKe
             f"{label} is not a PEM public key",
             hint="extract the key from a certificate with `openssl x509 -pubkey -noout`",
         )
+
     try:
         key = serialization.load_pem_public_key(pem.encode("ascii", "replace"))
     except (ValueError, UnsupportedAlgorithm):
@@ -123,13 +129,16 @@ def check_public_key(key: object, spec: AlgorithmSpec, label: str) -> PublicKey:
                 f"{label} is an RSA key of {key.key_size} bits",
                 hint=f"use {_MINIMUM_RSA_BITS} to {_MAXIMUM_RSA_BITS} bits",
             )
+
         numbers = key.public_numbers()
         if numbers.n % 2 == 0:
             raise InvalidKey(f"{label} is not a valid RSA key")
+
         short = numbers.e < _MINIMUM_EXPONENT
         long = numbers.e.bit_length() > _MAXIMUM_EXPONENT_BITS
         if short or long or numbers.e % 2 == 0:
             raise InvalidKey(f"{label} is an RSA key with an unsound exponent", hint="use 65537")
+
         return key
     if spec.family == "EC" and isinstance(key, EllipticCurvePublicKey):
         if jwk_curve(key) != spec.curve:

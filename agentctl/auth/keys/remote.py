@@ -5,8 +5,8 @@ no other check waits for the network unless it needs the result. During an outag
 stays in use for `STALE_SECONDS`.
 
 A fetch is bounded in time and size, and follows no redirect to another origin: a response of
-another origin, or over plain HTTP, could come from anyone, and its keys would verify tokens of
-anyone. An issuer elsewhere cannot name a URL of this machine (SSRF); the addresses that a name
+another origin, or over plain HTTP, could come from anyone, and its keys would verify anyone's
+tokens. An issuer elsewhere cannot name a URL of this machine (SSRF); the addresses that a name
 resolves to are not checked.
 """
 
@@ -64,8 +64,10 @@ UNKNOWN_KEY_SECONDS = 10.0
 """Minimum time between two fetches because of tokens with an unknown key."""
 
 FIRST_RETRY_SECONDS = 1.0
+"""Pause after the first failure; it is doubled after each further failure."""
+
 MAXIMUM_RETRY_SECONDS = 60.0
-"""Pauses after failures: the first one, doubled after each, and the longest one."""
+"""Longest pause after a failure."""
 
 _OAUTH_ERROR = re.compile(r"[a-z_]{1,64}")
 
@@ -98,8 +100,10 @@ def is_allowed_url(url: str, issuer: str = "") -> bool:
         parts = urlsplit(url)
     except ValueError:
         return False
+
     if parts.username is not None or not parts.hostname:
         return False
+
     is_here = is_loopback_host(parts.hostname)
     if is_here and issuer and not is_loopback_host(urlsplit(issuer).hostname or ""):
         return False
@@ -157,6 +161,7 @@ async def _open_client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
         options = build_proxy_options(url)
     except InvalidConfiguration as failure:
         raise FetchError("unreachable", f"{failure.detail}: {failure.cause}") from None
+
     try:
         async with (
             asyncio.timeout(FETCH_SECONDS),
@@ -170,15 +175,22 @@ async def _open_client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
         raise FetchError("timeout", f"no response within {FETCH_SECONDS:g} seconds") from None
     except (httpx2.HTTPError, ssl.SSLError) as error:
         cause: BaseException = error
-        while (earlier := cause.__cause__ or cause.__context__) is not None:
+        while True:
+            earlier = cause.__cause__ or cause.__context__
+            if earlier is None:
+                break
             cause = earlier
+
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise FetchError("tls", "the certificate of the server is not valid") from None
         if isinstance(cause, ssl.SSLError):
             raise FetchError("tls", "the TLS connection failed: use TLS 1.2 or later") from None
-        if (proxy := find_proxy_variable(url)) is not None:
+
+        proxy = find_proxy_variable(url)
+        if proxy is not None:
             problem = f"the server cannot be reached through the proxy of {proxy}"
             raise FetchError("unreachable", problem) from None
+
         raise FetchError("unreachable", "the server cannot be reached") from None
 
 
@@ -287,11 +299,14 @@ class RemoteKeyState:
                 text += f", {self.left_out} left out"
             if self.is_expired:
                 text += ", too old to be used"
+
         if self.error is not None and self.failed_at is not None:
             text += f"; last error {format_span(now - self.failed_at)} ago: {self.error}"
             text += f" ({self.detail})"
+
         ahead = self.next_refresh_at - now
-        return f"{text}; next refresh {'in ' + format_span(ahead) if ahead > 0 else 'now'}"
+        next_refresh = f"in {format_span(ahead)}" if ahead > 0 else "now"
+        return f"{text}; next refresh {next_refresh}"
 
 
 class RemoteKeys:
@@ -299,8 +314,8 @@ class RemoteKeys:
 
     Args:
         authorization: `[authorization]`, with `jwks_url` or `oidc_discovery`.
-        use: takes a new key set into use, and None when the last one expires; raises InvalidKey if
-            it does not fit the other keys.
+        use: takes a new key set into use, and None when the last key set expires; raises InvalidKey
+            if it does not fit the other keys.
     """
 
     def __init__(
@@ -314,17 +329,21 @@ class RemoteKeys:
         self._algorithm = authorization.algorithm
         self._url = authorization.jwks_url
         self._issuer = "" if self._url else authorization.issuer
+
         self._use = use
         self._clock = clock
         self._monotonic = monotonic
+
         self._lock = threading.Lock()
         self._flight: Future[None] | None = None
+
         self._document: dict[str, Any] | None = None
         self._keys: KeySet | None = None
         self._fetched: float | None = None
         self._attempted: float | None = None
         self._next = monotonic()
         self._failures = 0
+
         self._error: FetchError | None = None
         self._failed = 0.0
 
@@ -338,6 +357,7 @@ class RemoteKeys:
         moment = self._monotonic()
         now = self._clock()
         error = self._error
+
         return RemoteKeyState(
             source=self._url or self._issuer,
             count=0 if self._keys is None else len(self._keys.keys),
@@ -414,8 +434,10 @@ class RemoteKeys:
             log_faults(keys, self._url or self._issuer)
             self._keys = keys
             self._document = document
+
         if self._error is not None:
             _log.warning("the keys of %s can be fetched again", self._url or self._issuer)
+
         self._fetched = self._monotonic()
         self._error = None
         self._failures = 0

@@ -77,11 +77,9 @@ class PemFile:
             return f"{_REMOVE_AFTER_LINE}{format_rfc3339(remove_after)}\n{block['pem']}"
 
         text = _BLOCK.sub(mark, self._text)
-        first = (
-            ""
-            if key_thumbprint(new) in self.removal_times()
-            else encode_public_pem(new).decode("ascii")
-        )
+        first = ""
+        if key_thumbprint(new) not in self.removal_times():
+            first = encode_public_pem(new).decode("ascii")
         return _encode_text(first + text)
 
     def without_keys(self, thumbprints: Collection[str]) -> bytes:
@@ -117,12 +115,12 @@ class JwksFile:
         }
 
     def with_new_key(self, old: str, new: SigningKey, remove_after: int) -> bytes:
-        entries = [
-            {**entry, REMOVE_AFTER_MEMBER: format_rfc3339(remove_after)}
-            if entry_thumbprint(entry) == old
-            else entry
-            for entry in self.entries
-        ]
+        entries = list[Any]()
+        for entry in self.entries:
+            if entry_thumbprint(entry) == old:
+                entries.append({**entry, REMOVE_AFTER_MEMBER: format_rfc3339(remove_after)})
+            else:
+                entries.append(entry)
         if key_thumbprint(new) not in self.removal_times():
             entries.append(build_jwk(new))
         return self._encode(entries)
@@ -157,7 +155,7 @@ def open_published_files(
 
 
 def entry_thumbprint(entry: object) -> str | None:
-    """Return the thumbprint of an entry of a JWKS; None for an entry without one."""
+    """Return the thumbprint of an entry of a JWKS; None if it has none."""
     if not isinstance(entry, Mapping):
         return None
     with suppress(InvalidKey, UnicodeEncodeError):
@@ -209,17 +207,21 @@ class Rotation:
         self._spec = get_algorithm(self._authorization.algorithm)
         self._key_file = settings.signing.key_file.resolve()
         self._next_file = self._key_file.with_name(f"{self._key_file.name}.next")
+
         self._signing = load_signing_key(read_private_key(self._key_file), self._spec)
         self.old_thumbprint = key_thumbprint(self._signing)
+
         self._files = read_key_files(self._authorization)
         load_key_set(self._authorization, self._files)
         self._published = open_published_files(self._authorization, self._files)
+
         marks = {
             name: moment
             for file in self._published.values()
             for name, moment in file.removal_times().items()
             if moment is not None
         }
+
         self.removable = {name: at for name, at in marks.items() if name != self.old_thumbprint}
         self.unfinished = self.old_thumbprint in marks or self._next_file.exists()
 
@@ -232,6 +234,7 @@ class Rotation:
         """
         if self.removable:
             raise Conflict("The previous rotation is not finished")
+
         configured = self._authorization.verification_keys
         keys = [key for text in configured for key in parse_keys(text, self._spec, "A key")]
         if self.old_thumbprint in map(key_thumbprint, keys):
@@ -239,6 +242,7 @@ class Rotation:
                 "The verification key is in the configuration itself, which servers read once",
                 hint="move it to a file, add that to verification_key_files, restart the servers",
             )
+
         homes = self.publishing_files
         if not homes and self._spec.family == "oct":
             raise InvalidKey(
@@ -251,6 +255,7 @@ class Rotation:
                 f"No verification key file has the public key of {self._key_file}",
                 hint=f"{add}: `agentctl keys jwks` prints it",
             )
+
         if self._key_id and any(isinstance(self._published[path], JwksFile) for path in homes):
             raise InvalidKey(
                 f"The new key would have the kid {self._key_id!r} of the old one in the same JWKS",
@@ -271,16 +276,19 @@ class Rotation:
             InvalidKey: a file cannot be written or the new set is not valid; the file is unchanged.
         """
         new = self._load_or_generate_key()
+
         changed = {
             path: self._published[path].with_new_key(self.old_thumbprint, new, remove_after)
             for path in self.publishing_files
         }
+
         keys = load_key_set(self._authorization, {**self._files, **changed}).keys
         if self.old_thumbprint not in map(key_thumbprint, keys):
             raise InvalidKey(
                 "The entry of the signing key has no kid: next to another entry it is skipped",
                 hint=f'give it "kid": "{self.old_thumbprint}" in the JWKS',
             )
+
         self._write(changed)
         return key_thumbprint(new)
 
@@ -296,11 +304,10 @@ class Rotation:
         Raises:
             InvalidKey: a file cannot be written; the old key still signs.
         """
-        backup = (
-            self._key_file.with_stem(f"{self._key_file.stem}.{self.old_thumbprint[:8]}")
-            if keep
-            else None
-        )
+        backup = None
+        if keep:
+            backup = self._key_file.with_stem(f"{self._key_file.stem}.{self.old_thumbprint[:8]}")
+
         try:
             if backup is not None:
                 files.link_old_file(self._key_file, backup)
@@ -308,6 +315,7 @@ class Rotation:
         except OSError as failure:
             detail = f"The new key cannot replace {self._key_file}"
             raise files.build_file_error(detail, failure) from None
+
         return backup
 
     def remove_old_keys(self) -> None:
@@ -336,14 +344,17 @@ class Rotation:
     def _load_or_generate_key(self) -> SigningKey:
         with suppress(InvalidKey):
             return load_signing_key(read_private_key(self._next_file), self._spec)
+
         old = self._signing.material
         bits = {"rsa_bits": old.key_size} if isinstance(old, RSAPrivateKey) else {}
         data = generate_key(self._spec.name, **bits)
+
         try:
             self._next_file.unlink(missing_ok=True)
             files.write_with_mode_of(self._next_file, data, self._key_file)
         except OSError as failure:
             raise files.build_file_error(f"{self._next_file} cannot be written", failure) from None
+
         return load_signing_key(data, self._spec)
 
     def _write(self, changed: Mapping[Path, bytes]) -> None:

@@ -76,12 +76,14 @@ def check_secret(secret: bytes, spec: AlgorithmSpec, label: str) -> None:
             f"{label} is a secret of {len(secret)} bytes",
             hint=f"{spec.name} needs at least {needed}; `agentctl keys generate` creates one",
         )
+
     if (
         len(set(secret)) < _MINIMUM_DIFFERENT_BYTES
         or secret in _PUBLIC_SAMPLES
         or secret in (secret + secret)[1:-1]  # It repeats a piece.
     ):
         raise InvalidKey(f"{label} is a secret that is easy to guess")
+
     complete = (secret + ending for ending in _REMOVED_ENDINGS)
     if any(map(_is_key, chain(_decodings(secret), complete))):
         raise InvalidKey(
@@ -94,6 +96,7 @@ def _decodings(secret: bytes) -> Iterator[bytes]:
     plain = secret.removeprefix(_BYTE_ORDER_MARK)
     narrow = plain.replace(b"\0", b"")
     yield from (plain, narrow)
+
     compact = b"".join(narrow.split())
     standard = compact.rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
     for decode, text in (

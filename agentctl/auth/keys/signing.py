@@ -67,6 +67,7 @@ def load_signing_key(data: bytes, spec: AlgorithmSpec, label: str = _LABEL) -> S
         secret = encode_secret(data.decode("utf-8", "surrogateescape"))
         check_secret(secret, spec, label)
         return SigningKey(spec, secret)
+
     try:
         # Skip the full check of an RSA key (36 ms): OpenSSL verifies each RSA signature it makes.
         key = serialization.load_pem_private_key(
@@ -76,6 +77,7 @@ def load_signing_key(data: bytes, spec: AlgorithmSpec, label: str = _LABEL) -> S
         raise InvalidKey(f"{label} is encrypted", hint="store it without a password") from None
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidKey(f"{label} is not a readable PEM private key") from None
+
     check_public_key(key.public_key(), spec, label)
     assert isinstance(key, PrivateKey)
     return SigningKey(spec, key)
@@ -98,13 +100,16 @@ def sign(data: bytes, key: SigningKey) -> bytes:
         return hmac.digest(material, data, f"sha{spec.hash_bits}")
     if isinstance(material, Ed25519PrivateKey):
         return material.sign(data)
+
     hash_algorithm = _HASHES[spec.hash_bits]
+
     if isinstance(material, RSAPrivateKey):
         if spec.name.startswith("RS"):
             return material.sign(data, padding.PKCS1v15(), hash_algorithm)
         salt_length = hash_algorithm.digest_size
         pss = padding.PSS(padding.MGF1(hash_algorithm), salt_length=salt_length)
         return material.sign(data, pss, hash_algorithm)
+
     r, s = decode_dss_signature(material.sign(data, ECDSA(hash_algorithm)))
     size = CURVES[str(spec.curve)].size
     return r.to_bytes(size, "big") + s.to_bytes(size, "big")

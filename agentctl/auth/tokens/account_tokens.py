@@ -50,8 +50,10 @@ UNKNOWN_LOOKUPS_PER_SECOND = 20
 """Rate limit of look-ups that find nothing, for each process: the burst and the rate."""
 
 MAXIMUM_CACHED = 4_096
+"""Cached accounts."""
+
 MAXIMUM_CACHED_UNKNOWN = 256
-"""Cached results at most."""
+"""Cached hashes of unknown tokens."""
 
 _UNKNOWN = "no service account has this token"
 _RATE_LIMITED = "too many unknown service account tokens: this one was not looked up"
@@ -194,20 +196,24 @@ class AccountTokens:
         """Query the database; the rate limit applies to tokens that were never found."""
         if self._unknown.get(token_hash, moment) > moment:
             raise InvalidToken(_UNKNOWN, check="account.known")
+
         rationed = token_hash not in self._found
         before = self._changes
         if rationed and not self._unknown_limit.take(moment):
             raise InvalidToken(_RATE_LIMITED, check="account.known")
+
         try:
             account = await self._accounts.find(token_hash)
         except BaseException:
             self._unknown_limit.give_back(rationed)
             raise
+
         if account is None or not hmac.compare_digest(
             account.token_hash.encode(), token_hash.encode()
         ):
             _remember(self._unknown, token_hash, moment + CACHE_SECONDS, MAXIMUM_CACHED_UNKNOWN)
             raise InvalidToken(_UNKNOWN, check="account.known")
+
         self._unknown_limit.give_back(rationed)
         principal = Principal(
             # Not built from the name: an account with a reused name must not inherit data.
@@ -215,9 +221,12 @@ class AccountTokens:
             scopes=account.scopes,
             admin=self._admin_scope in account.scopes,
         )
+
         answer = _CachedAccount(account, principal, moment + CACHE_SECONDS)
-        if self._changes == before:  # Else the result may be older than a change.
+        # If an account was changed meanwhile, the result may be older than the change.
+        if self._changes == before:
             _remember(self._found, token_hash, answer, MAXIMUM_CACHED)
+
         self._check_active(account)
         self._accounts.record_use(account)
         return answer

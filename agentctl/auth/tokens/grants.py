@@ -1,8 +1,8 @@
 """The scopes that the claims of a token grant (docs/contract.md "Scopes").
 
-The claims of `authorization.scopes_claim` have scopes. Those of `authorization.roles_claim` have
-roles or groups, whose scopes are in `[authorization.roles]`. A claim that is missing or of another
-form grants nothing and is not an error. Names are compared exactly.
+The claims of `authorization.scopes_claim` have scopes. The claims of `authorization.roles_claim`
+have roles or groups, whose scopes are in `[authorization.roles]`. A claim that is missing or of
+another form grants nothing and is not an error. Names are compared exactly.
 """
 
 from __future__ import annotations
@@ -99,13 +99,18 @@ def read_scopes(members: Mapping[str, Any], name: str, rules: ScopeRules) -> lis
 
     The claim is an array of at most MAXIMUM_SCOPES entries, or such a number of words in a text.
     """
+
     value = find_claim(members, name)
     if isinstance(value, str) and name != SCOPES_CLAIM and value.count(" ") < MAXIMUM_SCOPES:
         value = value.split(" ")  # RFC 6749 3.3, RFC 8693 4.2: one space, nothing else
+
     if not isinstance(value, list) or len(value) > MAXIMUM_SCOPES:
         return []
-    if prefix := rules.prefix:
+
+    prefix = rules.prefix
+    if prefix:
         value = [entry.removeprefix(prefix) for entry in value if isinstance(entry, str)]
+
     return [
         scope
         for scope in value
@@ -114,7 +119,7 @@ def read_scopes(members: Mapping[str, Any], name: str, rules: ScopeRules) -> lis
 
 
 def read_roles(members: Mapping[str, Any], name: str) -> list[str]:
-    """Return the roles of a claim: those of an array of at most MAXIMUM_SCOPES entries, or a text.
+    """Return the roles of a claim: an array of at most MAXIMUM_SCOPES entries, or a text.
 
     A text is one role: the words of "Sales admin" are not roles.
     """

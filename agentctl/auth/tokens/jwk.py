@@ -23,6 +23,7 @@ from agentctl.records.strict import NotStrict, decode_base64url, encode_base64ur
 from agentctl.records.text import is_storable
 
 _PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
+
 EC_CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
 """The curves of `algorithms.CURVES` as objects of `cryptography`."""
 
@@ -39,7 +40,7 @@ class SkippedKey:
     """An entry of a key set that is not used here, and the reason."""
 
     kid: str | None
-    """Its `kid`; None without one, or with one that is not a text."""
+    """Its `kid`; None if it has none, or one that is not a text."""
 
     reason: str
     """A clause about "it", without key material."""
@@ -48,8 +49,10 @@ class SkippedKey:
     """The position of the entry in its set, from 1."""
 
     is_fault: bool = False
-    """True for an entry that someone has to correct: malformed, weak, private or ambiguous. False
-    for one that is for another purpose."""
+    """True for an entry that someone has to correct: malformed, weak, private or ambiguous.
+
+    False for an entry with another purpose.
+    """
 
     @property
     def label(self) -> str:
@@ -63,12 +66,15 @@ def algorithm_of_jwk(entry: Mapping[str, Any]) -> str | None:
     alg = entry.get("alg")
     kty = entry.get("kty")
     crv = entry.get("crv")
+
     if isinstance(alg, str):
         return alg
+
     if kty == "EC" and isinstance(crv, str):
         return CURVES[crv].algorithm if crv in CURVES else None
     if kty == "OKP":
         return "EdDSA" if crv == "Ed25519" else None
+
     return {"RSA": "RS256", "oct": "HS256"}.get(str(kty))
 
 
@@ -111,7 +117,9 @@ def key_from_jwk(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> V
     """Load the verification key of an entry; InvalidKey if it is malformed, private or weak."""
     if spec.family != "oct" and not _PRIVATE_MEMBERS.isdisjoint(entry):
         raise InvalidKey(f"{label} is a private key", hint="publish its public members only")
+
     kid = entry.get("kid")
+
     if spec.family == "oct":
         value = entry.get("k")
         if not isinstance(value, str):
@@ -122,6 +130,7 @@ def key_from_jwk(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> V
             raise InvalidKey(f"{label} has a member k that {failure}") from None
         check_secret(secret, spec, label)
         return VerificationKey(spec, secret, kid)
+
     if spec.curve is not None and entry.get("crv") != spec.curve:
         raise InvalidKey(f"{label} is not on the curve {spec.curve} that {spec.name} demands")
     from jwt import PyJWK, PyJWTError
@@ -131,8 +140,10 @@ def key_from_jwk(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> V
         key = check_public_key(PyJWK(members, spec.name).key, spec, label)
     except (PyJWTError, ValueError, TypeError, KeyError, UnsupportedAlgorithm):
         raise InvalidKey(f"{label} is not a valid {spec.family} key") from None
+
     if public_jwk(key) != members:
         raise InvalidKey(f"{label} has numbers in another form than RFC 7518 6 demands")
+
     return VerificationKey(spec, key, kid)
 
 
@@ -147,6 +158,7 @@ def public_jwk(key: PublicKey) -> dict[str, str]:
         }
     if isinstance(key, ed25519.Ed25519PublicKey):
         return {"kty": "OKP", "crv": "Ed25519", "x": encode_base64url(key.public_bytes_raw())}
+
     numbers = key.public_numbers()
     curve = jwk_curve(key)
     size = CURVES[curve].size

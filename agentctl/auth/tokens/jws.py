@@ -1,7 +1,7 @@
 """Verify JWS signatures (RFC 7515): from a compact token and a key set to header and payload.
 
 The checks are `length`, `form`, `header`, `key` and `signature`, each a function. For any input
-each of them returns a result or raises `errors.InvalidToken`, nothing else. PyJWT and
+each check returns a result or raises `errors.InvalidToken`, nothing else. PyJWT and
 `cryptography` do the arithmetic only: the header never selects an algorithm, a key or an address
 (RFC 8725 3.1, 3.10; docs/decisions/0031). PyJWT compares HMACs in constant time. The module
 `claims` checks the claims.
@@ -92,11 +92,13 @@ class KeySet:
         """
         if self.spec != other.spec:
             raise InvalidKey("The key sets are for different algorithms")
+
         for kid in self.by_kid.keys() & other.by_kid.keys():
             if self.by_kid[kid] != other.by_kid[kid]:
                 name = "without kid" if kid is None else f"with the kid {kid[:100]!r}"
                 hint = "remove one of the keys, or give it another kid"
                 raise InvalidKey(f"Two key sets have different keys {name}", hint=hint)
+
         return KeySet(
             self.spec,
             {**self.by_kid, **other.by_kid},
@@ -124,7 +126,7 @@ class _EntryLoader:
         self.first_failure: InvalidKey | None = None
 
     def load(self, number: int, entry: Mapping[str, Any] | None) -> None:
-        """Load an entry; None is one that is not an object."""
+        """Load an entry; None for an entry that is not an object."""
         label = f"JWKS key {number}"
         kid = None if entry is None else entry.get("kid")
         if not isinstance(kid, str) or not is_storable(kid):
@@ -178,16 +180,19 @@ class _EntryLoader:
 
 
 def _read_entries(mapping: Mapping[str, Any]) -> list[Mapping[str, Any] | None]:
-    """Return the entries without members that are null; None for one that is not an object."""
+    """Return the entries without members that are null; None for an entry that is not an object."""
     entries = mapping.get("keys") if isinstance(mapping, Mapping) else None
     if not isinstance(entries, list):
         raise InvalidKey('The JWKS is not an object with an array "keys"')
-    return [
-        {name: value for name, value in entry.items() if value is not None}
-        if isinstance(entry, Mapping)
-        else None
-        for entry in entries
-    ]
+
+    entries_without_nulls = list[Mapping[str, Any] | None]()
+    for entry in entries:
+        if isinstance(entry, Mapping):
+            entry = {name: value for name, value in entry.items() if value is not None}
+        else:
+            entry = None
+        entries_without_nulls.append(entry)
+    return entries_without_nulls
 
 
 def _common_algorithm(entries: list[Mapping[str, Any] | None]) -> str:
@@ -286,13 +291,16 @@ def check_header(header: Mapping[str, Any], spec: AlgorithmSpec) -> None:
     """
     if header.get("alg") != spec.name:
         raise _invalid_header(f"the header's alg is not {spec.name}")
+
     for name in _REJECTED_MEMBERS:
         if name in header:
             raise _invalid_header(f"the header has {name}, which is not accepted")
+
     # The `typ` of tokens for other purposes is rejected (RFC 9068 4, RFC 7519 5.1).
     typ = header.get("typ", "JWT")
     if not isinstance(typ, str) or typ.lower() not in _ACCEPTED_TYPES:
         raise _invalid_header("the header's typ is not that of an access token")
+
     if "cty" in header:
         raise _invalid_header("the header has cty: a token in a token is not accepted")
     if not isinstance(header.get("kid", ""), str):
@@ -304,7 +312,7 @@ def _invalid_header(reason: str) -> InvalidToken:
 
 
 def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[VerificationKey, ...]:
-    """Run the check `key`: return the key with the token's `kid`, else the keys without one.
+    """Run the check `key`: return the key with the token's `kid`, else the keys without a `kid`.
 
     A token without `kid` may also be signed with the only key of a JWKS
     (docs/contract.md "Authentication").
@@ -312,11 +320,14 @@ def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[Verifi
     kid = header.get("kid")
     if kid is not None and kid in keys.by_kid:
         return (keys.by_kid[kid],)
+
     only: Iterable[VerificationKey] = ()
     if kid is None:
         nameless = keys.by_kid.get(None)
         only = keys.by_kid.values() if len(keys.by_kid) == 1 else filter(None, [nameless])
+
     candidates = (*keys.unnamed, *only)
+
     if not candidates:
         raise InvalidToken("no key of the set has the token's kid", check="key")
     return candidates

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_LIFETIME = timedelta(hours=1)
 
 MAXIMUM_LIFETIME = timedelta(days=3_650)
-"""Lifetime of any token, also of that of a service account."""
+"""Maximum lifetime of any token, including tokens of service accounts."""
 
 _TIME_CLAIMS = ("iat", "nbf", "exp")
 
@@ -66,14 +66,17 @@ def mint_token(
     """
     granted = list(dict.fromkeys(scopes))
     check_mintable_scopes(granted, settings.authorization.admin_scope)
+
     rules = ClaimRules.from_settings(settings)
     now = int(time.time())
+
     seconds = int(expires_in.total_seconds())
     if not 1 <= seconds <= MAXIMUM_LIFETIME.total_seconds():
         raise UsageError(
             f"The lifetime of a token must be from 1 second to {MAXIMUM_LIFETIME.days} days",
             hint="an account without an end: agentctl accounts create NAME --never-expires",
         )
+
     claims = {
         "iss": settings.authorization.issuer or None,
         "sub": subject,
@@ -84,18 +87,21 @@ def mint_token(
         SCOPES_CLAIM: granted,
         "session_id": session_id,
     }
-    given = {name: value for name, value in claims.items() if value is not None}
-    payload = json.dumps(given, separators=(",", ":")).encode("ascii")
+
+    present_claims = {name: value for name, value in claims.items() if value is not None}
+    payload = json.dumps(present_claims, separators=(",", ":")).encode("ascii")
     try:
-        counted = check_claims(payload, rules, time.time()).scopes
+        accepted_scopes = check_claims(payload, rules, time.time()).scopes
     except InvalidToken as failure:
         raise UsageError("The server would reject this token", cause=failure.reason) from None
-    if not counted.issuperset(granted):
+
+    if not accepted_scopes.issuperset(granted):
         raise UsageError(
             "The server would not read the scopes of this token",
             cause=f"authorization.scopes_claim does not name the claim {SCOPES_CLAIM}",
             hint=f'add "{SCOPES_CLAIM}" to scopes_claim',
         )
+
     token = _sign_token(payload, settings)
     if len(token) > MAXIMUM_TOKEN:
         raise UsageError(
@@ -132,6 +138,7 @@ def inspect_token(token: str) -> dict[str, Any]:
     except InvalidToken as failure:
         failure.cause = failure.reason
         raise
+
     exp = claims.get("exp")
     return {
         "header": parts.header,
@@ -170,17 +177,20 @@ def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
 
     authorization = replace(settings.authorization, enabled=True)
     verifier = Verifier(replace(settings, authorization=authorization))
+
     failed: InvalidToken | None = None
     try:
         principal = verifier.identify_jwt(f"Bearer {token}")
     except InvalidToken as failure:
         failed = failure
-    # After the verification, which may have fetched other keys.
+
+    # Read the keys after the verification, which may have fetched other keys.
     assert verifier.keys is not None
     now = time.time()
     state = verifier.remote_state
     facts = collect_facts(token, settings, verifier.keys, stale=False, now=now)
     remote_keys = None if state is None else state.describe(now)
+
     if failed is not None:
         diagnosis = diagnose(failed.check, failed.reason, facts)
         return {
@@ -191,6 +201,7 @@ def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
             "remedy": diagnosis.remedy,
             "remote_keys": remote_keys,
         }
+
     return {
         "verified": True,
         "header": facts.header,
