@@ -114,11 +114,7 @@ class ApprovalRecord(TypedDict):
 
 @dataclass(slots=True)
 class ApprovalRow:
-    """A stored approval (docs/contract.md "Approvals"). Times are microseconds UTC.
-
-    `arguments`, `approved_arguments`, `schema`, `answer` and `result` are JSON texts. `started_by`
-    is the principal that started the root run.
-    """
+    """A stored approval (docs/contract.md "Approvals"). Times are microseconds UTC."""
 
     approval_id: str
     kind: ApprovalKind
@@ -129,28 +125,45 @@ class ApprovalRow:
     component_type: ComponentKind
     component_id: str
     user_id: str | None
+
     started_by: str | None
+    """The principal that started the root run."""
+
     tool_call_id: str
     tool_name: str
+
     arguments: str
+    """JSON text."""
+
     arguments_hash: str
     created_at: int
     idempotent: int = 0
     request_id: str | None = None
     question: str | None = None
+
     schema: str | None = None
+    """JSON text."""
+
     expires_at: int | None = None
     status: ApprovalStatus = "pending"
     decided_at: int | None = None
     decided_by: str | None = None
     note: str | None = None
+
     approved_arguments: str | None = None
+    """JSON text; None if they were not edited."""
+
     approved_hash: str | None = None
+
     answer: str | None = None
+    """JSON text."""
+
     execution: ApprovalExecution | None = None
     executing_at: int | None = None
     executed_at: int | None = None
+
     result: str | None = None
+    """JSON text."""
 
 
 class ApprovalPage(TypedDict):
@@ -170,8 +183,7 @@ class ReceiptRecord(TypedDict):
 def build_receipt(approval: ApprovalRecord, issued_at: str) -> dict[str, Any]:
     """Return the content of the receipt of an approval: who decided what, and what followed.
 
-    It has no texts: arguments and result are named by their hashes, see `hash_call` and
-    `hash_value`.
+    It has no texts: arguments and result are named by their hashes (`hash_call`, `hash_value`).
     """
     names = (
         "approval_id", "kind", "status", "execution", "policy", "run_id", "root_run_id",
@@ -179,6 +191,7 @@ def build_receipt(approval: ApprovalRecord, issued_at: str) -> dict[str, Any]:
         "arguments_hash", "approved_arguments_hash", "created_at", "decided_at", "decided_by",
         "executing_at", "executed_at",
     )  # fmt: skip
+
     values: Mapping[str, Any] = approval
     result = approval["result"]
     return {
@@ -190,7 +203,7 @@ def build_receipt(approval: ApprovalRecord, issued_at: str) -> dict[str, Any]:
 
 
 def hash_value(result: Any) -> str:
-    """Return the hash of a JSON value: that of its canonical form, as in `hash_call`."""
+    """Return the hash of the canonical form of a JSON value, as in `hash_call`."""
     import rfc8785
 
     return f"sha256:{hashlib.sha256(rfc8785.dumps(_to_exact(result))).hexdigest()}"
@@ -199,7 +212,7 @@ def hash_value(result: Any) -> str:
 def hash_call(run_id: str, tool_call_id: str, tool_name: str, arguments: Mapping[str, Any]) -> str:
     """Return the hash that binds a decision to a call: `sha256:` and 64 hexadecimal digits.
 
-    The hash is that of the canonical JSON (RFC 8785) of the four values. JSON numbers that are not
+    The four values are hashed as canonical JSON (RFC 8785). JSON numbers that are not
     exact in other languages are hashed as their decimal text.
     """
     import rfc8785

@@ -65,7 +65,7 @@ def is_known_scope(scope: str) -> bool:
 
 
 def suggest_scope(scope: str, *others: str) -> str | None:
-    """Return the known scope that is most similar to `scope`, with its id; None if none is.
+    """Return the known scope that is most similar to `scope`, with its id; None without one.
 
     Args:
         others: additional known scopes, such as the admin scope.

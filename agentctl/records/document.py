@@ -78,23 +78,22 @@ def build_document(record: Built) -> Document[Built]:
 
 
 def derive(*, without: Collection[str], after: Mapping[str, Sequence[str]]) -> Callable[[Any], Any]:
-    """Remove fields that a record has from its base. Type checkers still know them.
+    """Remove fields that a record has from its base. Type checkers still know the fields.
 
     Args:
         without: the removed fields.
-        after: fields that follow another one; the others have the order of the base.
+        after: fields that follow another field; the other fields have the order of the base.
     """
 
     def build(record: Any) -> Any:
-        moved = {name for names in after.values() for name in names}
-        order = [
-            name
-            for first in record.__annotations__
-            if first not in moved
-            for name in (first, *after.get(first, ()))
-        ]
-        kept = {name: record.__annotations__[name] for name in order if name not in without}
-        derived: Any = TypedDict(record.__name__, kept)  # type: ignore[misc]
+        moved_fields = {name for names in after.values() for name in names}
+        order = list[str]()
+        for name in record.__annotations__:
+            if name not in moved_fields:
+                order += [name, *after.get(name, ())]
+        annotations = {name: record.__annotations__[name] for name in order if name not in without}
+
+        derived: Any = TypedDict(record.__name__, annotations)  # type: ignore[misc]
         derived.__module__ = record.__module__
         derived.__doc__ = record.__doc__
         return derived

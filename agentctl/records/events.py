@@ -152,7 +152,7 @@ _DESCRIPTIONS: dict[EventKind, Callable[[Mapping[str, Any]], str]] = {
 
 
 def find_event_kind(name: str) -> EventKind | None:
-    """Return the kind of an event by its name; None for an event that it does not know."""
+    """Return the kind of an event by its name; None for an unknown event."""
     return _KINDS.get(name)
 
 
@@ -230,11 +230,12 @@ class Event:
                 parts = (percent, self.data.get("text"))
                 return "progress: " + " ".join(str(part) for part in parts if part)
             case EventKind.PAUSED:
-                asked = self.data.get("approvals")
-                return f"paused: waits for {describe_wait(asked) if asked else 'a member'}"
+                approvals = self.data.get("approvals")
+                return f"paused: waits for {describe_wait(approvals) if approvals else 'a member'}"
             case EventKind.FAILED:
                 error = self.data.get("error") or {}
                 return f"ended as ERROR, {error.get('code')}: {error.get('detail')}"
+
         describe = None if self.kind is None else _DESCRIPTIONS.get(self.kind)
         return None if describe is None else describe(self.data)
 
@@ -255,12 +256,15 @@ def parse_event(name: str, data: bytes | str, seq: int = 0) -> Event:
         parsed = orjson.loads(data)
     except orjson.JSONDecodeError:
         parsed = None
-    if not isinstance(parsed, dict) or not all(
+
+    has_types = isinstance(parsed, dict) and all(
         isinstance(parsed.get(field), expected | None) for field, expected in _TYPES.items()
-    ):
+    )
+    if not has_types:
         raise InvalidResponse(
             "the server sent an event that is not what agentctl expects",
             cause=f"the data of event {seq} is not JSON, or has fields of another type",
             hint="check --url, including its path, and the version of the server",
         )
+
     return Event(name, _KINDS.get(name), parsed, seq)

@@ -12,7 +12,7 @@ def is_loopback_host(host: str) -> bool:
 
 
 def parse_ip_address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a host is written as; None for a name."""
+    """Return the IP address that a host consists of; None if the host is a name."""
     import ipaddress
 
     try:

@@ -22,10 +22,10 @@ from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
 DELEGATE = "delegate_task_to_member"
-"""The tool by which the leader of a team gives a member a task and continues with its answer."""
+"""The tool with which the leader of a team gives a member a task, to continue with its answer."""
 
 ROUTE = "route_to_member"
-"""The tool by which the leader of a team lets a member answer in its place."""
+"""The tool with which the leader of a team lets a member answer in its place."""
 
 DELEGATIONS = (DELEGATE, ROUTE)
 """The tools of a team that start the run of a member, which takes the place of the call."""
@@ -152,25 +152,32 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
 
     Args:
         run: the whole record.
-        cut: characters after which messages and results of tools are cut; None: not at all.
+        cut: number of characters after which messages and results of tools are cut; None not to
+            cut them.
     """
     builder = _ItemBuilder(run, children)
     placed = list(builder.build_placed())
     rest = list(builder.take_rest())
+
     # Members of a broadcast and steps work before the model of the run, background work after it.
-    first = [item for item in rest if item["type"] != "background"]
-    items = [*first, *placed, *rest[len(first) :]]
+    rest_before = [item for item in rest if item["type"] != "background"]
+    items = [*rest_before, *placed, *rest[len(rest_before) :]]
+
     for change in run.get("version_changes") or ():
         items.insert(_find_place(items, change["at"]), build_notice(change))
     for file in reversed(run.get("files") or ()):
         if is_saved(file):
             items.insert(_find_place(items, file["created_at"]), build_saved(file))
-    if damaged := run.get("damaged"):
+
+    damaged = run.get("damaged")
+    if damaged:
         names = ", ".join(map(str, damaged))
         items.insert(0, {"type": "notice", "text": f"damaged in the database: {names}"})
+
     content = str(run.get("content") or "")
     is_said = any(item["type"] == "text" and item["text"] == content for item in items)
     items = [cut_item(item, cut) for item in items]
+
     # Most agents join their answers with an empty line; a generator joins its pieces with nothing.
     if is_said or not content or _strip(content) == _strip(_join_answers(run)):
         return items
@@ -200,7 +207,7 @@ def _find_place(items: Sequence[Item], at: str) -> int:
 
 
 def _join_answers(run: Record) -> str:
-    """Return all answers of a run, also those of its members."""
+    """Return all answers of a run, including answers of its members."""
     answers = (each for each in _list_own_messages(run) if each.get("role") == "assistant")
     return "".join(str(each.get("content") or "") for each in answers)
 
@@ -211,7 +218,7 @@ def _strip(text: str) -> str:
 
 
 def _list_own_messages(run: Record) -> Iterator[Record]:
-    """Yield the messages of a run without those of the run that it repeats."""
+    """Yield the messages of a run without the messages of the run that it repeats."""
     return (each for each in run.get("messages") or () if "origin_run_id" not in each)
 
 
@@ -233,22 +240,29 @@ def build_compacted(compacted: Record) -> TextItem:
 def build_question(approval: ApprovalSummary, run_status: str) -> ToolCallItem:
     """Build the item of a question of a run that has no call in its messages."""
     # An approved call was not necessarily made: `execution` is the fact about it.
-    made: dict[object, CallStatus] = {"done": "done", "failed": "failed", "executing": "running"}
-    status = made.get(cast(Record, approval).get("execution"))
+    status_of_execution: dict[object, CallStatus] = {
+        "done": "done",
+        "failed": "failed",
+        "executing": "running",
+    }
+    status = status_of_execution.get(cast(Record, approval).get("execution"))
+
     if status is None and approval["status"] in ("rejected", "expired"):
         status = "failed"
     elif status is None and approval["kind"] == "input" and approval["status"] == "answered":
         status = "done"
+
     if status is None:
         open_status: CallStatus = "running" if run_status in LIVE_STATUSES else "cancelled"
         status = "waiting" if run_status == "PAUSED" else open_status
+
     tool = {
         "tool_name": approval["tool_name"],
         "tool_args": cast(Record, approval).get("arguments"),
     }
-    asked = approval["created_at"]
-    ended = approval["decided_at"]
-    item = build_call(approval["tool_call_id"], tool, asked, ended, run_status)
+    asked_at = approval["created_at"]
+    decided_at = approval["decided_at"]
+    item = build_call(approval["tool_call_id"], tool, asked_at, decided_at, run_status)
     return {**item, "status": status, "approval": approval}
 
 
@@ -268,6 +282,7 @@ def build_call(
         status = "done" if finished_at else "running"
     elif run_status == "PAUSED":
         status = "waiting"
+
     return {
         "type": "tool_call",
         "tool_call_id": call_id,
@@ -288,15 +303,18 @@ class _ItemBuilder:
         self._status = str(run.get("status"))
         self._rest = sorted(children, key=lambda child: str(child.run.get("created_at")))
         self._tools = {str(tool.get("tool_call_id")): tool for tool in run.get("tools") or ()}
+
         spans: Sequence[Record] = run.get("spans") or ()
         self._calls = {str(span.get("id")): span for span in spans if span.get("kind") == "tool"}
         self._members = [span for span in spans if span.get("kind") == "member"]
+
         self._steps = {
             str(span.get("member_run_id")): str(span["name"])
             for span in spans
             if span.get("kind") == "step" and span.get("name")
         }
-        # The newest approval of each call, without those of its members.
+
+        # The newest approval of each call, without the approvals of its members.
         self._approvals: dict[str, ApprovalSummary] = {
             str(approval.get("tool_call_id")): approval
             for approval in run.get("approvals") or ()
@@ -307,28 +325,35 @@ class _ItemBuilder:
         """Yield the items in the order of the messages, then the calls that no message has."""
         if self._run.get("reasoning_content"):
             yield {"type": "thinking", "text": self._run["reasoning_content"]}
+
         placed: set[str] = set()
-        is_asked = False
+        has_prompt = False
         for message in _list_own_messages(self._run):
             role = message.get("role")
             content = str(message.get("content") or "")
             calls = message.get("tool_calls") or ()
             member = message.get("member_run_id")
+
             if member is not None:
                 # The calls of a member are in its own run. Its text is part of the answer.
                 yield from self._take_run(str(member))
-            if compacted := message.get("compacted"):
+            compacted = message.get("compacted")
+            if compacted:
                 yield build_compacted(compacted)
+
             if role == "assistant" and content:
                 yield {"type": "text", "text": content}
+
             if member is None and role == "assistant":
                 for call in calls:
                     yield from self._place_message_call(call)
-            elif member is None and (role == "system" or (role == "user" and is_asked)):
+            elif member is None and (role == "system" or (role == "user" and has_prompt)):
                 yield {"type": "prompt", "role": str(role), "text": content}
+
             if member is not None or role == "assistant":
                 placed |= {str(call.get("id")) for call in calls}
-            is_asked = is_asked or role == "user"
+            has_prompt = has_prompt or role == "user"
+
         yield from self._build_unplaced(placed)
 
     def _build_unplaced(self, placed: set[str]) -> Iterator[Item]:
@@ -336,13 +361,15 @@ class _ItemBuilder:
         for call_id, tool in self._tools.items():
             if call_id not in placed:
                 yield self._place_call(call_id, tool)
-        known = placed | self._tools.keys()
+
+        known_calls = placed | self._tools.keys()
         for call_id, span in self._calls.items():
-            if call_id not in known and self._status == "RUNNING":
+            if call_id not in known_calls and self._status == "RUNNING":
                 yield self._place_call(call_id, {"tool_name": span.get("name"), "tool_args": None})
-        known |= self._calls.keys()
+
+        known_calls |= self._calls.keys()
         for call_id, approval in self._approvals.items():
-            if call_id not in known:
+            if call_id not in known_calls:
                 yield build_question(approval, self._status)
 
     def _place_message_call(self, call: Record) -> Iterator[Item]:
@@ -367,21 +394,27 @@ class _ItemBuilder:
         return item if approval is None else {**item, "approval": approval}
 
     def _take_member(self, tool: Record, span: Record) -> RunItem | None:
-        """Return the member that a delegation started, None if there is none left."""
+        """Return the member that a delegation started, None if none is left."""
         arguments = tool.get("tool_args")
         arguments = arguments if isinstance(arguments, Mapping) else {}
+
         for child in self._rest:
             if child.run.get("run_id") == span.get("member_run_id"):
                 return self._build_item(child)
+
         member = arguments.get("member_id")
-        own = [
-            child
-            for child in self._rest
-            if not child.run.get("purpose") and (find_component(child.run) or ("", ""))[1] == member
-        ]
+        unplaced = list[Child]()
+        for child in self._rest:
+            component = find_component(child.run)
+            component_id = component[1] if component is not None else ""
+            if not child.run.get("purpose") and component_id == member:
+                unplaced.append(child)
+        if not unplaced:
+            return None
+
         task = arguments.get("task")
-        same = [child for child in own if task is None or child.input == task]
-        return self._build_item((same or own)[0]) if own else None
+        with_task = [child for child in unplaced if task is None or child.input == task]
+        return self._build_item((with_task or unplaced)[0])
 
     def _take_run(self, run_id: str) -> Iterator[RunItem]:
         """Yield the run with an id, unless it has its place."""
@@ -389,22 +422,25 @@ class _ItemBuilder:
             yield self._build_item(child)
 
     def take_rest(self) -> Iterator[RunItem]:
-        """Yield the runs without a call: those of broadcasts and steps, background work last."""
+        """Yield the runs without a call: runs of broadcasts and of steps, background work last."""
         for child in sorted(self._rest, key=lambda child: bool(child.run.get("purpose"))):
             yield self._build_item(child)
 
     def _build_item(self, child: Child) -> RunItem:
-        self._rest = [other for other in self._rest if other is not child]
+        self._rest = [waiting for waiting in self._rest if waiting is not child]
+
         run_id = str(child.run.get("run_id"))
         purpose = child.run.get("purpose")
         is_determined = (
             self._run.get("workflow_id") or purpose or child.input == self._run.get("input")
         )
+
         kind: Literal["member", "step", "background"] = "member"
         if purpose:
             kind = "background"
         elif run_id in self._steps:
             kind = "step"
+
         return {
             "type": kind,
             "run_id": run_id,

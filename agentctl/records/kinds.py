@@ -56,7 +56,7 @@ KINDS: dict[ComponentKind, KindNames] = {
 
 
 def find_component(record: Mapping[str, Any]) -> ComponentRef | None:
-    """Return the component that the record of a session or run names, None without one."""
+    """Return the component that the record of a session or run names, None if it names none."""
     for names in KINDS.values():
         if record.get(names.id_field):
             return names.kind, cast(str, record[names.id_field])

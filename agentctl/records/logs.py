@@ -1,4 +1,4 @@
-"""The ids of a request or run: those on its log lines, and those of its W3C trace.
+"""The ids of a request or run: the ids on its log lines, and the ids of its W3C trace.
 
 The id of a span follows from the run, so any process can name the span of a run or of one of its
 calls without a message from the process that executes it. Nothing here needs OpenTelemetry.
@@ -74,7 +74,7 @@ _SAMPLED = 0x01
 _RANDOM_DIGITS = 14
 
 caller_trace: ContextVar[TraceContext | None] = ContextVar("agentctl_caller_trace", default=None)
-"""The span of the caller of the current request; None without one."""
+"""The span of the caller of the current request; None if it has none."""
 
 
 class TraceContext(NamedTuple):
@@ -108,17 +108,18 @@ class RunTrace(NamedTuple):
 
 def parse_traceparent(text: object) -> TraceContext | None:
     """Return the context of a `traceparent`; None if it is not valid (W3C Trace Context 3.2)."""
-    found = _TRACEPARENT.fullmatch(text.strip(" \t")) if isinstance(text, str) else None
-    if found is None:
+    match = _TRACEPARENT.fullmatch(text.strip(" \t")) if isinstance(text, str) else None
+    if match is None:
         return None
-    version, trace_id, span_id, flags, more = found.groups()
+
+    version, trace_id, span_id, flags, more = match.groups()
     if (version == "00" and more) or not int(trace_id, 16) or not int(span_id, 16):
         return None
     return TraceContext(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
 
 
 def parse_run_trace(text: str | None) -> RunTrace | None:
-    """Return the trace of a run from its kept form; None without one."""
+    """Return the trace of a run from its kept form; None if it has none."""
     if not text:
         return None
 
@@ -159,7 +160,7 @@ def first_span_id(run_id: str) -> str:
 
 
 def derive_span_id(run_span_id: str, *parts: object) -> str:
-    """Return the id of a span below that of a run."""
+    """Return the id of a span below the span of a run."""
     return _hash("/".join((run_span_id, *map(str, parts))), 8)
 
 

@@ -17,8 +17,10 @@ MAXIMUM_MEMORY_LENGTH = 4_000
 """Characters of the text of a memory."""
 
 MAXIMUM_TOPICS = 16
+"""Topics of a memory."""
+
 MAXIMUM_TOPIC_LENGTH = 64
-"""Topics of a memory, and the characters of each."""
+"""Characters of a topic."""
 
 TOPIC_PREFIX = "topic:"
 """Prefix of the terms that are topics; no word contains a colon."""
@@ -96,7 +98,7 @@ def check_topics(topics: Iterable[str]) -> tuple[str, ...]:
 
 
 def build_terms(memory: str, topics: Iterable[str]) -> list[str]:
-    """Return the terms by which a memory is found: its words, those of its topics, its topics."""
+    """Return the terms that find a memory: its words, the words of its topics, and its topics."""
     topics = list(topics)
     words = split_words(" ".join([memory, *topics]))
     return [*words, *(f"{TOPIC_PREFIX}{topic}" for topic in dict.fromkeys(topics))]

@@ -1,8 +1,8 @@
 """The name of the state of a run for people: status, cancel request and stop in one word.
 
-"Cancel requested" and "stopped" are two facts (docs/cancellation.md): a run that has ended may have
-work that goes on. Every view takes its words from here, and the server offers them (`view=phase`,
-`view=items`). Glyphs and colors are those of what draws a run (`agentctl.transcripts.texts`).
+"Cancel requested" and "stopped" are two facts (docs/cancellation.md): after the end of a run its
+work may continue. Every view takes its words from here, and the server offers them (`view=phase`,
+`view=items`). Glyphs and colors belong to what draws a run (`agentctl.transcripts.texts`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES: dict[str, PhaseName] = {
 }
 
 _STARTED = ("task ", "thread ", "process ")
-"""Begins of the names of work that the code of an agent has started."""
+"""Beginnings of the names of work that the code of an agent has started."""
 
 _WAITS = {
     "approval": "a decision about {}",
@@ -56,7 +56,7 @@ def describe_phase(run: Mapping[str, Any], at: int) -> PhaseRecord:
     """Return the state of a run at a time.
 
     Args:
-        run: a run record, a summary of one, or the result of a cancel. Missing fields are null.
+        run: a run record, a summary, or the result of a cancel. Missing fields are null.
         at: the time of the reading, microseconds UTC, from which ages are counted.
     """
     status = str(run.get("status") or "")
@@ -64,16 +64,18 @@ def describe_phase(run: Mapping[str, Any], at: int) -> PhaseRecord:
     requested = run.get("cancel_requested_at") is not None
     if name in ("queued", "running") and requested:
         name = "stopping"
+
     warning = ""
     if name in ("stopped", "completed", "failed") and run.get("finished_at") is not None:
         warning = "work goes on" if run.get("stopped_at") is None else ""
+
     words = status.lower() or name if name == "unknown" else name
-    sentence = "; ".join(each for each in _find_facts(run, name, warning, at) if each)
+    sentence = "; ".join(fact for fact in _find_facts(run, name, warning, at) if fact)
     return {"name": name, "words": words, "warning": warning, "sentence": sentence}
 
 
 def describe_run(run: Mapping[str, Any]) -> PhaseRecord:
-    """Return the present state of a run; the facts of one that has stopped are as of its end."""
+    """Return the present state of a run; the facts of a run that has stopped are as of its end."""
     phase = describe_phase(run, now())
     if phase["warning"] or not phase["sentence"]:
         # Work that goes on, or no fact with a time: most runs of a list.
@@ -136,16 +138,17 @@ def _describe_pause(run: Mapping[str, Any], at: int) -> str:
 def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
     facts = []
     if name == "queued" and run.get("queue_position") is not None:
-        since = _parse(run.get("queued_at"))
-        facts.append(
-            f"place {run['queue_position']} in the queue of its session"
-            + (f", since{_format_time(since, at)}" if since is not None else "")
-        )
+        queued_at = _parse(run.get("queued_at"))
+        since = f", since{_format_time(queued_at, at)}" if queued_at is not None else ""
+        facts.append(f"place {run['queue_position']} in the queue of its session{since}")
+
     if name == "paused":
         facts.append(_describe_pause(run, at))
+
     error = run.get("error") or {}
     if name == "failed" and error.get("code"):
         facts.append(": ".join(str(error[key]) for key in ("code", "detail") if error.get(key)))
+
     if run.get("cancel_requested_at") is not None:
         requested = _parse(run["cancel_requested_at"])
         when = _format_time(requested, at)
@@ -154,15 +157,19 @@ def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> lis
         elif name in ("completed", "failed"):
             facts.append(f"{name} before the cancel took effect")
         actor = run.get("cancel_requested_by")
-        facts.append(f"cancel requested{when}{f' by {actor}' if actor else ''}")
+        by = f" by {actor}" if actor else ""
+        facts.append(f"cancel requested{when}{by}")
+
     return [*facts, *_find_end(run, name, warning, at)]
 
 
 def _find_end(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
     if not warning and name != "stopped" and run.get("late_result") != "dropped":
         return []
+
     ended = _parse(run.get("finished_at"))
     stopped = _parse(run.get("stopped_at"))
+
     if warning:
         since = f" ({_format_seconds(at - ended)})" if ended is not None else ""
         fact = f"{describe_holding(run.get('holding'))}{since}"
@@ -174,6 +181,7 @@ def _find_end(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[
         return [f"stopped{_format_time(stopped, at)}"]
     else:
         return []
+
     return [f"the run ended{_format_time(ended, at)}", fact]
 
 

@@ -39,7 +39,10 @@ def find_proxy_variable(url: str) -> str | None:
     is_here = is_loopback_host(host) or host.endswith(".localhost")
     if is_here or proxy_bypass_environment(host, proxies):
         return None
-    scheme = next((each for each in (parts.scheme, "all") if proxies.get(each)), None)
+
+    scheme = next(
+        (candidate for candidate in (parts.scheme, "all") if proxies.get(candidate)), None
+    )
     return None if scheme is None else _find_name(scheme)
 
 
@@ -96,8 +99,8 @@ def _add_scheme(value: str) -> str:
 
 
 def _check_value(name: str, value: str) -> None:
-    found = _SCHEME.match(value)
-    scheme = found[1].lower() if found is not None else ""
+    match = _SCHEME.match(value)
+    scheme = match[1].lower() if match is not None else ""
     hint = f"correct it, unset {name}, or name hosts without a proxy in NO_PROXY"
     if scheme not in _SCHEMES:
         kind = f"the scheme {scheme}" if scheme else "no scheme"

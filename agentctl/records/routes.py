@@ -97,7 +97,7 @@ class RouteTable:
             self._index.setdefault((method, _first_segment(template)), []).append((pattern, name))
 
     def find(self, method: str, path: str) -> RouteMatch | None:
-        """Return the operation of a request; None: there is none.
+        """Return the operation of a request; None if there is none.
 
         Args:
             method: the HTTP method; the caller passes GET for HEAD.

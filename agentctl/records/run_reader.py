@@ -91,7 +91,7 @@ class RunSoFar:
         return self.replace(position, {**call, "status": asked["status"], "approval": approval})
 
     def find(self, **members: object) -> int | None:
-        """Return the position of the newest item with these members, None without one."""
+        """Return the position of the newest item with these members, None if there is none."""
         for index in range(len(self._items) - 1, -1, -1):
             item = self._items[index]
             if all(cast(Record, item).get(name, item) == value for name, value in members.items()):
@@ -113,11 +113,13 @@ class RunReader:
         """Apply an event, and return the changes that it causes."""
         if event.kind is None or not event.run_id:
             return []
+
         changes: list[RunChange] = []
         run = self.runs.get(event.run_id)
         if run is None:
             run = self.runs[event.run_id] = RunSoFar(_start_record(event))
             changes += [RunChange(event.run_id, None), *self._place_run(run)]
+
         match event.kind:
             case EventKind.STARTED:
                 changes += _begin_run(run, event)
@@ -154,6 +156,7 @@ class RunReader:
                 changes += _continue_run(run, event)
             case _ if event.end_status is not None:
                 changes += self._end_run(run, event)
+
         return changes
 
     def _place_run(self, run: RunSoFar) -> list[RunChange]:
@@ -161,6 +164,7 @@ class RunReader:
         parent = self.runs.get(run.record.get("parent_run_id") or "")
         if parent is None:
             return []
+
         record = run.record
         item: RunItem = {
             "type": "member",
@@ -169,10 +173,12 @@ class RunReader:
             "task": None,
             "run": cast(RunPhaseSummary, record),
         }
+
         step = parent.find(type="step", run_id=None)
         if step is not None:
             name = cast(RunItem, parent.items[step])["name"]
             return [parent.replace(step, {**item, "type": "step", "name": name})]
+
         component = find_component(record)
         for index, call in enumerate(parent.items):
             if call["type"] == "tool_call" and call["tool_name"] in DELEGATIONS:
@@ -204,15 +210,19 @@ class RunReader:
         run_id = event.run_id
         run.record |= {"status": event.end_status, "finished_at": event.at}
         run.record |= {name: data[name] for name in ("error", "metrics") if data.get(name)}
+
         # No event has the time at which the work has stopped.
         run.record["phase"] = describe_run({**run.record, "stopped_at": event.at})
+
         changes = [RunChange(run_id, None)]
+
         for position, item in enumerate(run.items):
-            if item["type"] == "tool_call" and item["status"] in ("running", "waiting"):
-                if _is_question(item) and event.end_status == "COMPLETED":
-                    changes.append(run.replace(position, {**item, "status": "done"}))
-                    continue
-                changes.append(run.replace(position, {**item, "status": "cancelled"}))
+            if item["type"] != "tool_call" or item["status"] not in ("running", "waiting"):
+                continue
+            is_answered = _is_question(item) and event.end_status == "COMPLETED"
+            status: Literal["done", "cancelled"] = "done" if is_answered else "cancelled"
+            changes.append(run.replace(position, {**item, "status": status}))
+
         if data.get("content") and run.find(type="text") is None:
             changes.append(run.add({"type": "text", "text": str(data["content"])}))
         return [*changes, *self._find_place(run)]
@@ -258,29 +268,37 @@ def _is_question(item: ToolCallItem) -> bool:
 
 
 def _continue_run(run: RunSoFar, event: Event) -> list[RunChange]:
-    """Begin a leg. One that is repeated after a crash starts from `content`: later text is void."""
+    """Begin a leg.
+
+    A leg that is repeated after a crash starts from `content`: later text is void.
+    """
     run.record |= {"status": "RUNNING", "approvals": []}
     run.record["phase"] = describe_run(run.record)
     changes = [RunChange(event.run_id, None)]
+
     content = str(event.data.get("content") or "")
-    kept = 0
+    kept_length = 0
+
     for position, item in enumerate(run.items):
         if item["type"] == "text":
-            text = item["text"][: len(content) - kept]
-            kept += len(text)
+            text = item["text"][: len(content) - kept_length]
+            kept_length += len(text)
             if text != item["text"]:
                 changes.append(run.replace(position, {**item, "text": text}))
         elif item["type"] == "tool_call" and item["status"] == "running":
             changes.append(run.replace(position, {**item, "status": "cancelled"}))
-    if content and not kept:  # the stream has no events of earlier legs
+    # The stream has no events of earlier legs.
+    if content and not kept_length:
         changes.append(run.add({"type": "text", "text": content}))
+
     for approval in event.data.get("approvals") or ():
         changes.append(run.set_approval(cast(ApprovalSummary, approval)))
+
     return changes + _add_notice(run, event)
 
 
 def _add_compacted(run: RunSoFar, event: Event) -> RunChange:
-    """Add a note; it replaces that of the same call, which was refused and is made with less."""
+    """Add a note. It replaces the note of a refused call, which is repeated with fewer messages."""
     item = build_compacted(event.data)
     last = len(run.items) - 1
     if last < 0 or run.items[last]["type"] != "compacted":

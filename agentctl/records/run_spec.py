@@ -56,7 +56,7 @@ class RunSpec:
     """The work and the limits of a run. They never change, and each of them has a JSON form.
 
     The row of the run is written from it, and models and tools read it. A child has the values of
-    its parent, except those of its work, and no `output_schema` and tools of the caller.
+    its parent, except for its own work, and no `output_schema` and tools of the caller.
     """
 
     run_id: str
@@ -199,11 +199,11 @@ class RunSpec:
     ) -> RunSpec:
         """Return the specification of the run of a member or a step below this run.
 
-        The output schema of the request is that of the answer to the user, not that of a report.
+        The output schema of the request is for the answer to the user, not for a report.
 
         Args:
-            keeps_input: True gives the run the `input_object` of this one.
-            version: that of the member or the step.
+            keeps_input: True to give the run the `input_object` of this run.
+            version: the version of the member or the step.
         """
         return replace(
             self,

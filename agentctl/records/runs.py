@@ -293,11 +293,7 @@ class CancelRecord(TypedDict):
 # Not frozen, for the reason of `records.sessions.SummaryRow`.
 @dataclass(slots=True)
 class LastRunState:
-    """The columns of a run that a list of sessions shows of their newest runs.
-
-    `holding` is a JSON array with the names of the work that continues after the end of the run,
-    None if there is none or it is not known.
-    """
+    """The columns of a run that a list of sessions shows of their newest runs."""
 
     session_id: str
     run_id: str
@@ -308,17 +304,17 @@ class LastRunState:
     stopped_at: int | None
     error_code: str | None
     error_detail: str | None
+
     holding: str | None
+    """JSON array with the names of the work that continues after the end of the run.
+
+    None if no work continues, or if that is not known.
+    """
 
 
 @dataclass(slots=True)
 class RunState(LastRunState):
-    """The state of a run, without its content.
-
-    `queued_at` is the time at which it began to wait in the queue, None if it never did;
-    `queue_turn` is None unless a server may begin it (`repositories.queue`). `version` is that of
-    its component, None if it is not known.
-    """
+    """The state of a run, without its content."""
 
     parent_run_id: str | None
     component_type: ComponentKind
@@ -327,9 +323,15 @@ class RunState(LastRunState):
     attempt: int
     owner: str | None
     cancel_reason: str | None
+
     queued_at: int | None
+    """When it began to wait in the queue; None if it never did."""
+
     queue_turn: int | None
+    """Its turn in the queue (`repositories.queue`); None if it does not wait there."""
+
     version: str | None
+    """The version of its component; None if it is not known."""
 
     @property
     def waits_for_turn(self) -> bool:
@@ -342,46 +344,76 @@ class RunState(LastRunState):
 
 @dataclass(slots=True)
 class RunRow(RunState):
-    """A stored run. Times are microseconds UTC, flags 0 or 1.
-
-    `metrics`, `history`, `tools` and `messages` are JSON texts, None until the run has ended or
-    paused; `metrics` of a live run with a budget are those of its last report. So is
-    `output`, which also is None if the run has no structured result. `purpose` is `summary` or
-    `memory` for background work, None for every other run. `metadata` and `session_state` are JSON
-    objects of the request, None if it had none; so is `input_object`, also of the first step of a
-    workflow. `files` is a JSON array of references. `spans` is a JSON array of the times of its
-    parts, None until the run has ended. `request_id` is the id of the request that started it, None
-    if it is not known. `paused_at` is the time of its last pause. `origin_run_id`, `origin_kind`
-    and `origin_at` name the run that it repeats, see `records.run_spec.Origin`. `trace` is its
-    place in a trace, None if it is not traced (`RunSpec.trace`).
-    """
+    """A stored run. Times are microseconds UTC, flags 0 or 1."""
 
     seq: int
     background: int
     created_at: int
     started_at: int | None
     late_result: int
+
     metrics: str | None
+    """JSON object of its token counters; None until the run has ended or paused.
+
+    A live run with a budget has the counters of its last report.
+    """
+
     history: str | None
+    """JSON array; None until the run has ended or paused."""
+
     input: str
+
     input_object: str | None
+    """JSON object `input` of the request; None if it had none.
+
+    Of the runs below the root run, only the first step of a workflow has it.
+    """
+
     content: str | None
+
     tools: str | None
+    """JSON array; None until the run has ended or paused."""
+
     messages: str | None
+    """JSON array; None until the run has ended or paused."""
+
     metadata: str | None
+    """JSON object of the request; None if it had none."""
+
     session_state: str | None
+    """JSON object of the request; None if it had none."""
+
     output: str | None
+    """JSON of its structured result; None if it has none, or has not ended."""
+
     reasoning_content: str | None
+
     purpose: str | None
+    """`summary` or `memory` for background work; None for other runs."""
+
     spans: str | None
+    """JSON array of the times of its parts; None until the run has ended."""
+
     request_id: str | None
+    """The id of the request that started it; None if it is not known."""
+
     paused_at: int | None
+    """The time of its last pause."""
+
     origin_run_id: str | None = None
+    """The run that it repeats (`records.run_spec.Origin`)."""
+
     origin_kind: str | None = None
     origin_at: int | None = None
+
     trace: str | None = None
+    """Its place in a trace (`RunSpec.trace`); None if it is not traced."""
+
     version_changes: str | None = None
+    """JSON array of the changes of its version while it waited."""
+
     files: str | None = None
+    """JSON array of references to its files."""
 
 
 TEXT_COLUMNS = (

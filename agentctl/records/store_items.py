@@ -62,7 +62,7 @@ class ItemPut(NamedTuple):
 
 
 class ItemSearch(NamedTuple):
-    """A search of items, those that share words with a text first, then the last changed ones."""
+    """A search of items: items that share words with a text first, then the last changed items."""
 
     prefix: Namespace
     """The first labels of their namespaces; empty for all."""
@@ -80,8 +80,8 @@ class ItemSearch(NamedTuple):
 def join_labels(labels: Namespace) -> str:
     """Return the text of the labels of a namespace, or of its first ones.
 
-    No label has a period. So a text begins with that of other labels if and only if these are the
-    first ones of its namespace.
+    No label has a period. So a text begins with the text of other labels if and only if these are
+    the first labels of its namespace.
 
     Raises:
         ValidationFailed: a label is empty, has a period or cannot be stored, or they are too long.

@@ -1,4 +1,4 @@
-"""Texts: those that every database stores, those that are safe on a terminal, ids, and the checks.
+"""Texts that every database stores, texts that are safe on a terminal, ids, and their checks.
 
 PostgreSQL stores no NUL, UTF-8 has no lone surrogates, terminals execute control characters, and
 not every JSON reader keeps an integer of more than 64 bits.
@@ -120,7 +120,7 @@ def mask_secrets(text: str, secrets: Iterable[str], *, minimum: int = 8) -> str:
 
     Args:
         secrets: the secrets; one that contains another comes first.
-        minimum: shorter ones are not secrets, and could be a part of any word.
+        minimum: shorter texts are no secrets: they could be a part of any word.
     """
     for secret in secrets:
         if len(secret) >= minimum:
@@ -303,10 +303,10 @@ def check_json(name: str, value: object) -> None:
 
 
 def dump_checked_json(name: str, value: Any, limit: int | None = None) -> str | None:
-    """Return the JSON text of a value of a caller, None for None.
+    """Return the JSON text of a value of a caller, None if the value is None.
 
     Args:
-        limit: maximum size in bytes; None for no limit.
+        limit: maximum size in bytes; None without one.
 
     Raises:
         ValidationFailed: see `check_json`.
@@ -324,10 +324,11 @@ def dump_checked_json(name: str, value: Any, limit: int | None = None) -> str | 
 
 
 def find_json_problem(value: object) -> str | None:
-    """Return why a value cannot be stored as JSON, to follow its name; None if it can.
+    """Return the reason why a value cannot be stored as JSON; None if it can be stored.
 
-    It has a text as in `check_text`, an integer of more than 64 bits, more than `MAXIMUM_DEPTH`
-    levels, or something that JSON does not have, such as NaN or a date.
+    The reason is a clause that follows the name of the value: it has a text as in `check_text`, an
+    integer of more than 64 bits, more than `MAXIMUM_DEPTH` levels, or something that JSON does not
+    have, such as NaN or a date.
     """
     level: list[Any] = [value]
     for _ in range(MAXIMUM_DEPTH):
@@ -338,10 +339,14 @@ def find_json_problem(value: object) -> str | None:
                 inner += item.values()
             elif isinstance(item, list):
                 inner += item
-            elif problem := _find_problem_of_scalar(item):
-                return problem
+            else:
+                problem = _find_problem_of_scalar(item)
+                if problem:
+                    return problem
+
         if not inner:
             return None
+
         level = inner
     return f"nests deeper than {MAXIMUM_DEPTH} levels"
 

@@ -15,8 +15,10 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 HOUR = 3_600_000_000
+"""Microseconds of an hour."""
+
 DAY = 24 * HOUR
-"""Microseconds of an hour and of a day."""
+"""Microseconds of a day."""
 
 _DATE_TIME = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,30})?(Z|[+-]\d\d:[0-5]\d)", re.ASCII | re.IGNORECASE
@@ -82,7 +84,7 @@ def format_rfc3339(microseconds: int) -> str:
 
 
 def format_optional_time(microseconds: int | None) -> str | None:
-    """Return the text of `format_rfc3339`; None for None."""
+    """Return the text of `format_rfc3339`; None if there is no time."""
     return None if microseconds is None else format_rfc3339(microseconds)
 
 
@@ -121,12 +123,14 @@ def format_elapsed(seconds: float) -> str:
 
 def format_span(seconds: float) -> str:
     """Return a time span in one or two units: `45 s`, `12 min`, `3 h 5 min`, `9 d`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes = round(whole / 60)
+    rounded_seconds = max(0, round(seconds))
+    if rounded_seconds < 60:
+        return f"{rounded_seconds} s"
+
+    minutes = round(rounded_seconds / 60)
     if minutes < 60:
         return f"{minutes} min"
+
     hours = round(minutes / 60)
     if minutes < 24 * 60:
         return _join_units(minutes // 60, "h", minutes % 60, "min")
