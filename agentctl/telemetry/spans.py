@@ -1,6 +1,6 @@
 """The spans of a leg, and the metrics of model calls, in the form of OpenTelemetry.
 
-The names and values are those of the semantic conventions for GenAI, and those of agentctl. The
+The names and values follow the semantic conventions for GenAI; some are names of agentctl. The
 conventions have the status Development: docs/traces.md names their version.
 """
 
@@ -84,7 +84,7 @@ PROVIDERS = {
     "google": "gcp.gemini",
     "mistral": "mistral_ai",
 }
-"""The names of the conventions for providers, where they differ from those of the configuration."""
+"""The names of the conventions for providers, where the configuration has other names."""
 
 CONTENT_CHARACTERS = 16_384
 """Characters after which a text of the content is cut."""
@@ -158,13 +158,14 @@ def cut(text: str) -> str:
 
 
 class ModelMetrics:
-    """The histograms of the model calls of this process, sent to `endpoint` or that of the SDK."""
+    """The histograms of model calls, sent to `endpoint` or to the default endpoint of the SDK."""
 
     def __init__(self, settings: Settings, endpoint: str | None, resource: Resource) -> None:
         self._models = list_models(settings.models)
         reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=endpoint))
         self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("agentctl", __version__)
+
         self._tokens = meter.create_histogram(
             "gen_ai.client.token.usage",
             unit="{token}",
@@ -186,16 +187,20 @@ class ModelMetrics:
 
     def record(self, call: Span) -> None:
         """Record a model call that has ended."""
-        known = self._models.get(call.name)
-        labels = {OPERATION: "chat", REQUEST_MODEL: known.name if known else call.name}
-        if known is not None:
-            labels[PROVIDER] = known.provider
+        model = self._models.get(call.name)
+        labels = {OPERATION: "chat", REQUEST_MODEL: model.name if model else call.name}
+        if model is not None:
+            labels[PROVIDER] = model.provider
+
         if call.first_token_at is not None:
             self._first.record(max(call.first_token_at - call.started_at, 0) / 1_000_000, labels)
+
         tokens = list_tokens(call)
         for kind in _KINDS:
-            if count := tokens.get(kind):
+            count = tokens.get(kind)
+            if count:
                 self._tokens.record(count, {**labels, TOKEN_TYPE: kind})
+
         if call.status == "failed":
             labels[ERROR_TYPE] = call.error_code or OTHER_ERROR
         self._seconds.record(((call.finished_at or 0) - call.started_at) / 1_000_000, labels)
@@ -236,7 +241,7 @@ class EndedLeg:
 
 
 class SpanBuilder:
-    """Builds the spans of runs: one for each leg, each model call and each tool call.
+    """Builds the spans of runs: one for each leg, model call and tool call.
 
     A member has the span of the run that executes it, and so has a step of a workflow.
     """
@@ -247,7 +252,7 @@ class SpanBuilder:
         self._resource = resource
 
     def build(self, leg: EndedLeg) -> Iterator[ReadableSpan]:
-        """Yield the spans of a leg, that of the run last."""
+        """Yield the spans of a leg, the span of the run last."""
         if leg.trace.has_calls:
             for call in leg.calls:
                 if call.kind == "model":
@@ -261,7 +266,7 @@ class SpanBuilder:
         ending = leg.ending
         is_counted = any(call.kind == "model" and call.input_tokens for call in leg.calls)
         operation = "invoke_workflow" if leg.kind == "workflow" else "invoke_agent"
-        found: Attributes = {
+        attributes: Attributes = {
             OPERATION: operation,
             AGENT_ID: leg.component_id,
             AGENT_NAME: leg.component_name,
@@ -271,30 +276,36 @@ class SpanBuilder:
             RUN_LEG: leg.attempt,
             **describe_usage(leg.transcript.metrics, RUN_USAGE if is_counted else USAGE),
         }
+
         if leg.kind == "workflow":
-            found[SPAN_KIND] = "CHAIN"
-        if (model := self._models.get(leg.model)) is not None:
-            found |= {PROVIDER: model.provider, REQUEST_MODEL: model.name}
+            attributes[SPAN_KIND] = "CHAIN"
+        model = self._models.get(leg.model)
+        if model is not None:
+            attributes |= {PROVIDER: model.provider, REQUEST_MODEL: model.name}
         if leg.purpose is not None:
-            found[RUN_PURPOSE] = leg.purpose
+            attributes[RUN_PURPOSE] = leg.purpose
         if leg.is_recovered:
-            found[RUN_RECOVERED] = True
+            attributes[RUN_RECOVERED] = True
+
         status = _UNSET
         if ending.status == "ERROR":
-            found[ERROR_TYPE] = ending.error_code or OTHER_ERROR
+            attributes[ERROR_TYPE] = ending.error_code or OTHER_ERROR
             status = _FAILED
         elif ending.status == "CANCELLED":
-            found |= {ERROR_TYPE: CANCELLED, CANCEL_REQUESTED: True}
+            attributes |= {ERROR_TYPE: CANCELLED, CANCEL_REQUESTED: True}
+
         if self._has_content:
-            found[INPUT_MESSAGES] = dump_messages("user", leg.input)
-            found[OUTPUT_MESSAGES] = dump_messages("assistant", leg.transcript.content)
-            found |= {USER_ID: leg.user_id} if leg.user_id is not None else {}
+            attributes[INPUT_MESSAGES] = dump_messages("user", leg.input)
+            attributes[OUTPUT_MESSAGES] = dump_messages("assistant", leg.transcript.content)
+            if leg.user_id is not None:
+                attributes[USER_ID] = leg.user_id
+
         return ReadableSpan(
             f"{operation} {leg.component_id}",
             build_span_context(trace.own),
             trace.parent and build_span_context(trace.parent, is_remote=True),
             self._resource,
-            found,
+            attributes,
             links=[Link(build_span_context(trace.link, is_remote=True))] if trace.link else (),
             kind=SpanKind.SERVER if leg.is_root else SpanKind.INTERNAL,
             status=status,
@@ -304,29 +315,38 @@ class SpanBuilder:
         )
 
     def _build_model_call(self, leg: EndedLeg, call: Span) -> ReadableSpan:
-        known = self._models.get(call.name)
-        name = call.name if known is None else known.name
-        found: Attributes = {OPERATION: "chat", REQUEST_MODEL: name}
-        if known is not None:
-            found |= {PROVIDER: known.provider, MODEL_ID: call.name, **known.server}
+        model = self._models.get(call.name)
+        name = call.name if model is None else model.name
+        attributes: Attributes = {OPERATION: "chat", REQUEST_MODEL: name}
+        if model is not None:
+            attributes |= {PROVIDER: model.provider, MODEL_ID: call.name, **model.server}
+
         answer: Mapping[str, Any] = call.answer or {}
         counters = {"input_tokens": call.input_tokens, "output_tokens": call.output_tokens}
-        found |= describe_usage({**counters, **answer.get("metrics", {})})
-        if (reason := answer.get("finish_reason")) is not None:
-            found[FINISH_REASONS] = [reason]
-        named = {RESPONSE_MODEL: call.response_model, RESPONSE_ID: call.response_id}
-        found |= {name: value for name, value in named.items() if value is not None}
+        attributes |= describe_usage({**counters, **answer.get("metrics", {})})
+
+        reason = answer.get("finish_reason")
+        if reason is not None:
+            attributes[FINISH_REASONS] = [reason]
+
+        response_attributes = {RESPONSE_MODEL: call.response_model, RESPONSE_ID: call.response_id}
+        attributes |= {
+            name: value for name, value in response_attributes.items() if value is not None
+        }
+
         if call.first_token_at is not None:
-            found[FIRST_CHUNK] = max(call.first_token_at - call.started_at, 0) / 1_000_000
+            attributes[FIRST_CHUNK] = max(call.first_token_at - call.started_at, 0) / 1_000_000
+
         if self._has_content and "content" in answer:
             text = answer["content"]
             calls = answer.get("tool_calls", ())
-            found[OUTPUT_MESSAGES] = dump_messages("assistant", text, calls)
+            attributes[OUTPUT_MESSAGES] = dump_messages("assistant", text, calls)
+
         code = call.error_code or OTHER_ERROR
-        return self._build_call(leg, call, f"chat {name}", SpanKind.CLIENT, found, code)
+        return self._build_call(leg, call, f"chat {name}", SpanKind.CLIENT, attributes, code)
 
     def _build_tool_call(self, leg: EndedLeg, call: Span) -> ReadableSpan:
-        found: Attributes = {
+        attributes: Attributes = {
             OPERATION: "execute_tool",
             TOOL_NAME: call.name,
             TOOL_CALL_ID: call.id,
@@ -335,10 +355,11 @@ class SpanBuilder:
         if self._has_content:
             entries = (tool for tool in leg.transcript.tools if tool["tool_call_id"] == call.id)
             for entry in entries:
-                found[TOOL_ARGUMENTS] = dump_content(entry["tool_args"])
-                found[TOOL_RESULT] = cut(entry["result"] or "")
+                attributes[TOOL_ARGUMENTS] = dump_content(entry["tool_args"])
+                attributes[TOOL_RESULT] = cut(entry["result"] or "")
+
         title = f"execute_tool {call.name}"
-        return self._build_call(leg, call, title, SpanKind.INTERNAL, found, "TOOL_FAILED")
+        return self._build_call(leg, call, title, SpanKind.INTERNAL, attributes, "TOOL_FAILED")
 
     def _build_call(
         self,
@@ -346,21 +367,23 @@ class SpanBuilder:
         call: Span,
         title: str,
         kind: SpanKind,
-        found: Attributes,
+        attributes: Attributes,
         error_code: str,
     ) -> ReadableSpan:
         trace = leg.trace
-        found |= {CONVERSATION: leg.session_id, RUN_ID: leg.run_id}
+        attributes |= {CONVERSATION: leg.session_id, RUN_ID: leg.run_id}
         if call.status != "completed":
-            found[ERROR_TYPE] = error_code if call.status == "failed" else CANCELLED
+            attributes[ERROR_TYPE] = error_code if call.status == "failed" else CANCELLED
+
         # A call that waited for a person has begun in an earlier leg.
         started_at = max(call.started_at, trace.started_at)
+
         return ReadableSpan(
             title,
             build_span_context(trace.locate(call)),
             build_span_context(trace.own),
             self._resource,
-            found,
+            attributes,
             kind=kind,
             status=_FAILED if call.status == "failed" else _UNSET,
             start_time=started_at * 1_000,

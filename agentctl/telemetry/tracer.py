@@ -145,17 +145,21 @@ class OtlpTracer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings.tracing
         self._runs_only = {agent.id for agent in settings.agents if agent.trace == "run"}
-        # They write several lines for each batch that the collector does not take.
+
+        # The exporters write several lines for each batch that the collector does not take.
         for name in _EXPORTERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
+
         resource = _build_resource(settings)
         base = self._settings.endpoint.rstrip("/")
         self._queue = SpanQueue(OTLPSpanExporter(endpoint=f"{base}/v1/traces" if base else None))
         self._builder = SpanBuilder(settings, resource)
+
         self._metrics: ModelMetrics | None = None
         if self._settings.metrics:
             endpoint = f"{base}/v1/metrics" if base else None
             self._metrics = ModelMetrics(settings, endpoint, resource)
+
         sampler = ParentBased(TraceIdRatioBased(self._settings.sample))
         self._provider = _Provider(sampler, resource, shutdown_on_exit=False)
         self._provider.add_span_processor(self._queue)
@@ -167,8 +171,8 @@ class OtlpTracer:
     def install(self) -> None:
         """Export the spans of libraries and of the code of agents, which is imported already.
 
-        If this code has its own provider, that one keeps their spans. They nest in those of the
-        server all the same.
+        If this code has its own provider, that provider keeps their spans. They nest in the spans
+        of the server all the same.
         """
         if isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
             api.set_tracer_provider(self._provider)
@@ -184,9 +188,10 @@ class OtlpTracer:
     def _place(self, spec: RunSpec, cause: logs.TraceContext | None) -> logs.RunTrace:
         sample = self._settings.sample
         if cause is not None:
-            found = logs.build_run_trace(spec.run_id, cause, sample=sample)
-            return found._replace(own=found.own._replace(is_sampled=cause.is_sampled))
-        # Of a host application that is instrumented, or of a request of MCP.
+            trace = logs.build_run_trace(spec.run_id, cause, sample=sample)
+            return trace._replace(own=trace.own._replace(is_sampled=cause.is_sampled))
+
+        # The span of an instrumented host application, or of a request of MCP.
         caller = find_current_span() or logs.caller_trace.get()
         if caller is None or self._settings.parent == "ignore":
             return logs.build_run_trace(spec.run_id, None, sample=sample)
@@ -198,18 +203,20 @@ class OtlpTracer:
         first = logs.parse_run_trace(run.spec.trace)
         if first is None:
             return None
+
         if run.attempt == 1:
-            found = first
+            trace = first
         elif run.parent is None or run.parent.trace is None:
-            found = logs.build_leg_trace(run.run_id, run.attempt, first.own)
+            trace = logs.build_leg_trace(run.run_id, run.attempt, first.own)
         else:
             spans = run.parent.transcript.spans
             span = spans.find_open(run.run_id)
             place = run.parent.trace.locate(None if span is None else spans.find_parent(span))
             own = logs.build_leg_trace(run.run_id, run.attempt, first.own).own
-            found = logs.RunTrace(own._replace(trace_id=place.trace_id), place)
+            trace = logs.RunTrace(own._replace(trace_id=place.trace_id), place)
+
         has_calls = run.component.kind != "agent" or run.component.id not in self._runs_only
-        return LegTrace(found, self._settings.propagate, has_calls=has_calls)
+        return LegTrace(trace, self._settings.propagate, has_calls=has_calls)
 
     def end_leg(self, run: LiveRun, ending: LegEnd, calls: Sequence[Span]) -> None:
         try:
@@ -285,6 +292,7 @@ def _describe_leg(run: LiveRun, trace: LegTrace, ending: LegEnd, calls: Sequence
 def _describe_lost(lost: LostRun, first: logs.RunTrace) -> EndedLeg:
     run = lost.run
     transcript = lost.transcript
+
     later = run.attempt > 1
     trace = LegTrace(logs.build_leg_trace(run.run_id, run.attempt, first.own) if later else first)
     trace.started_at = run.started_at or run.created_at

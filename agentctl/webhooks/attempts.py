@@ -108,19 +108,22 @@ def is_public(address: Address) -> bool:
 
 
 def find_embedded(address: Address) -> IPv4Address | None:
-    """Return the IPv4 address that an IPv6 address reaches; None for others."""
+    """Return the IPv4 address that an IPv6 address reaches; None for any other address."""
     if isinstance(address, IPv4Address):
         return None
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
+
     number = int(address)
     if address in _NAT64:
         return IPv4Address(number & 0xFFFF_FFFF)
     if address in _6TO4:
         return IPv4Address((number >> 80) & 0xFFFF_FFFF)
+
     # ::1 is the loopback address, and :: is no address.
     if address in _COMPATIBLE and number > 1:
         return IPv4Address(number & 0xFFFF_FFFF)
+
     return None
 
 
@@ -195,6 +198,7 @@ class Receiver:
         host = url.hostname or ""
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await resolve_allowed(host, port, allow_private=self.webhook.allow_private)
+
         headers = {
             "Host": url.netloc,
             "Content-Type": "application/json",
@@ -202,10 +206,11 @@ class Receiver:
             "Accept-Encoding": "identity",
             **self.signer.build_headers(event_id, now() // 1_000_000, body),
         }
+
         for address in addresses:
             literal = f"[{address}]" if ":" in address else address
             target = url._replace(netloc=f"{literal}:{port}").geturl()
-            # The certificate is verified for the name, although the request is for the address.
+            # The certificate is verified for the name, although the request goes to the address.
             names = {"sni_hostname": host}
             request = self._open_client().build_request(
                 "POST", target, content=body, headers=headers, extensions=names
@@ -215,6 +220,7 @@ class Receiver:
             except httpx2.ConnectError:
                 if address == addresses[-1]:
                     raise
+
         raise AssertionError("unreachable: there is an address")
 
     def _open_client(self) -> httpx2.AsyncClient:
@@ -228,20 +234,24 @@ class Receiver:
 async def _read(response: httpx2.Response) -> Outcome:
     import httpx2
 
-    # To its end, if that is near, so that the connection is kept. The status is known.
+    # Read to the end, if that is near, so that the connection is kept. The status is known.
     with contextlib.suppress(TimeoutError, httpx2.HTTPError, OSError):
         async with asyncio.timeout(BODY_SECONDS), contextlib.aclosing(response):
             async for _ in response.aiter_raw():
                 pass
+
     status = response.status_code
     if 200 <= status < 300:
         return Outcome(status, None)
+
     wait = 0.0
     if status in _HAS_RETRY_AFTER:
         wait = min(read_retry_after(response.headers) or 0.0, LONGEST_WAIT)
+
     text = f"the server responds with {status}"
     if 300 <= status < 400:
         text += ": redirects are not followed"
+
     return Outcome(status, text, wait)
 
 

@@ -12,12 +12,17 @@ import httpcore2
 import httpx2
 
 MAXIMUM_RESPONSE = 16_384
-"""Bytes of a response that are read, with its header fields and interim responses (1xx). None of
-its body is stored."""
+"""Bytes of a response that are read, with its header fields and interim responses (1xx).
+
+None of its body is stored.
+"""
 
 _STEP_BYTES = 2_048
-"""Bytes that are parsed at once: a response can have one chunk, or one interim response, for a few
-bytes, and each takes the parser some 100 microseconds."""
+"""Bytes that are parsed at once.
+
+A response can have one chunk, or one interim response, for a few bytes, and each takes the parser
+some 100 microseconds.
+"""
 
 
 class _BoundedBackend(httpcore2.AsyncNetworkBackend):
@@ -71,10 +76,12 @@ def open_client(seconds: float) -> httpx2.AsyncClient:
     """Open a client whose requests end after `seconds`, and whose responses are bounded.
 
     Each endpoint has a client: connections to one address are shared, and their certificate was
-    verified for one name. `SSL_CERT_FILE` counts, but no proxy, which would resolve the name again.
+    verified for one name. `SSL_CERT_FILE` counts, but no proxy does, which would resolve the name
+    again.
     """
     context = httpx2.create_ssl_context()
     transport = httpx2.AsyncHTTPTransport(verify=context, trust_env=False)
+
     # The only way to bound the bytes that are read: the transport has no argument for it.
     transport._pool = httpcore2.AsyncConnectionPool(
         ssl_context=context,

@@ -1,8 +1,8 @@
 """The deliveries of webhooks, in every serving process.
 
-Any process may deliver any event. It claims due attempts with a lease, so the attempts of a process
-that dies are made by another one when the lease has ended. An event is therefore delivered at least
-once, always under one id (docs/decisions/0085).
+Any process may deliver any event. It claims due attempts with a lease. If a process dies, another
+process makes its attempts when the lease has ended. An event is therefore delivered at least once,
+always under one id (docs/decisions/0085).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ LEASE_SECONDS = 60.0
 """Time after which the attempt of a process that died is made again; longer than any attempt."""
 
 TICK_SECONDS = 2.0
-"""Maximum time between two looks for due attempts, such as those of commands and dead servers."""
+"""Maximum time between two searches for due attempts, of commands and dead servers as well."""
 
 RECALL_SECONDS = 60.0
-"""Time between two looks for deliveries that wait for a time of a clock that was set back."""
+"""Time between two searches for deliveries that wait for a time of a clock that was set back."""
 
 _WAITS = Waits(
     after=[int(seconds * (1 + JITTER) * 1_000_000) for seconds in SCHEDULE[1:]],
@@ -70,7 +70,7 @@ class DeliveryCounters:
     """Counts of the attempts of a process, by endpoint.
 
     Attributes:
-        waiting: what waits in all open databases, once it was counted.
+        waiting: deliveries that wait in all open databases, once they were counted.
     """
 
     def __init__(self) -> None:
@@ -115,15 +115,18 @@ class Deliveries:
         A database that does not answer is left out.
         """
         await self._recall()
+
         disabled: set[str] | None = None
         for webhook_id in self._receivers:
             if self._in_flight[webhook_id] >= IN_FLIGHT:
                 continue
+
             waiting = await self._find_due(webhook_id)
             if waiting and disabled is None:
                 disabled = await self._read_disabled()
                 if disabled is None:
                     return
+
             if disabled is None or webhook_id not in disabled:
                 await self._claim_in_turns(webhook_id, waiting)
 
@@ -142,17 +145,18 @@ class Deliveries:
 
     async def _find_due(self, webhook_id: str) -> list[Database]:
         """Return the databases with due attempts of an endpoint, in the order of their turns."""
-        found = list[Database]()
+        due_databases = list[Database]()
         for database in self._databases.get_open().values():
             with self._reporting_failures():
                 at = await database.read(webhooks.get_next_time(webhook_id))
                 if at is not None and at <= now():
-                    found.append(database)
-        # The databases after the one that was given the last slot come first.
-        last = self._last_served.get(webhook_id)
-        ids = [database.id for database in found]
-        start = ids.index(last) + 1 if last in ids else 0
-        return [*found[start:], *found[:start]]
+                    due_databases.append(database)
+
+        # Begin after the database that got the last slot.
+        last_served = self._last_served.get(webhook_id)
+        ids = [database.id for database in due_databases]
+        start = ids.index(last_served) + 1 if last_served in ids else 0
+        return [*due_databases[start:], *due_databases[:start]]
 
     async def _read_disabled(self) -> set[str] | None:
         """Return the ids of the disabled endpoints; None if they cannot be read now."""
@@ -164,12 +168,12 @@ class Deliveries:
     async def _claim_in_turns(self, webhook_id: str, waiting: Sequence[Database]) -> None:
         """Share the free slots of an endpoint among the databases that have attempts for it.
 
-        So a database with a backlog does not delay the events of the others: it gets every slot
-        only while nothing else is due.
+        So a database with a backlog does not delay the events of other databases: it gets every
+        slot only while nothing else is due.
         """
         present = waiting
         while present:
-            # Those that used their whole share may have more, for what the others have left.
+            # Databases that used their whole share may get the slots that the others have left.
             busy = list[Database]()
             for number, database in enumerate(present):
                 free = IN_FLIGHT - self._in_flight[webhook_id]
@@ -196,7 +200,7 @@ class Deliveries:
 
     @contextlib.contextmanager
     def _reporting_failures(self) -> Iterator[None]:
-        """Leave out a database that does not answer: the others may."""
+        """Leave out a database that does not answer: the others may work."""
         try:
             yield
         except errors.AgentctlError as error:
@@ -218,12 +222,13 @@ class Deliveries:
         self, database: Database, webhook_id: str, attempt: Attempt, outcome: Outcome
     ) -> None:
         at = now()
+
         if outcome.error is None:
             end = AttemptEnd("delivered", at, outcome.status, None, at)
             self.counters.delivered[webhook_id] += 1
         elif outcome.status == GONE:
-            # First the endpoint: nothing else is sent to it. The event waits until it is enabled,
-            # and for a moment, because `start_due` may have read the endpoints before.
+            # Disable the endpoint first: nothing else is sent to it. The event waits until it is
+            # enabled, and for a moment, because `start_due` may have read the endpoints before.
             reason = "the endpoint responded with 410 (Gone)"
             await self._databases.system.write(webhooks.disable(webhook_id, at, reason))
             self.counters.failed[webhook_id] += 1

@@ -1,7 +1,7 @@
 """Facts for webhooks: events of runs and approvals, written in the transaction of the fact.
 
-So a committed fact has a delivery for each endpoint that wants it, and no other fact has one
-(docs/decisions/0085). Only root runs are reported, without background work.
+So a committed fact has a delivery for each endpoint that is subscribed to it, and no other fact has
+one (docs/decisions/0085). Only root runs are reported, without background work.
 """
 
 from __future__ import annotations
@@ -100,18 +100,22 @@ def _list_files(stored: str | None) -> dict[str, list[str]]:
 def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
     """Store the event of an approval that was decided, or has expired, in this transaction.
 
-    It is an event of the component that has asked, and of that of the root run: an endpoint of a
-    team gets the decisions of its members, as it gets the pause of the team that names them.
+    The event belongs to the component that has asked, and to the component of the root run: an
+    endpoint of a team gets the decisions about its members, as it gets the pauses of the team.
     """
     if not outbox.is_used:
         return
+
     event = "approval.expired" if row.status == "expired" else "approval.decided"
+
     root = yield from webhooks.get_reported_run(row.root_run_id)
-    above = () if root is None else (root.component_id,)
-    selected = outbox.select(event, row.component_id, *above)
+    root_components = () if root is None else (root.component_id,)
+    selected = outbox.select(event, row.component_id, *root_components)
     if not selected:
         return
+
     at = row.decided_at or now()
+
     data = {
         **{name: getattr(row, name) for name in _DECISION_FIELDS},
         "created_at": format_rfc3339(row.created_at),
@@ -119,6 +123,7 @@ def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
         "decided_by": row.decided_by,
         "console_url": _build_console_url(outbox, row.session_id),
     }
+
     event_id = new_id()
     body = _encode(event, at, data)
     for webhook in selected:

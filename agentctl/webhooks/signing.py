@@ -45,7 +45,7 @@ class Signer:
 
     @property
     def public_key(self) -> str | None:
-        """The key that verifies `v1a`, as `whpk_…`; None for a secret."""
+        """The key that verifies `v1a`, as `whpk_…`; None with a secret."""
         if self.key is None:
             return None
         return f"whpk_{_encode(self.key.public_key().public_bytes_raw())}"
@@ -60,11 +60,13 @@ def load_signer(webhook: Webhook, where: str, environ: Mapping[str, str] = os.en
     secrets = read_secrets(webhook, environ, where)
     if webhook.key_file is None:
         return Signer(secrets)
+
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     place = f"{where}: webhooks.{webhook.id}.key_file"
     key: object
+
     try:
         key = load_pem_private_key(webhook.key_file.read_bytes(), None)
     except OSError as error:
@@ -72,11 +74,13 @@ def load_signer(webhook: Webhook, where: str, environ: Mapping[str, str] = os.en
         raise InvalidConfiguration(f"{place}: {webhook.key_file}: {reason}") from None
     except (ValueError, TypeError):
         key = None
+
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidConfiguration(
             f"{place}: {webhook.key_file} has no private ed25519 key in PEM without a password",
             hint="create one with: openssl genpkey -algorithm ed25519 -out FILE",
         )
+
     return Signer(secrets, key)
 
 

@@ -27,7 +27,7 @@ _STOP_SECONDS = 1.0
 """Time that SIGSTOP has to stop processes; those that wait for a device may take longer."""
 
 _LOOK_SECONDS = 0.001
-"""Time until the next look whether processes have stopped."""
+"""Time until the next check if processes have stopped."""
 
 _open: dict[KnownProcess, ChildProcess] = {}
 """The processes that are watched and have not ended."""
@@ -89,8 +89,10 @@ class ChildProcess:
 def find_started_by_thread(known: Iterable[int] = ()) -> list[KnownProcess]:
     """Return the child processes that the current thread has started, except the known ones."""
     path = f"/proc/self/task/{threading.get_native_id()}/children"
-    found = [_identify(int(text)) for text in _read_file(path).split() if int(text) not in known]
-    return [each for each in found if each is not None]
+    processes = [
+        _identify(int(text)) for text in _read_file(path).split() if int(text) not in known
+    ]
+    return [process for process in processes if process is not None]
 
 
 def open_process(process: KnownProcess) -> ChildProcess | None:
@@ -120,8 +122,8 @@ def is_running(process: KnownProcess) -> bool:
 class _Tree:
     """Processes and their descendants, all of which are stopped before one gets a signal.
 
-    While a process continues, it may start another one, which is not found later: after the end of
-    its parent it is a child of process 1.
+    While a process continues, it may start another process, which is not found later: after the end
+    of its parent it is a child of process 1.
 
     Args:
         on_found: called with each process.
@@ -166,9 +168,9 @@ class _Tree:
 def terminate(
     processes: Iterable[ChildProcess], on_found: Callable[[ChildProcess], object] = lambda _: None
 ) -> list[ChildProcess]:
-    """Send SIGTERM to processes and their descendants; return those that are known at once.
+    """Send SIGTERM to processes and their descendants; return all that are known at once.
 
-    Those that go on, and what they have started meanwhile, get SIGKILL after `KILL_SECONDS`.
+    Processes that continue, and what they have started meanwhile, get SIGKILL after `KILL_SECONDS`.
 
     Args:
         on_found: called with each process before one of them gets a signal.

@@ -114,6 +114,7 @@ async def retry_while_unavailable(
     limit = RETRY_LIMIT_SECONDS if seconds is None else seconds
     deadline = time.monotonic() + limit
     waits = chain(pauses, repeat(pauses[-1]))
+
     while True:
         try:
             return await attempt()
@@ -123,8 +124,10 @@ async def retry_while_unavailable(
                 raise
             if (stopped is not None and stopped.done()) or time.monotonic() >= deadline:
                 raise
+
         if on_unavailable is not None:
             on_unavailable()
+
         if stopped is None:
             await asyncio.sleep(next(waits))
         else:
@@ -134,15 +137,14 @@ async def retry_while_unavailable(
 async def retry_until_stopped(
     attempt: Callable[[], Awaitable[T]], stopped: asyncio.Future[None]
 ) -> T:
-    """Retry a read or a write of the code of a run (`retry_while_unavailable`).
+    """Retry a read or a write of the code of a run, as `retry_while_unavailable` does.
 
     Args:
-        stopped: done when the run has to stop. It is only looked at, as the code may work in a
-            thread with its own event loop, which cannot await it.
+        stopped: done when the run has to stop. It is polled and not awaited: the code may work in a
+            thread with its own event loop.
 
     Raises:
-        CancelledError: the run has to stop. Its code does not get a failure of the database then,
-            with which it could go on.
+        CancelledError: the run has to stop. A failure of the database would let its code continue.
         Unavailable: the database did not answer for `RETRY_LIMIT_SECONDS`.
     """
 
@@ -190,7 +192,7 @@ def build_abandoned_outcome(run_id: str | None = None) -> errors.OutcomeUnknown:
 class Turns:
     """Gives the other tasks of the event loop their turn while a task works on many items.
 
-    A task that awaits something that takes time anyway is not delayed.
+    A task that awaits something which takes time anyway is not delayed.
     """
 
     def __init__(self) -> None:
@@ -301,7 +303,7 @@ def run_event_loop(
 ) -> T:
     """Run `work` on a new event loop and return its result, as `asyncio.run` does.
 
-    Other than there, tasks that ignore their cancellation at the end are abandoned after
+    Unlike `asyncio.run`, it abandons tasks that ignore their cancellation at the end, after
     `LEFTOVER_SECONDS`. Then the process has to end by `finish_process`. Code of users does not end
     the event loop: if a task raises SystemExit or KeyboardInterrupt, the exception stays in the
     task, and a loop that was stopped continues.
@@ -313,6 +315,7 @@ def run_event_loop(
     runner = asyncio.Runner(loop_factory=loop_factory)
     loop = runner.get_loop()
     _open_loops.add(loop)
+
     main = loop.create_task(work)
     waiters: list[asyncio.Task[Any]] = []
     try:
@@ -456,19 +459,24 @@ async def _wait_for(main: asyncio.Task[T], waiters: list[asyncio.Task[Any]]) -> 
 
 async def _end_remaining_work() -> bool:
     loop = asyncio.get_running_loop()
-    this = asyncio.current_task()
+    this_task = asyncio.current_task()
     executor = loop.create_task(loop.shutdown_default_executor())
-    remaining = asyncio.all_tasks() - {this, executor}
+
+    remaining = asyncio.all_tasks() - {this_task, executor}
     for task in remaining:
         task.cancel()
+
     processes = child_processes.terminate_all()
     ended = await wait_until_done({executor, *remaining, *processes}, LEFTOVER_SECONDS)
     child_processes.kill_all()
+
     for task in remaining:
         if task.done():
             retrieve_exception(task)
-    if ended and not asyncio.all_tasks() - {this}:
+
+    if ended and not asyncio.all_tasks() - {this_task}:
         return True
+
     # Each run has logged what did not end; at the terminal of a command this is not repeated.
     _log.info("the process ends although work of its tools continues")
     return False
@@ -477,8 +485,8 @@ async def _end_remaining_work() -> bool:
 def _report_at_end(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Report an error of the end of an event loop.
 
-    asyncio closes the generators that the code of runs has left all at once. One that closes
-    another one fails then, because that one closes already.
+    asyncio closes all generators that the code of runs has left at once. A generator that closes
+    another one fails then, because the other one is closing already.
     """
     if "asyncgen" in context:
         _log.info("a generator that a run has left did not close: %s", context.get("exception"))

@@ -23,16 +23,19 @@ def drop_lost_writes(stream: TextIO) -> TextIO:
     stream is flushed and remains open.
 
     Args:
-        stream: stdout or stderr of the process. One without a file, such as the buffer of a test,
-            is returned itself.
+        stream: stdout or stderr of the process. A stream without a file, such as the buffer of a
+            test, is returned itself.
     """
     if not isinstance(stream, io.TextIOWrapper):
         return stream
+
     try:
         number = stream.fileno()
     except OSError:
         return stream
+
     flush_or_drop(stream)
+
     raw: Any = _LossyFile(number, "wb", closefd=False)
     # As for Python's own streams: `python -u` and PYTHONUNBUFFERED=1 mean no buffer of bytes.
     buffer = raw if stream.write_through else io.BufferedWriter(raw)

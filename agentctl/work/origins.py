@@ -29,7 +29,7 @@ _CONNECTION_LIBRARIES = (
     "redis.",
     "websockets.",
 )
-"""Modules whose tasks serve a connection or a pool that later runs use, too."""
+"""Modules whose tasks serve a connection or a pool that later runs use as well."""
 
 _WAITING_MODULES = ("langgraph.pregel.main.",)
 """Modules whose tasks only wait.
@@ -39,7 +39,7 @@ run would cost as much as the part itself, and protect nothing.
 """
 
 _RUNNERS = "agentctl.runtime.runners"
-"""The package whose tasks are work of a run; other tasks of the package are those of the server."""
+"""The package whose tasks are work of a run; other tasks of the package belong to the server."""
 
 _SERVER = str(Path(__file__).parents[1])
 

@@ -39,7 +39,7 @@ _THREAD_EVENTS = ("_thread.start_new_thread", "_thread.start_joinable_thread")
 
 
 class _TaskFactory:
-    """The task factory of an event loop. It calls the one that was there before, if any."""
+    """The task factory of an event loop. It calls the factory that was there before, if any."""
 
     def __init__(self, previous: Any) -> None:
         self._create = previous or (
@@ -50,12 +50,16 @@ class _TaskFactory:
         scope = current_scope.get()
         if scope is None:
             return self._create(loop, work, **options)
+
         if origins.is_shared(sys._getframe(1)):
             with outside_run():
                 return self._create(loop, work, **options)
-        if (context := options.get("context")) is not None and context.get(current_scope) is None:
+
+        context = options.get("context")
+        if context is not None and context.get(current_scope) is None:
             # A new context would hide the tasks of this task.
             context.run(current_scope.set, scope)
+
         task = self._create(loop, work, **options)
         scope.add_task(task)
         return task
@@ -76,10 +80,12 @@ _wrapped: weakref.WeakSet[type[Executor]] = weakref.WeakSet()
 def install() -> None:
     """Install the task factory of the running event loop and the hooks of the process, once."""
     global _installed
+
     loop = asyncio.get_running_loop()
     factory = loop.get_task_factory()
     if not isinstance(factory, _TaskFactory):
         loop.set_task_factory(_TaskFactory(factory))
+
     if not _installed:
         _installed = True
         os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
@@ -87,7 +93,8 @@ def install() -> None:
         _wrap_anyio()
         if not _REPORTS_THREADS:
             _wrap_thread_start()
-    # Some are imported later.
+
+    # Some pools are imported after the first installation.
     for pool in Executor.__subclasses__():
         if pool not in _wrapped:
             _wrapped.add(pool)
@@ -116,12 +123,15 @@ def _wrap_submit(pool: type[Executor]) -> None:
         scope = current_scope.get()
         if scope is None or origins.is_shared(sys._getframe(1)):
             return cast("Future[Any]", submit(self, function, *arguments, **options))
+
         if isinstance(self, ThreadPoolExecutor):
             # What the function starts belongs to the run, too.
             function = partial(_execute_in, scope, function)
+
         call: Future[Any] = submit(self, function, *arguments, **options)
         if isinstance(call, Future):
             scope.add_call(call)
+
         return call
 
     pool.submit = submit_in_run  # type: ignore[method-assign]
@@ -145,6 +155,7 @@ def _wrap_anyio() -> None:
         scope = current_scope.get()
         if scope is None:
             return await run(function, arguments, **options)
+
         call: Future[None] = Future()
         scope.add_call(call)
         try:

@@ -1,7 +1,8 @@
 """Tasks, calls in executors, threads and child processes that the code of a run starts.
 
 They belong to the run: a cancelled or failed run cancels its tasks and ends its child processes,
-and the record of every run names what works on after its end (docs/cancellation.md). A context
+and the record of every run names the work that continues after its end (docs/cancellation.md). A
+context
 variable, `work.run_scope.current_scope`, is set while the code of an agent or of a tool executes,
 and the tasks and threads of that code have a copy. `work.start_hooks` sees the starts.
 """
@@ -33,14 +34,14 @@ REPEAT_SECONDS = 1.0
 to close a connection."""
 
 POLL_SECONDS = 0.05
-"""Interval of the looks at threads: nothing reports the end of a thread of another library."""
+"""Interval of the checks of threads: nothing reports the end of a thread of another library."""
 
 _CLOSING_TURNS = 20
 _MAXIMUM_NESTED = 1_000
-"""Number of generators, each left by the one before, for whose end a run waits."""
+"""Number of generators for whose end a run waits, if each of them leaves another one."""
 
 _PRUNE_COUNT = 64
-"""Number of started processes from which those that have ended are forgotten."""
+"""Number of started processes at which the ended ones are forgotten."""
 
 StartedProcess = KnownProcess | weakref.ref[Any]
 """A process, or the `subprocess.Popen` that starts it, whose number is not known yet."""
@@ -102,17 +103,23 @@ class StartedWork:
         A task that was cancelled already is not cancelled again: that would interrupt its end.
         """
         self._is_cancelled = cancel
+
         # What the end of the agent has ended or cancelled has its turns first.
         await _take_turns()
+
         # A task that was cancelled with the agent has had its time.
         works: set[asyncio.Future[Any]] = self._cancel_tasks() if cancel else set()
+
         await self._wait_for_generators()
         self._has_ended = True
+
         if cancel:
             works |= self._cancel_tasks()
             works |= {process.ended for process in self.cancel()}
+
         if works:
             await wait_until_done(works, GRACE_SECONDS)
+
         self._name_rest()
         if self._is_starting():
             self._hold_late_start()
@@ -120,9 +127,9 @@ class StartedWork:
     async def _wait_for_generators(self) -> None:
         """Wait until the generators are closed that the code of the run did not read to the end.
 
-        One that is closed may leave another one. The bound is a number of turns of the event loop
-        in which none ends, not a time: on a busy machine, each turn takes longer. Of a cancelled
-        run, code that ignores the cancel may leave generators for ever.
+        A generator that is closed may leave another one. The bound is a number of turns of the
+        event loop in which none ends, not a time: on a busy machine, each turn takes longer. In a
+        cancelled run, code that ignores the cancel may leave generators for ever.
         """
         turns = _CLOSING_TURNS
         for _ in range(_CLOSING_TURNS if self._is_cancelled else _MAXIMUM_NESTED):
@@ -168,16 +175,20 @@ class StartedWork:
     def _name_rest(self) -> None:
         for task, scope in list(self._tasks.items()):
             self._name_task(task, scope)
+
         for call, scope in list(self._calls.items()):
             if not call.done() and call not in self._named:
                 ended = asyncio.wrap_future(call, loop=self._loop)
                 self._add(call, ended, scope.find_name(call), has_result=self._is_cancelled)
+
         for process, scope in self._open_processes():
             self._add(process, process.ended, scope.find_name(process))
+
         for reference, scope in self._threads:
             thread = reference()
             if thread is not None and thread not in self._named and thread.is_alive():
                 self._add(thread, self._loop.create_future(), scope.find_name(thread))
+
         if not self._polls:
             self._poll_threads()
 
@@ -308,15 +319,19 @@ class CodeScope:
         self._started.cancel(self)
 
     def find_name(self, work: Any) -> str:
-        """Return the name of work for the record: that of its tool, or of the work itself."""
+        """Return the name of work for the record: the name of its tool, or of the work itself."""
         if self._tool is not None:
             return self._tool
-        if (tool := self._names.get(work)) is not None:
+
+        tool = self._names.get(work)
+        if tool is not None:
             return tool
+
         if isinstance(work, threading.Thread):
             return f"thread {work.name}"[:100]
         if isinstance(work, ChildProcess):
             return f"process {work.name}"
+
         name = origins.find_name(work.get_coro()) if isinstance(work, asyncio.Task) else None
         return RUNNER if name is None else f"task {name}"
 

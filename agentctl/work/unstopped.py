@@ -29,8 +29,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MAXIMUM_THREADS = 32
-"""Number of threads that the library of a run has at the same time, as many as the executor of
-asyncio has at most. The event loop shares the interpreter with all of them."""
+"""Threads that the library of a run has at the same time, at most.
+
+As many as the executor of asyncio has. The event loop shares the interpreter with all of them.
+"""
 
 WATCH_SECONDS = 1.0
 """Time in which one of these threads has to become free; otherwise the run gets more."""
@@ -66,7 +68,7 @@ class UnstoppedWork:
     Attributes:
         started: the work that the code of the run has started; None without such code.
         has_ended: True once the listener of `notify_when_empty` was called.
-        had_work: True once some was added, which may have ended since.
+        had_work: True once work was added, which may have ended since.
     """
 
     def __init__(self) -> None:
@@ -98,12 +100,12 @@ class UnstoppedWork:
     def add(
         self, work: asyncio.Future[Any], name: str = RUNNER, *, has_result: bool = True
     ) -> None:
-        """Add work that goes on after the end of the run; do nothing if it has ended.
+        """Add work that continues after the end of the run; do nothing if it has ended.
 
         Args:
             work: a task, or a future that is done when its thread has ended.
             name: name of the tool, which the run record shows.
-            has_result: True if its result is a late one, which is dropped.
+            has_result: True if its result comes late, and is dropped.
         """
         if work.done() or work in self._works:
             return
@@ -123,7 +125,7 @@ class UnstoppedWork:
         self.add_present(other)
 
     def add_present(self, other: UnstoppedWork) -> None:
-        """Add the work of the run in which a library executes this one, as far as it is known."""
+        """Add the work of the run in which a library executes this run, as far as it is known."""
         for work, name in list(other._works.items()):
             self.add(work, name, has_result=work not in other._without_result)
 
@@ -189,17 +191,19 @@ async def run_in_thread(
 
     Args:
         name: name for the log and of the thread.
-        unstopped_name: name in `unstopped`; None for the same.
+        unstopped_name: name in `unstopped`; None for `name`.
 
     Raises:
         TooManyAbandonedThreads: the function was not called.
     """
     abandoned_threads.check(name)
+
     call: Future[T] = Future()
     # A running future cannot be cancelled: it is done when its thread has ended.
     call.set_running_or_notify_cancel()
     work = partial(contextvars.copy_context().run, function)
     threading.Thread(target=_execute, args=(call, work), name=f"tool {name}", daemon=True).start()
+
     outcome = asyncio.wrap_future(call)
     try:
         return await asyncio.shield(outcome)
@@ -239,8 +243,8 @@ class RunThreads:
     Calls that still run at its end are registered.
 
     Calls beyond `MAXIMUM_THREADS` wait for a thread. They are cancelled if the block ends by an
-    exception. All threads may wait for one of these calls: for an answer of a model, for which the
-    event loop calls a function in a thread. So their number doubles while none becomes free.
+    exception. All threads may wait for one of these calls: for the response of a model, for which
+    the event loop calls a function in a thread. So their number doubles while none becomes free.
 
     Args:
         unstopped: the unstopped work of the run.
@@ -271,27 +275,33 @@ class RunThreads:
             for call, _name in calls:
                 if call.running():
                     abandoned_threads.add(call)
+
         for call, name in calls:
             self._register(call, name)
 
     def start(self, function: Callable[[], T]) -> Future[T]:
         abandoned_threads.check("with a thread")
+
         call: Future[T] = Future()
         tool = current_call.get()
-        self._calls[call] = name = tool.name if tool is not None else RUNNER
+        name = tool.name if tool is not None else RUNNER
+        self._calls[call] = name
         call.add_done_callback(lambda done: self._calls.pop(done, None))
         if self._ended:
             self._register(call, name)
+
         with self._lock:
             self._waiting.append((call, partial(contextvars.copy_context().run, function)))
             is_first = not self._starting
             self._starting = True
             is_full = not self._is_watched and self._threads + len(self._waiting) > self._limit
             self._is_watched = self._is_watched or is_full
+
         if is_first:
             self._loop.call_soon_threadsafe(self._start_thread)
         if is_full:
             self._loop.call_soon_threadsafe(self._loop.call_later, WATCH_SECONDS, self._watch)
+
         return call
 
     def _watch(self) -> None:
