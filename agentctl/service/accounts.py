@@ -132,17 +132,23 @@ def _build_record(row: AccountRow, moment: int) -> AccountRecord:
 
 
 def _check_account(account: NewAccount) -> tuple[list[str], int | None]:
-    """Return the scopes of a new account, and the days until it expires; None: never."""
+    """Return the scopes of a new account, and the days until it expires;
+
+    None if it never expires.
+    """
     if not 1 <= len(account.scopes) <= MAXIMUM_SCOPES:
         raise errors.ValidationFailed(f"scopes must hold 1 to {MAXIMUM_SCOPES} scopes")
+
     for place, grant in enumerate(account.scopes):
         if grant.effect != "allow":
             raise errors.ValidationFailed(f"scopes[{place}].effect must be one of: allow")
+
     if _NAME.fullmatch(account.name) is None:
         raise errors.ValidationFailed(
             "name must be 1 to 64 characters of A-Z, a-z, 0-9 and . _ -,"
             " starting with a letter or a digit"
         )
+
     days = account.expires_in_days
     if account.never_expires:
         if days is not None:
@@ -153,6 +159,7 @@ def _check_account(account: NewAccount) -> tuple[list[str], int | None]:
         raise errors.ValidationFailed(
             f"expires_in_days must be a number from 1 to {MAXIMUM_ACCOUNT_DAYS}"
         )
+
     return [grant.scope for grant in account.scopes], days
 
 
@@ -176,6 +183,7 @@ class StoredAccounts:
             raise
         except errors.AgentctlError as error:
             raise errors.Unavailable("Service accounts cannot be looked up now") from error
+
         if row is None:
             return None
         return StoredAccount(

@@ -75,11 +75,13 @@ class ApprovalOperations(OperationFamily):
         conditions = Conditions()
         if readable is not None:
             conditions = conditions.with_any("component_id", sorted(readable))
+
         decided = self._decided_ids()
         if decided is None:
             return EVERYONE, conditions
         if not decided:
             return self.lookups.visibility, conditions
+
         text, values = build_any("component_id", sorted(decided), "decided")
         return EVERYONE, conditions.with_condition(
             f"({text} OR user_id IS NOT DISTINCT FROM cast(:viewer as text))",
@@ -129,7 +131,9 @@ class ApprovalOperations(OperationFamily):
     async def locate_approval(self, operation: str, approval_id: str) -> ApprovalRecord:
         """Return an approval by its id, for an operation whose path does not name its component.
 
-        It is not found if the scopes of the caller for the operation are those of other components.
+        Raises:
+            NotFound: no visible approval has the id, or the scopes of the caller for the operation
+                are for other components.
         """
         ids = policy.allowed_ids(self.principal, operation)
         _, row = await self._search_row(
@@ -218,9 +222,9 @@ class ApprovalOperations(OperationFamily):
             names = frozenset({self.principal.actor, self.principal.identity})
             check_approver(row, names, own=self.hosting.settings.approvals.own)
 
-            said = replace(ruling, approval_id=None, tool_call_id=None)
+            content = replace(ruling, approval_id=None, tool_call_id=None)
             identity = self._build_identity(
-                [kind, component_id, approval_id], asdict(said), idempotency_key
+                [kind, component_id, approval_id], asdict(content), idempotency_key
             )
 
             if not await find_repeated(database, identity):
@@ -231,8 +235,8 @@ class ApprovalOperations(OperationFamily):
                 if written is not None:
                     (decided,), continues = written
                     if continues and self.principal.via == "http":
-                        go_on = self._try_to_continue(database, row.root_run_id, None)
-                        self.hosting.background.start(go_on)
+                        continuation = self._try_to_continue(database, row.root_run_id, None)
+                        self.hosting.background.start(continuation)
                     return Document(documents.build_approval_document(decided))
 
             call.omit_entry()
@@ -260,7 +264,9 @@ class ApprovalOperations(OperationFamily):
     ) -> tuple[list[ApprovalRow], bool] | None:
         """Store decisions with their audit entry; return None for a repeated request."""
         call.add_resource("run", root_run_id)
+
         note = await self.prepare_keyed_entry(call, database, identity)
+
         with call.change():
             try:
                 decided, continues = await database.write(
@@ -268,6 +274,7 @@ class ApprovalOperations(OperationFamily):
                 )
             except IdempotentReplay:
                 return None
+
         database.outbox.wake()
         for row in decided:
             self.hosting.engine.counters.count_decision(row)
@@ -306,8 +313,8 @@ class ApprovalOperations(OperationFamily):
 
         Raises:
             FourEyes: an approver has to decide.
-            Conflict: the run has ended or is part of another one, an approval was decided or has
-                expired, or the call is another one.
+            Conflict: the run has ended or is part of another run, an approval was decided or has
+                expired, or the call is another call.
         """
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).continue_run, **path) as call:
@@ -316,9 +323,9 @@ class ApprovalOperations(OperationFamily):
             dependencies = dump_checked_json(
                 "dependencies", request.dependencies, self.hosting.settings.limits.state_bytes
             )
-            given = asdict(request)
+            body = asdict(request)
             identity = self._build_identity(
-                [kind, component_id, run_id], given, given.pop("idempotency_key")
+                [kind, component_id, run_id], body, body.pop("idempotency_key")
             )
 
             rows = await self._list_of_root(database, run_id)
@@ -337,8 +344,8 @@ class ApprovalOperations(OperationFamily):
             if not changes and is_final(state.status):
                 raise errors.Conflict(f"The run has ended as {state.status} already")
 
-            stored = await database.read(events.get_last_seq(run_id))
-            last = max(stored, UNRECORDED_EVENTS - 1)
+            last_stored = await database.read(events.get_last_seq(run_id))
+            last = max(last_stored, UNRECORDED_EVENTS - 1)
             if changes and await self._write(call, database, run_id, changes, identity) is None:
                 last = BEFORE_FIRST_EVENT
             return await read_after_change(
@@ -401,16 +408,20 @@ def _match_decisions(
 def _find_named(rows: Sequence[ApprovalRow], decision: Ruling) -> ApprovalRow:
     if (decision.approval_id is None) == (decision.tool_call_id is None):
         raise errors.ValidationFailed("A decision must have approval_id or tool_call_id")
+
     if decision.approval_id is not None:
-        named = [row for row in rows if row.approval_id == decision.approval_id]
+        matching = [row for row in rows if row.approval_id == decision.approval_id]
     else:
-        named = [row for row in rows if row.tool_call_id == decision.tool_call_id]
-    pending = [row for row in named if row.status == "pending"]
-    if len(pending) > 1:
+        matching = [row for row in rows if row.tool_call_id == decision.tool_call_id]
+
+    pending_matches = [row for row in matching if row.status == "pending"]
+    if len(pending_matches) > 1:
         raise errors.ValidationFailed("tool_call_id names several approvals: use approval_id")
-    if not named:
+
+    if not matching:
         raise errors.NotFound("Approval not found")
-    return (pending or named)[-1]
+
+    return (pending_matches or matching)[-1]
 
 
 @unit

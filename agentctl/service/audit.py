@@ -1,8 +1,8 @@
 """The operations on the audit log (docs/contract.md "Audit"), and its signed heads.
 
 The process with the lease of the sweep signs the heads, and copies them to a file (docs/audit.md
-"Bounds"). An entry is covered a few seconds after its commit at the earliest: before, transactions
-with smaller numbers may be open.
+"Bounds"). An entry is covered a few seconds after its commit at the earliest: until then,
+transactions with smaller numbers may be open.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HEADS_PER_COPY = 1_000
 """Maximum number of heads that one sweep adds to the copy."""
 
 END_BYTES = 4_000_000
-"""Bytes at the end of the copy in which the newest head is looked for: some thousands."""
+"""Bytes at the end of the copy in which the newest head is searched for: some thousand heads."""
 
 PAGE_HEADS = 100
 """Heads of one read."""
@@ -114,35 +114,45 @@ class HeadSigner:
         """
         frontier = self._frontier
         self._frontier = None
-        settled = frontier is not None and await self._database.read(audit.is_settled(frontier))
+
+        is_settled = frontier is not None and await self._database.read(audit.is_settled(frontier))
+
         newest = await self._database.read(audit.get_newest_head())
-        if frontier is not None and settled:
+
+        if frontier is not None and is_settled:
             for _ in range(HEADS_PER_PASS):
-                signed = await self._sign_next(newest, frontier.last_seq)
-                if signed is None:
+                signed_head = await self._sign_next(newest, frontier.last_seq)
+                if signed_head is None:
                     break
-                newest = signed
+                newest = signed_head
         elif frontier is not None:
-            self._frontier = frontier  # a transaction of that time is still open
+            # A transaction of that time is still open.
+            self._frontier = frontier
+
         if self._frontier is None:
             self._frontier = await self._database.read(audit.get_frontier())
+
         if self._table.heads_file is not None and newest is not None:
             await self._copy(self._table.heads_file, newest)
 
     async def _sign_next(self, newest: HeadRow | None, last: int) -> HeadRow | None:
-        """Sign the next head up to an entry, if it is due. Return it, or None."""
+        """Sign the next head up to an entry. Return the head, or None if it is not due."""
         after = 0 if newest is None else newest.last_seq
         oldest = await self._database.read(audit.list_entries(after, last, 1))
         moment = now()
         limit = HEAD_ENTRIES
         if not oldest:
             return None
+
+        # The numbers of entries have gaps, so that there may be fewer entries than numbers.
         is_old = moment - oldest[0].at >= HEAD_SECONDS * 1_000_000
-        if not is_old and last - after < limit:  # numbers have gaps, so there may be fewer entries
+        if not is_old and last - after < limit:
             return None
+
         rows = await self._database.read(audit.list_entries(after, last, limit), size="large")
         if not is_old and len(rows) < limit:
             return None
+
         expired = await self._find_expired_seq(newest, moment)
         number = 1 if newest is None else newest.number + 1
         token = await asyncio.to_thread(
@@ -155,6 +165,7 @@ class HeadSigner:
             expired_seq=expired,
             entries=[build_entry(row) for row in rows],
         )
+
         first = rows[0].seq
         last = rows[-1].seq
         head = HeadRow(number, moment, first, last, len(rows), expired, token)
@@ -183,7 +194,8 @@ class HeadSigner:
     async def _find_copied(self, copy: _CopyEnd, newest: HeadRow) -> int:
         """Return the number of the newest head that the copy has; 0 for none.
 
-        The number of its lines is another one if a database was restored, or a head copied twice.
+        The file may have more or fewer lines than that: after a restore of the database, or if a
+        head was copied twice.
         """
         before = newest.number + 1
         while copy.tokens and before > 1:

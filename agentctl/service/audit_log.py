@@ -57,8 +57,10 @@ CHANGING_OPERATIONS = frozenset(
     - {"explain_auth"}
     - PAGE_ROUTES.keys()
 )
-"""The operations that change data: they are always recorded. Some reads are POST as well, and the
-sign-in of the console changes cookies only."""
+"""The operations that change data: they are always recorded.
+
+Some reads are POST as well, and the sign-in of the console changes cookies only.
+"""
 
 _RESOURCE_NOUNS = {
     **{names.id_field: kind for kind, names in KINDS.items()},
@@ -100,7 +102,7 @@ class EntryCounter:
     def is_first(self, key: Hashable) -> bool:
         """Return True if a key had no entry in the last minute.
 
-        The caller then writes the entry, and counts the next ones with `count`.
+        The caller then writes the entry, and counts the next requests with `count`.
         """
         if key in self._pending:
             return False
@@ -132,14 +134,15 @@ class EntryCounter:
 
         A counted key is also counted in the next minute, so that it has one entry a minute.
         """
-        counted = {key: entry for key, entry in self._pending.items() if entry is not None}
-        self._pending = dict.fromkeys(counted)
-        if not counted:
+        counted_entries = {key: entry for key, entry in self._pending.items() if entry is not None}
+        self._pending = dict.fromkeys(counted_entries)
+        if not counted_entries:
             return
+
         try:
-            await asyncio.shield(self._commit(*counted.values()))
+            await asyncio.shield(self._commit(*counted_entries.values()))
         except Unavailable as error:
-            for key, entry in counted.items():
+            for key, entry in counted_entries.items():
                 later = self._pending.get(key)
                 self._pending[key] = entry if later is None else _merge(entry, later)
             self._log.log("counted requests are not in the audit log yet: %s", error.cause)
@@ -207,7 +210,7 @@ class AuditLog:
             raise _audit_unavailable(error) from error
 
     async def record_refusal(self, entry: AuditRow) -> None:
-        """Write the first refusal of a caller and an operation in a minute; count the others.
+        """Write the first refusal of a caller and an operation in a minute; count further ones.
 
         A refusal that cannot be written is counted, so that it is written later.
         """
@@ -383,12 +386,19 @@ class AuditedCall:
             reason = scopes or error.error_code
             await self._audit.record_refusal(self._build_entry("denied", error.status, reason))
             return
+
         if not self._audit.records(self._operation):
             return
-        known = error if isinstance(error, errors.AgentctlError) else errors.InternalError()
-        is_counted = type(known) in (errors.TooManyRequests, errors.RateLimited, errors.Unavailable)
+
+        public_error = error if isinstance(error, errors.AgentctlError) else errors.InternalError()
+
+        is_counted = type(public_error) in (
+            errors.TooManyRequests,
+            errors.RateLimited,
+            errors.Unavailable,
+        )
         record = self._audit.record_refusal if is_counted else self._audit.try_commit
-        await record(self._build_entry("failed", known.status, known.error_code))
+        await record(self._build_entry("failed", public_error.status, public_error.error_code))
 
     async def _commit_allowed(self) -> None:
         await self._audit.commit(self._build_entry("allowed"))
@@ -407,10 +417,13 @@ class AuditedCall:
         for name, text in self._path_params.items():
             resources += _format_resources(_RESOURCE_NOUNS.get(name), (text,))
         resources += self._resources
+
         if self._batch is not None:
             resources.append(f"{self._batch.noun}:{self._batch.digest}")
+
         if outcome == "allowed" or self._done:
             resources += self._created
+
         return AuditRow(
             at=now(),
             principal=self._principal.identity,

@@ -48,21 +48,25 @@ class AuthorizationOperations(OperationFamily):
 
             if _METHOD.fullmatch(request.method) is None:
                 raise errors.ValidationFailed("method must be a word, such as GET")
+
             method = request.method.upper()
             target = check_text("path", request.path)
             if not target.startswith("/") or len(target) > _MAXIMUM_PATH:
                 raise errors.ValidationFailed(
                     f"path must begin with / and be at most {_MAXIMUM_PATH} characters"
                 )
+
             settings = self.hosting.settings
             verifier = self.hosting.verifier()
             token = request.token or None
             report = await explain_request(verifier, settings, method, target, token)
+
             principal = report.principal
             match = report.match
             if report.allowed and match is not None and principal is not None:
                 data = _DataCheck(self.hosting, principal, match, _parse_query(target))
                 report = await data.extend(report)
+
             return build_document(report.record())
 
 
@@ -89,8 +93,8 @@ class _DataCheck:
         """Return the explanation with this check added."""
         from agentctl.auth.explain.explain import ExplainedCheck
 
-        owned = _describe_owner(self._principal.subject)
-        visible = f"the caller sees only data that {owned} (authorization.user_isolation)"
+        owner = _describe_owner(self._principal.subject)
+        visible = f"the caller sees only data that {owner} (authorization.user_isolation)"
         if self._principal.sees_all_users:
             visible = "the caller sees the data of all users"
         try:
@@ -107,16 +111,19 @@ class _DataCheck:
             return report.with_check(
                 ExplainedCheck("data", "skipped", "the database cannot be read")
             )
+
         return report.with_check(ExplainedCheck("data", "passed", visible))
 
     async def _require_resources(self) -> None:
         """Raise the error of the operation if a resource of the path or query is not found."""
         lookups = self._lookups
         operation = self._operation
+
         path = self._path
         run_id = path.get("run_id")
         db_id = self._query.get("db_id")
         component = self._named_component()
+
         if operation in _ACCOUNT_OPERATIONS:
             lookups.require_account_management()
             if "account_id" in path:
@@ -147,8 +154,10 @@ class _DataCheck:
         ids = operation_ids(kind)
         session_id = self._query.get("session_id")
         self._lookups.component(kind, component_id)
+
         if run_id is None:
             return
+
         # Clients of another product cannot name the session of a run.
         needs_session = self._hosting.settings.server.compatibility == "none"
         reads = self._operation in (ids.get_run, ids.follow_run, ids.get_tool_call)
@@ -169,16 +178,20 @@ class _DataCheck:
         if noun == "Service":
             cause = "there is no service account with this id, or it is revoked"
             return cause, "list the accounts with `agentctl accounts list`"
+
         if noun == "Database":
             ids = ", ".join(self._hosting.databases)
             return f"the databases are: {ids}", "use one of them as db_id"
+
         if noun == "Table":
             return "the only table is sessions", "remove table from the query"
+
         for kind, names in KINDS.items():
             if noun == names.noun:
                 configured = ", ".join(self._hosting.catalog.components(kind)) or "none"
                 remedy = f"use one of them, or configure [[{names.path}]] with this id"
                 return f"the {names.path} are: {configured}", remedy
+
         if "run_id" in self._path:
             return await self._explain_missing_run(self._path["run_id"])
         return await self._explain_missing_session(self._path["session_id"])
@@ -191,25 +204,31 @@ class _DataCheck:
                 "no user has a session with this id",
                 "list the sessions with `agentctl sessions list`",
             )
+
         owner = _describe_owner(row.user_id)
         if not self._lookups.visibility.sees(row.user_id):
             return f"the session exists and {owner}", _owner_remedy(row.user_id)
+
         cause = f"the session is of type {row.session_type} and {owner}"
         return f"{cause}; the query names another", "remove type and user_id from the query"
 
     async def _explain_missing_run(self, run_id: str) -> tuple[str, str]:
         lookups = self._lookups
         component = self._named_component()
+
         if component is None:
             database = lookups.database(self._query.get("db_id"))
         else:
             database = lookups.component_database(*component)
+
         row = await database.read(run_reads.get(run_id, EVERYONE))
         if row is None:
             return "no user has a run with this id", "list the runs with `agentctl runs list`"
+
         if not lookups.visibility.sees(row.user_id):
             owner = _describe_owner(row.user_id)
             return f"the run exists and {owner}", _owner_remedy(row.user_id)
+
         place = f"{row.component_type} {row.component_id} in session {row.session_id}"
         return f"the run exists, of {place}", "use that path and session"
 

@@ -51,10 +51,11 @@ class ComponentOperations(OperationFamily):
                 return self._listed(kind, allowed)
             # The configuration does not change, and most callers may read all components. Only the
             # tools of MCP servers change.
-            whole = self.hosting.listings
-            if kind not in whole or self.hosting.catalog.mcp.hosted:
-                whole[kind] = self._listed(kind, self.hosting.catalog.components(kind).keys())
-            return whole[kind]
+
+            listings = self.hosting.listings
+            if kind not in listings or self.hosting.catalog.mcp.hosted:
+                listings[kind] = self._listed(kind, self.hosting.catalog.components(kind).keys())
+            return listings[kind]
 
     def _listed(self, kind: ComponentKind, visible: Set[str]) -> Document[list[Any]]:
         catalog = self.hosting.catalog
@@ -85,15 +86,19 @@ class ComponentOperations(OperationFamily):
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
         authorize_call(self.principal, "get_readiness", {})
+
         checks: dict[str, Literal["ok", "failed", "stale", "degraded"]] = {
             "database": "ok" if await self.hosting.readiness.get_result() else "failed",
             "runs": "failed" if self.hosting.engine.draining else "ok",
         }
+
         if self.hosting.settings.left_out:
             checks["components"] = "degraded"
+
         status: Literal["ready", "unavailable"] = (
             "unavailable" if "failed" in checks.values() else "ready"
         )
+
         return build_document(ReadinessRecord(status=status, checks=checks))
 
     async def get_info(self) -> Document[InfoRecord]:
@@ -109,15 +114,18 @@ class ComponentOperations(OperationFamily):
             workflow_count=len(settings.workflows),
             auth_mode=self._auth_mode(),
         )
+
         if settings.left_out:
             record["left_out_count"] = len(settings.left_out)
-        if (console := settings.console).oidc_issuer:
+        console = settings.console
+        if console.oidc_issuer:
             record["sign_in"] = SignInRecord(
                 issuer=console.oidc_issuer,
                 client_id=console.oidc_cli_client_id or console.oidc_client_id,
                 scopes=list(console.oidc_scopes),
                 token=console.oidc_token,
             )
+
         return build_document(record)
 
     async def get_me(self) -> Document[MeRecord]:
@@ -157,17 +165,21 @@ class ComponentOperations(OperationFamily):
             settings = self.hosting.settings
             catalog = self.hosting.catalog
             databases = list(self.hosting.databases)
+
             agents: list[ComponentEntry] = []
             for agent in catalog.components("agent").values():
                 record: Any = build_record(catalog, agent)
                 agents.append(ComponentEntry(**_build_entry(agent), model=record["model"]))
+
             teams: list[TeamEntry] = []
             for team in catalog.components("team").values():
                 record = build_record(catalog, team)
                 model = record["model"]
                 mode = record["mode"]
                 teams.append(TeamEntry(**_build_entry(team), mode=mode, model=model))
+
             workflows = map(_build_entry, catalog.components("workflow").values())
+
             return build_document(
                 ConfigRecord(
                     os_id=settings.server.id,
@@ -200,10 +212,12 @@ class VersionOperations(OperationFamily):
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).get_versions, **path):
             component = self.lookups.component(kind, component_id)
+
             before = parse_number_cursor("versions", filter.limit, filter.cursor) or LAST_NUMBER
             rows = await self._read_versions(kind, component_id, before, filter.limit + 1)
             page = rows[: filter.limit]
             following = page[-1].seq if len(rows) > len(page) else None
+
             return build_document(
                 VersionPage(
                     data=[self._build_version(component, row) for row in page],
@@ -217,14 +231,17 @@ class VersionOperations(OperationFamily):
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).get_version_diff, **path):
             component = self.lookups.component(kind, component_id)
+
             newest = list[VersionRow]()
             if filter.after is None or filter.before is None:
                 newest = await self._read_versions(kind, component_id, LAST_NUMBER, 2)
+
             after = await self._find_version(kind, component_id, filter.after, newest[:1])
             before = await self._find_version(kind, component_id, filter.before, newest[-1:])
             changes = find_changes(
                 orjson.loads(before.configuration), orjson.loads(after.configuration)
             )
+
             return build_document(
                 VersionDiff(
                     before=self._build_version(component, before),

@@ -1,4 +1,4 @@
-"""Reads for interfaces whose conversations are sessions: what one waits for, and its state."""
+"""Reads for interfaces whose conversations are sessions: pending approvals and the state."""
 
 from __future__ import annotations
 
@@ -33,22 +33,26 @@ class ConversationOperations(OperationFamily):
         """
         path = {KINDS[kind].id_field: component_id}
         authorize_call(self.principal, operation_ids(kind).continue_run, path)
+
         database = self.lookups.component_database(kind, component_id)
         rows = await database.read(self._find_rows(session_id, named))
+
         states = {
-            root: await database.read(run_reads.get_state(root, self.lookups.visibility))
-            for root in {row.root_run_id for row in rows}
+            root_id: await database.read(run_reads.get_state(root_id, self.lookups.visibility))
+            for root_id in {row.root_run_id for row in rows}
         }
-        own = {
-            root
-            for root, state in states.items()
+
+        own_roots = {
+            root_id
+            for root_id, state in states.items()
             if state is not None
             and (state.component_type, state.component_id) == (kind, component_id)
         }
+
         return [
             build_approval_record(row)
             for row in rows
-            if row.root_run_id in own and row.session_id == session_id
+            if row.root_run_id in own_roots and row.session_id == session_id
         ]
 
     @unit
@@ -58,11 +62,13 @@ class ConversationOperations(OperationFamily):
             row.approval_id: row
             for row in (yield from approvals.list_pending_of_session(session_id, visibility))
         }
+
         for approval_id in named:
             if approval_id not in rows:
                 row = yield from approvals.get(approval_id, visibility)
                 if row is not None:
                     rows[approval_id] = row
+
         return list(rows.values())
 
     async def find_newest_run(

@@ -75,20 +75,23 @@ class DeploymentOperations(OperationFamily):
 
     async def get_deployment(self) -> Document[DeploymentRecord]:
         async with self.audit("get_deployment"):
-            surveyed = await _survey_workers(self.hosting)
-            findings = [_judge_worker(row, record) for row, record in surveyed]
+            workers = await _survey_workers(self.hosting)
+            findings = [_judge_worker(row, record) for row, record in workers]
+
             for entry in self.hosting.settings.databases:
                 where = display_url(entry.url)
                 version = self.hosting.databases[entry.id].version
                 findings += check_schema(f"database {entry.id}", where, version)
+
             late = wrong("disks", f"they have not responded within {PROBE_SECONDS:g} s")
-            found = await self.hosting.disks.get_result()
-            findings += [late] if found is None else found
+            disk_findings = await self.hosting.disks.get_result()
+            findings += [late] if disk_findings is None else disk_findings
+
             return build_document(
                 DeploymentRecord(
                     version=__version__,
                     schema_version=SCHEMA_VERSION,
-                    workers=[record for _, record in surveyed],
+                    workers=[record for _, record in workers],
                     findings=[
                         FindingRecord(
                             check=finding.check,
@@ -142,14 +145,19 @@ def _judge_worker(row: WorkerRow, record: WorkerRecord) -> Finding:
     check = f"worker {row.worker_id[:13]}"
     runs = record["live_runs"]
     what = f"process {row.pid} on {row.host}, with {runs} live {'run' if runs == 1 else 'runs'}"
+
     if record["reason"]:
         remedy = "another process ends its runs; agentctl runs doctor shows them"
         return note(check, f"dead: {record['reason']}: {what}", remedy)
-    up, silent = (format_span(max(0, now() - at) / 1_000_000) for at in (row.started_at, row.beat))
+
+    up = format_span(max(0, now() - row.started_at) / 1_000_000)
+    silent = format_span(max(0, now() - row.beat) / 1_000_000)
     what = f"{record['state']}: {what}, up for {up}, last heartbeat {silent} ago"
+
     if row.schema_version != SCHEMA_VERSION:
         text = f"{what}; its program has schema {row.schema_version}, this one {SCHEMA_VERSION}"
         return note(check, text, "replace the servers of the other version")
+
     return ok(check, what)
 
 

@@ -50,9 +50,9 @@ def join_array(items: Iterable[bytes]) -> bytes:
 
 
 def stored_json(text: str | None, opening: str = "") -> bytes:
-    """Return a stored JSON text; None is null.
+    """Return a stored JSON text; `null` for None.
 
-    A text of up to `CHECKED_BYTES` is parsed, of a longer one only its two ends are checked: the
+    A text of up to `CHECKED_BYTES` is parsed. Of a longer text only its two ends are checked: the
     time of a parse grows with the text.
 
     Args:
@@ -63,7 +63,9 @@ def stored_json(text: str | None, opening: str = "") -> bytes:
     """
     if text is None:
         return b"null"
+
     raw = text.encode()
+
     try:
         if not text.startswith(opening):
             raise build_damage()
@@ -75,6 +77,7 @@ def stored_json(text: str | None, opening: str = "") -> bytes:
     else:
         if raw[:1] + raw[-1:] in (b"{}", b"[]", b'""'):
             return raw
+
     raise build_damage()
 
 
@@ -139,7 +142,7 @@ class RecordWriter:
         record, row: the class of the record, a typed dictionary, and of the rows.
         columns: the columns of the fields that have another name.
         computed: the fields that `write` takes, although the row has such a column.
-        last: the fields that come last; the others have the order of the record.
+        last: the fields that come last; other fields have the order of the record.
     """
 
     def __init__(
@@ -196,7 +199,7 @@ class RecordWriter:
 
 
 def dump_holding(run: LastRunState) -> bytes:
-    """Return the names of the work that goes on after the end of a run, `null` if not known."""
+    """Return the names of the work that continues after the end of a run; `null` if not known."""
     if run.stopped_at is not None or not is_final(run.status):
         return b"[]"
     return stored_json(run.holding)
@@ -222,7 +225,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(("version_changes", "holding"), lambda text: parse_stored(text, list)),
     "output": lambda text: parse_stored(text, object),
 }
-"""The columns of a run with JSON texts, and functions that return None for a damaged one."""
+"""The columns of a run with JSON texts, and functions that return None for a damaged text."""
 
 _COMPUTED = (
     "metrics", "late_result", "holding", "messages", "tools", "spans", "version_changes",
@@ -291,8 +294,9 @@ def build_run_document(
     Args:
         facts: its tokens and approvals.
         member_runs: the ids of the runs that it started.
-        cut: characters after which messages and results of tools are cut; None: not at all.
-        spans: the spans of a live run; those of a run that has ended are in its row.
+        cut: number of characters after which messages and results of tools are cut; None not to
+            cut them.
+        spans: the spans of a live run; the spans of an ended run are in its row.
     """
     trace = parse_run_trace(row.trace)
 
@@ -312,17 +316,18 @@ def build_run_document(
 def _write_whole(
     writer: RecordWriter, row: RunRow, facts: RelatedFacts, build: Callable[[RunRow], Any]
 ) -> bytes:
-    """Write the record of a run; without its damaged values, which it names, if it has any."""
+    """Write the record of a run. Damaged values are left out, and their fields named."""
     try:
         return writer.write(row, {**_build_members(row, facts), **build(row)})
     except Unavailable:
-        whole, damaged = leave_out_damage(row)
-        if not damaged:
+        intact_row, damaged_fields = leave_out_damage(row)
+        if not damaged_fields:
             raise
-        if "metrics" in damaged:
+
+        if "metrics" in damaged_fields:
             facts = facts._replace(metrics=UNKNOWN_USAGE)
-        named = {"damaged": damaged}
-        return writer.write(whole, {**_build_members(whole, facts), **build(whole), **named})
+        members = {**_build_members(intact_row, facts), **build(intact_row)}
+        return writer.write(intact_row, {**members, "damaged": damaged_fields})
 
 
 def leave_out_damage(row: RunRow) -> tuple[RunRow, list[str]]:
@@ -351,7 +356,7 @@ def build_start_document(spec: RunSpec, *, is_queued: bool) -> bytes:
 
 def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
     """Build the summary of a run, read with `SUMMARY_COLUMNS` (docs/contract.md "Run summary")."""
-    # Damaged spans are none: they must not end a whole list.
+    # Damaged spans count as no spans: they must not fail a whole list.
     spans = None if row.spans is None else parse_stored(row.spans, list)
     kinds = [span.get("kind") for span in spans or () if isinstance(span, dict)]
     tool_calls = None if spans is None else kinds.count("tool")

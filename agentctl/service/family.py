@@ -1,8 +1,8 @@
 """The base of the operation families, with find-or-404 lookups for one principal.
 
-Every lookup of a resource raises NotFound if it does not exist. One that the principal may not see
-raises the same error (docs/contract.md "Errors"). docs/contract.md "Runs" has the rules of requests
-with an idempotency key.
+Every lookup of a resource raises NotFound if it does not exist. A resource that the principal may
+not see raises the same error (docs/contract.md "Errors"). docs/contract.md "Runs" has the rules of
+requests with an idempotency key.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Lookups:
         return self._principal.subject
 
     def require_owner(self, user_id: str | None) -> str | None:
-        """Return the owner of new data as `resolve_owner`; another user needs an administrator.
+        """Return the owner of new data (`resolve_owner`); an administrator may name another user.
 
         Raises:
             Forbidden: `user_id` is another user, whose data the caller may not create or delete.
@@ -166,10 +166,10 @@ class Lookups:
         view: RunView = FULL_VIEW,
         session: tuple[str, SessionLocator] | None = None,
     ) -> Document[RunRecord]:
-        """Read a run; the spans of a live one as far as they are known (docs/decisions/0053).
+        """Read a run; the spans of a live run as far as they are known (docs/decisions/0053).
 
         Args:
-            session: its session, which has to match; None for any.
+            session: its session, which has to match; None for any session.
         """
         if view.view == "full" and session is None:
             row = await database.read(run_reads.get_alone(run_id, self.visibility, LARGE_RUN_BYTES))
@@ -190,14 +190,15 @@ class Lookups:
         *,
         replay: bool = True,
     ) -> Steps[bytes | None]:
-        """Read the document of a run; the session is that of `read_run`.
+        """Read the document of a run; `session` is an argument of `read_run`.
 
         Args:
-            replay: False returns None if the stored events of the run would have to be read, or
+            replay: False to return None if the stored events of the run would have to be read, or
                 its texts are large.
         """
         if session is not None:
             yield from self.session(*session)
+
         is_summary = view.view in SUMMARY_VIEWS
         is_measured = not replay and not is_summary
         if is_measured and ((yield from run_reads.measure(run_id)) or 0) > LARGE_RUN_BYTES:
@@ -215,6 +216,7 @@ class Lookups:
                 return None
             if spans is None:
                 spans = yield from read_stored_spans(row)
+
         find_metrics = self._hosting.engine.find_metrics
         (document,) = yield from read_run_documents([row], view, lambda _: spans, find_metrics)
         return document
@@ -279,7 +281,7 @@ class OperationFamily:
     ValidationFailed for a value that is not valid, and TooLarge for one that is too large.
 
     Args:
-        request_id: for the audit log; None: a new id, as for a command.
+        request_id: the id for the audit log; None for a new id, as for a command.
     """
 
     def __init__(
@@ -330,7 +332,7 @@ class OperationFamily:
         )
 
     def build_idempotency(self, key: str | None, request: Sequence[Any]) -> Idempotency | None:
-        """Return the identity of a request; None without a key.
+        """Return the identity of a request; None if it has no key.
 
         Args:
             request: everything that two equal requests have in common, as JSON values.

@@ -60,12 +60,15 @@ class FileOperations(OperationFamily):
     ) -> Document[FileRecord]:
         uploads = self.hosting.uploads
         settings = self.hosting.settings
+
         async with self.audit("upload_file") as call:
             database = self.lookups.database(upload.db_id)
             check_file_name(upload.name)
             uploads.check_size(1 if size is None else size)
+
             owner = await database.read(_find_owner(self.lookups, upload))
             caller = self.principal.identity
+
             bounded = self._receive_within_quotas(database, owner, content, size)
             async with (
                 contextlib.aclosing(bounded) as pieces,
@@ -85,11 +88,12 @@ class FileOperations(OperationFamily):
                     version=1,
                     created_at=now(),
                 )
-                # All that can refuse the file is asked before its bytes are kept: bytes that were
-                # kept can be removed only when no other upload can have the same ones under way.
+                # Check all that can refuse the file before its bytes are kept. Kept bytes can be
+                # removed only while no upload of the same bytes can be under way.
                 reserve = files.reserve(row, settings.files, settings.quotas)
                 reservation = await database.write(reserve)
                 await uploads.store.keep(received.path, row.blob)
+
             call.add_created("file", row.file_id)
             row = await call.write(database, _store(self.lookups, row, reservation))
             return build_document(build_file_record(row))
@@ -130,7 +134,7 @@ class FileOperations(OperationFamily):
     async def open_file(
         self, file_id: str, db_id: str | None = None
     ) -> tuple[FileRow, Callable[[int, int], AsyncGenerator[bytes]]]:
-        """Return a file, and the function that reads its bytes from one up to another one."""
+        """Return a file, and a function that reads its bytes from a start up to an end."""
         async with self.audit("get_file_content", file_id=file_id):
             row = await self.lookups.database(db_id).read(_find(self.lookups, file_id))
         return row, partial(self.hosting.uploads.store.read, row.blob)
@@ -167,7 +171,7 @@ def _find(lookups: Lookups, file_id: str) -> Steps[FileRow]:
 
 @unit
 def _find_owner(lookups: Lookups, upload: FileUpload) -> Steps[str | None]:
-    """Find the user of a new file: that of its session, or else the caller or `user_id`."""
+    """Find the user of a new file: the user of its session, or else the caller or `user_id`."""
     if upload.session_id is None:
         return lookups.require_owner(upload.user_id)
     check_texts(session_id=upload.session_id, user_id=upload.user_id)

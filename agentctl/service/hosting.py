@@ -1,8 +1,8 @@
 """The shared objects of an open service, the readiness of its databases, and its rate limits.
 
 A rate limit (docs/budgets.md "Rate limits") is a bucket of tokens for each caller: it holds as many
-as a minute allows, and is filled evenly. The buckets are in memory, so that a refused request costs
-no database anything.
+tokens as a minute allows, and is filled evenly. The buckets are in memory, so that a refused
+request does not load a database.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Buckets:
     """The buckets of one limit.
 
     Args:
-        per_minute: the size of a bucket; 0 for no limit.
+        per_minute: the size of a bucket; 0 for none.
     """
 
     def __init__(self, per_minute: int) -> None:
@@ -98,15 +98,17 @@ class Buckets:
         """Take one token of a caller; return 0, or the seconds until there is one."""
         if not self.per_minute:
             return 0
+
         at = time.monotonic()
         rate = self.per_minute / 60
-        left, since = self._buckets.pop(caller, (float(self.per_minute), at))
-        left = min(left + (at - since) * rate, float(self.per_minute))
-        taken = left >= 1
-        self._buckets[caller] = (left - taken, at)
+        tokens, since = self._buckets.pop(caller, (float(self.per_minute), at))
+        tokens = min(tokens + (at - since) * rate, float(self.per_minute))
+        has_token = tokens >= 1
+        self._buckets[caller] = (tokens - has_token, at)
         if len(self._buckets) > MAXIMUM_CALLERS:
             self._buckets.popitem(last=False)
-        return 0 if taken else (1 - left) / rate
+
+        return 0 if has_token else (1 - tokens) / rate
 
 
 def _take(buckets: Buckets, caller: str, excess: str) -> None:
@@ -122,7 +124,7 @@ class SharedCall(Generic[T]):
     limit continues; until it ends, there is no result.
 
     Args:
-        call: the function to call, without an exception as its outcome.
+        call: the function to call, which raises no exception.
         seconds: the limit.
     """
 

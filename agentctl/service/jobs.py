@@ -27,7 +27,7 @@ from agentctl.store.repositories import approvals
 from agentctl.webhooks.deliveries import TICK_SECONDS
 
 COUNT_SECONDS = 30.0
-"""Time between two counts of what waits, for the metrics."""
+"""Time between two counts of waiting runs and approvals, for the metrics."""
 
 COUNT_DELIVERIES_SECONDS = 10.0
 """Time between two counts of the deliveries that wait, for the metrics."""
@@ -36,8 +36,8 @@ COUNT_DELIVERIES_SECONDS = 10.0
 def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     """Return the jobs of a server.
 
-    The first lane is the sweep. The clock is read and the lease is taken first; the runs of dead
-    workers end before the runs that wait for them go on.
+    The first lane is the sweep. The clock is read and the lease is taken first. The runs of dead
+    workers end before the runs that wait for them continue.
 
     Raises:
         InvalidKey: the key of `[audit] key_file` cannot be used.
@@ -50,9 +50,11 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     lease = hosting.jobs.lease
     deliveries = hosting.deliveries
     sums = hosting.sums
+
     guard = ClockGuard()
     ages = Ages.from_settings(settings)
     key = hosting.statement_key()
+
     legs = LegWatch(claims, databases, hosting.changes)
     is_measured = bool(settings.metrics.listen)
     bound = CLEANUP_SECONDS * CLEANUP_SHARE
@@ -75,8 +77,10 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     count = in_each(count_waiting) if is_measured else None
     deliver = deliveries.start_due if settings.webhooks else None
     count_deliveries = deliveries.count_waiting if settings.webhooks and is_measured else None
+
     sweep = partial(sweep_dead_workers, databases, monitor, worker.id)
     advance = in_each(claims.advance_stalled)
+
     sweep_jobs = [
         Job("clock", lambda: observe_clock(guard, databases, monitor.rate_limited_log)),
         Job("lease", lease.acquire),
@@ -89,6 +93,7 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
         Job("claims", claims.claim_found),
         Job("counts", count, seconds=COUNT_SECONDS),
     ]
+
     delete_bytes = partial(delete_unused_bytes, hosting.uploads, databases, guard)
     cleanup_jobs = [
         Job("cleanup", clean_up, leased=True),

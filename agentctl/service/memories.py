@@ -53,6 +53,7 @@ class MemoryOperations(OperationFamily):
                     "A memory belongs to a user, and the caller has no subject",
                     hint="use a token with a subject, or name the user as an administrator",
                 )
+
             check_texts(agent_id=memory.agent_id, team_id=memory.team_id)
             row = memories.build_memory(
                 owner,
@@ -62,6 +63,7 @@ class MemoryOperations(OperationFamily):
                 agent_id=memory.agent_id,
                 team_id=memory.team_id,
             )
+
             call.add_created("memory", row.memory_id)
             work = _create(row, self.hosting.settings.quotas)
             await call.write(self.hosting.databases.system, work)
@@ -92,28 +94,34 @@ class MemoryOperations(OperationFamily):
         async with self.audit("delete_memories") as call:
             database = self.hosting.databases.system
             visibility = self.lookups.visibility
+
             check_texts(user_id=deletion.user_id)
             if bool(deletion.memory_ids) == deletion.all:
                 raise errors.ValidationFailed("give either memory_ids or all")
+
             if deletion.all:
                 user_id = deletion.user_id
                 if user_id is None and not visibility.everyone:
                     user_id = visibility.user_id
                 if user_id is None:
                     raise errors.ValidationFailed("user_id is required with all")
+
                 call.add_resource("user", user_id)
                 if not visibility.sees(user_id):
                     # An erasure that deletes nothing must not look like one that did.
                     self.lookups.require_owner(user_id)
                 await call.write(database, memories.delete_all_of_user(user_id))
                 return
+
             if len(deletion.memory_ids) > MAXIMUM_MEMORIES_DELETED:
                 raise errors.ValidationFailed(
                     f"memory_ids must have 1 to {MAXIMUM_MEMORIES_DELETED} ids"
                 )
+
             memory_ids = list(dict.fromkeys(deletion.memory_ids))
             for index, memory_id in enumerate(deletion.memory_ids):
                 check_text(f"memory_ids[{index}]", memory_id)
+
             call.add_resource("memory", *memory_ids)
             await call.write(database, _delete(memory_ids, deletion.user_id, visibility))
 

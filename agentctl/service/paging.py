@@ -40,17 +40,20 @@ def check_run_filter(filter: RunFilter) -> None:
         raise errors.ValidationFailed("sort_by must be created_at: runs have no other order")
     if filter.live and filter.status is not None:
         raise errors.ValidationFailed("live and status exclude each other: give one of them")
+
     _check_ended(filter)
     _check_times(filter, ("created", "created"), ("finished", "finished"), ("created", "finished"))
+
     bounds = (filter.created_after, filter.finished_after, filter.session_id)
     # No index has them, because every run would write it.
     unindexed = {"model": filter.model, "version": filter.version}
-    named = next((name for name, value in unindexed.items() if value is not None), None)
-    if named is not None and bounds == (None, None, None):
+    unindexed_name = next((name for name, value in unindexed.items() if value is not None), None)
+    if unindexed_name is not None and bounds == (None, None, None):
         raise errors.ValidationFailed(
-            f"{named} needs created_after, finished_after or session_id",
+            f"{unindexed_name} needs created_after, finished_after or session_id",
             hint="name a time: --newer-than 7d",
         )
+
     check_filter(filter)
     check_run_view(filter.form)
     check_text_filters(filter.metadata, filter.tag, filter.error)
@@ -59,29 +62,33 @@ def check_run_filter(filter: RunFilter) -> None:
 _OF_ENDED = (
     "at_work", "error", "error_code", "finished_after", "finished_before", "model", "search",
 )  # fmt: skip
-"""The filters of runs that match ended ones only."""
+"""The filters that match ended runs only."""
 
 
 def _check_ended(filter: RunFilter) -> None:
-    """Refuse a status together with a filter that matches no run with it."""
+    """Refuse a status together with a filter that matches no run of this status."""
     status = "live" if filter.live else filter.status
-    given = [name for name in _OF_ENDED if getattr(filter, name)]
+    given_names = [name for name in _OF_ENDED if getattr(filter, name)]
+
     if status in ("live", "PENDING", "RUNNING", "PAUSED"):
         kind = "ended"
     elif status in ("COMPLETED", "CANCELLED"):
         kind = "failed"
-        given = [name for name in given if name.startswith("error")]
+        given_names = [name for name in given_names if name.startswith("error")]
     else:
         return
-    if given:
-        _refuse("live" if filter.live else f"status {status}", given[0], f"finds {kind} runs only")
+
+    if given_names:
+        _refuse(
+            "live" if filter.live else f"status {status}", given_names[0], f"finds {kind} runs only"
+        )
 
 
 def _check_times(filter: Any, *pairs: tuple[str, str]) -> None:
     """Refuse bounds that no row is between.
 
     Args:
-        filter: a filter with a field `…_after` and one `…_before` for each time.
+        filter: a filter with fields `…_after` and `…_before` for each time.
         pairs: names of times, of which the first is never later than the second.
     """
     for first, second in pairs:
@@ -125,7 +132,7 @@ def check_session_filter(filter: SessionFilter) -> None:
 
 
 def build_search(database: Database, text: str | None) -> WordSearch | None:
-    """Return the search for the words of a filter; None without words.
+    """Return the search for the words of a filter; None if there are none.
 
     Raises:
         BadRequest: search is not enabled.
@@ -179,11 +186,11 @@ def _decode_cursor(noun: str, page: Page) -> tuple[Cursor | None, Total | None]:
         return None, None
 
     def parse(text: str) -> tuple[list[str], Cursor, Total | None]:
-        list_of, *order, key, row_id = text.split(":", 4)
-        name, has_total, total = list_of.partition("=")
+        list_name, *order, key, row_id = text.split(":", 4)
+        name, has_total, total = list_name.partition("=")
         count = min(abs(int(total.rstrip("+"))), MAXIMUM_TOTAL) if has_total else 0
-        known = (count, total.endswith("+")) if has_total else None
-        return [name, *order], (int(key), check_text("cursor", row_id)), known
+        known_total = (count, total.endswith("+")) if has_total else None
+        return [name, *order], (int(key), check_text("cursor", row_id)), known_total
 
     bound, position, total = unpack_cursor(page.cursor, parse)
     if bound != [noun, page.sort_by, page.sort_order] or abs(position[0]) >= 2**63:
@@ -214,7 +221,7 @@ def unpack_cursor(cursor: str, parse: Callable[[str], T]) -> T:
 
 
 def build_number_cursor(noun: str, before: int | None) -> str | None:
-    """Return the cursor of a page of a list by numbers; None for none."""
+    """Return the cursor of a page of a list by numbers; None if there is none."""
     return None if before is None else pack_cursor(f"{noun}:{before}")
 
 

@@ -54,8 +54,9 @@ _OF_ACCOUNTS = (
     "A service account sees its own data only, also with the admin scope: use the token of an"
     " administrator, or work locally"
 )
+
 _AS_USER = "An administrator who acts for a user cannot do this: omit --as-user"
-"""The reasons of a 403 of an administrator, and what to do."""
+"""The reasons for a 403 of an administrator, with the remedy."""
 
 _KEPT = {
     "audit_log": "changes and denied calls of the person and about the person, for their age",
@@ -71,7 +72,7 @@ _KEPT_UNCOUNTED = {
 _KINDS = {table.name: table.erasure for table in PERSONAL_TABLES}
 
 _Found = tuple[list[dict[str, Any]], str | None]
-"""Rows of a page, and the position of the next one; None on the last page."""
+"""Rows of a page, and the position of the next page; None on the last page."""
 
 _UNITS: Mapping[str, Callable[[str], Work[Erased]]] = {
     "sessions": personal_data.erase_sessions,
@@ -116,6 +117,7 @@ class PersonalDataOperations(OperationFamily):
                 held_count=0,
                 audit_days=self.hosting.settings.audit.keep_days,
             )
+
             for entry, database in zip(
                 self.hosting.settings.databases, databases.values(), strict=True
             ):
@@ -127,10 +129,12 @@ class PersonalDataOperations(OperationFamily):
                         engine="sqlite" if is_sqlite_url(entry.url) else "postgres",
                     )
                 )
-                found = await database.read(personal_data.find_open(user_id), size="large")
-                record["open_runs"] += found.open_runs
-                record["held"] = [*record["held"], *found.held][:100]
-                record["held_count"] += found.held_count
+
+                open_data = await database.read(personal_data.find_open(user_id), size="large")
+                record["open_runs"] += open_data.open_runs
+                record["held"] = [*record["held"], *open_data.held][:100]
+                record["held_count"] += open_data.held_count
+
             record["kept"] = list(_list_kept(record))
             return build_document(record)
 
@@ -138,11 +142,13 @@ class PersonalDataOperations(OperationFamily):
         async with self.audit("get_user_rows") as call:
             self._check_user(call, filter.user_id)
             check_limit(filter.limit)
+
             database = self.lookups.database(filter.db_id)
             read = _READERS[filter.part]
             position = ""
             if filter.cursor is not None:
                 position = unpack_cursor(filter.cursor, lambda text: _read_bound(text, filter.part))
+
             rows, following = await read(database, filter.user_id, position, filter.limit)
             cursor = None if following is None else pack_cursor(f"{filter.part}:{following}")
             return build_document(PersonalRowsPage(data=rows, meta={"next_cursor": cursor}))
@@ -153,20 +159,24 @@ class PersonalDataOperations(OperationFamily):
             self._check_user(call, erasure.user_id)
             if erasure.vacuum not in ("auto", "always", "never"):
                 raise errors.ValidationFailed("vacuum must be one of: auto, always, never")
+
             steps = self._list_steps()
             place = _Place()
             if erasure.cursor is not None:
                 place = unpack_cursor(
                     erasure.cursor, lambda text: _read_place(text, erasure.user_id, len(steps))
                 )
+
             record = ErasureRecord(erased=[], files=[], next_cursor=None)
             end = time.monotonic() + PART_SECONDS
+
             while place.step < len(steps):
                 await self._take_step(call, steps[place.step], place, erasure, record)
                 if time.monotonic() > end and place.step < len(steps):
                     text = f"{place.step}:{place.position}:{erasure.user_id}"
                     record["next_cursor"] = pack_cursor(text)
                     break
+
             return build_document(record)
 
     def _check_user(self, call: AuditedCall, user_id: str) -> None:
@@ -191,7 +201,7 @@ class PersonalDataOperations(OperationFamily):
     async def _take_step(
         self, call: AuditedCall, step: _Step, place: _Place, erasure: Erasure, record: ErasureRecord
     ) -> None:
-        """Execute one unit of a step and move the place on."""
+        """Execute one unit of a step and advance the place."""
         database = list(self.hosting.databases.values())[step.database]
         user_id = erasure.user_id
         if step.name == "open":
@@ -203,24 +213,27 @@ class PersonalDataOperations(OperationFamily):
             erased = Erased()
             following = None
         elif step.name == "deliveries":
-            found, following = await database.read(
+            deliveries, following = await database.read(
                 personal_data.find_deliveries(user_id, place.position, of_deleted=True),
                 size="large",
             )
-            ids = [row.delivery_id for row in found]
+            ids = [row.delivery_id for row in deliveries]
             erased = Erased()
             if ids:
                 erased = await call.write(database, personal_data.erase_deliveries(ids))
         else:
             erased = await call.write(database, _UNITS[step.name](user_id))
             following = "" if any(erased.rows.values()) else None
+
         _add_rows(record["erased"], database.id, erased.rows)
+
         if erased.busy:
             raise errors.Conflict(
                 f"The user has started runs in the meantime, in {len(erased.busy)} sessions"
             )
+
         if following is None:
-            place.step = place.step + 1
+            place.step += 1
             place.position = ""
         else:
             place.position = following
@@ -234,11 +247,13 @@ class PersonalDataOperations(OperationFamily):
             canceller = self.hosting.canceller
             actor = self.principal.actor
             reason = "The data of the user is erased"
+
             cancels = [
                 canceller.cancel(database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT)
                 for run_id in open_runs
             ]
             await asyncio.gather(*cancels, return_exceptions=True)
+
             left = set(open_runs).intersection(await database.read(work, size="unknown"))
             if left:
                 raise errors.Conflict(
@@ -276,15 +291,18 @@ async def _count_rows(database: Database, user_id: str, *, is_system: bool) -> l
         table.name: await database.read(personal_data.count_rows(user_id, table), size="large")
         for table in tables
     }
+
     has_many = max(counts["runs"], counts["sessions"]) > COUNTED_RUNS
-    more = {table.name for table in tables if table.of_runs and has_many}
-    more |= {name for name, count in counts.items() if count > COUNTED_ROWS}
+    capped_tables = {table.name for table in tables if table.of_runs and has_many}
+    capped_tables |= {name for name, count in counts.items() if count > COUNTED_ROWS}
     rows = {name: min(count, COUNTED_ROWS) for name, count in counts.items()}
     rows["webhook_deliveries"] += await _count_of_deleted_runs(database, user_id)
+
     records = _build_rows(database.id, rows)
     for record in records:
-        if record["table"] in more:
+        if record["table"] in capped_tables:
             record["is_capped"] = True
+
     return records
 
 
@@ -328,11 +346,14 @@ def _list_kept(record: PersonalDataRecord) -> Iterator[KeptData]:
         if row["erasure"] == "keep" and (row["rows"] or is_audit):
             days = record["audit_days"] if is_audit else None
             yield KeptData(what=table, rows=row["rows"], days=days, reason=_KEPT[table])
+
     if record["held_count"]:
         reason = "an administrator holds the sessions"
         yield KeptData(what="held sessions", rows=record["held_count"], days=None, reason=reason)
+
     for what, reason in _KEPT_UNCOUNTED.items():
         yield KeptData(what=what, rows=None, days=None, reason=reason)
+
     if any(database["engine"] == "postgres" for database in record["databases"]):
         reason = "dead rows stay in the files of PostgreSQL until VACUUM"
         yield KeptData(what="dead rows", rows=None, days=None, reason=reason)
@@ -361,8 +382,9 @@ async def _read_deliveries(database: Database, user_id: str, after: str, limit: 
     following: str | None = after
     while following is not None:
         work = personal_data.find_deliveries(user_id, following)
-        found, following = await database.read(work, size="large")
-        if found:
+        deliveries, following = await database.read(work, size="large")
+
+        if deliveries:
             return [
                 {
                     **row._asdict(),
@@ -370,7 +392,7 @@ async def _read_deliveries(database: Database, user_id: str, after: str, limit: 
                     "delivered_at": format_optional_time(row.delivered_at),
                     "body": orjson.loads(row.body),
                 }
-                for row in found
+                for row in deliveries
             ], following
     return [], None
 
@@ -396,7 +418,9 @@ async def _read_store(database: Database, user_id: str, after: str, limit: int) 
     # A position has the namespace and the key of the last item.
     length, _, names = after.partition(":")
     last = (names[: int(length)], names[int(length) :]) if after else ("", "")
+
     limit = min(limit, EXPORTED_ITEMS)
+
     rows = await database.read(store_items.list_of_user(user_id, last, limit), size="large")
     items: list[dict[str, Any]] = [
         {
@@ -408,8 +432,10 @@ async def _read_store(database: Database, user_id: str, after: str, limit: int) 
         }
         for row in rows
     ]
+
     if len(rows) < limit:
         return items, None
+
     namespace = rows[-1].namespace
     return items, f"{len(namespace)}:{namespace}{rows[-1].key}"
 

@@ -68,7 +68,7 @@ class _Repeat:
 
 
 class RepeatOperations(RunOperations):
-    """Operations on runs, with those that repeat one."""
+    """Operations on runs, including operations that repeat a run."""
 
     async def retry_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
@@ -84,7 +84,7 @@ class RepeatOperations(RunOperations):
     def stream_retry_portions(
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Do the same as `stream_retried_run`, and yield all events that are available at once."""
+        """Stream a retry (`stream_retried_run`), and yield all available events at once."""
         return self.stream_started(
             lambda: self._retry(kind, component_id, run_id, request, stream=True)
         )
@@ -103,7 +103,7 @@ class RepeatOperations(RunOperations):
     def stream_fork_portions(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Do the same as `stream_forked_run`, and yield all events that are available at once."""
+        """Stream a fork (`stream_forked_run`), and yield all available events at once."""
         return self.stream_started(
             lambda: self._fork(kind, component_id, run_id, request, stream=True)
         )
@@ -121,7 +121,9 @@ class RepeatOperations(RunOperations):
         async with self.audit(operation_ids(kind).retry_run, **path) as call:
             component = self.lookups.component(kind, component_id)
             database, stored = await self._load_origin(kind, component_id, run_id, "retry")
+
             catalog = self.hosting.catalog
+
             origin = plan_retry(stored, component, catalog)
             start = self._build_request(stored, request, stored.row.session_id)
             runs_code = catalog.is_hosted(component)
@@ -142,6 +144,7 @@ class RepeatOperations(RunOperations):
             target_kind, target_id = _find_target((kind, component_id), request)
             target = {KINDS[target_kind].id_field: target_id}
             authorize_call(self.principal, operation_ids(target_kind).create_run, target)
+
             database, stored = await self._load_origin(kind, component_id, run_id, "fork")
             component = self.lookups.component(target_kind, target_id)
             if (target_kind, target_id) != (kind, component_id):
@@ -156,6 +159,7 @@ class RepeatOperations(RunOperations):
         stored = await database.read(load_origin(run_id, self.lookups.visibility), size="large")
         if stored is None:
             raise errors.NotFound("Run not found")
+
         row = stored.row
         if row.parent_run_id is not None:
             root = await database.read(find_root_id(row))
@@ -191,32 +195,40 @@ class RepeatOperations(RunOperations):
         messages = stored.messages
         is_new = request.session_id != row.session_id
         session_id = request.session_id or new_id()
-        kept = mark_kept(_cut_messages(messages, request.at), row.run_id)
+
+        kept_messages = mark_kept(_cut_messages(messages, request.at), row.run_id)
         start = self._build_request(stored, request, session_id)
+
         has_prompt = True
         files = stored.files
+
         if request.message is not None:
             start = replace(start, message=request.message, input=None)
             files = []
-        elif kept and kept[-1]["role"] == "user":
+        elif kept_messages and kept_messages[-1]["role"] == "user":
             if messages[request.at - 1].get("origin_run_id") is not None:
-                start = replace(start, message=kept[-1]["content"], input=None)
-                files = kept[-1].get("files", [])
-            kept = kept[:-1]
-        elif kept:
+                start = replace(start, message=kept_messages[-1]["content"], input=None)
+                files = kept_messages[-1].get("files", [])
+            kept_messages = kept_messages[:-1]
+        elif kept_messages:
             has_prompt = False
-            if kept[-1]["role"] != "tool" or not can_continue(component, self.hosting.catalog):
+            if kept_messages[-1]["role"] != "tool" or not can_continue(
+                component, self.hosting.catalog
+            ):
                 raise errors.ValidationFailed(
                     f"message is required: the run cannot go on after message {request.at} alone"
                 )
+
         if (component.kind, component.id) != (kind, row.component_id):
             start = replace(start, input=None)
         if component.kind == "workflow" and request.at:
             raise errors.ValidationFailed("at must be 0: a workflow has no conversation")
+
         if is_new and request.at:
-            kept = (*await self._read_before(database, row, component), *kept)
+            kept_messages = (*await self._read_before(database, row, component), *kept_messages)
+
         before = None if is_new else row.seq
-        origin = Origin(row.run_id, "fork", request.at, before, kept, has_prompt)
+        origin = Origin(row.run_id, "fork", request.at, before, kept_messages, has_prompt)
         hosted = self.hosting.catalog.is_hosted(component)
         runs_code = hosted and request.message is None
         return _Repeat(component, start, origin, runs_code, is_new, files)
@@ -253,6 +265,7 @@ class RepeatOperations(RunOperations):
             database = self.lookups.database(component.database)
         else:
             component = replace(component, database=database.id)
+
         fields = {
             name: value
             for name, value in asdict(request).items()
@@ -260,24 +273,29 @@ class RepeatOperations(RunOperations):
         }
         place = [origin.kind, component.kind, component.id, origin.run_id, stream, fields]
         identity = self.build_idempotency(request.idempotency_key, place)
+
         is_new = not await find_repeated(database, identity)
         if is_new:
             _check_confirmed(build_plan(stored, origin, runs_code=repeat.runs_code), request)
+
         with self.hosting.engine.admitting(component, background=start.background) as is_full:
             submission = await self.build_submission(
                 component, start, (), stream=stream, identity=identity, has_files=bool(repeat.files)
             )
+
             check_files(self.hosting.catalog, component, map(get_reference, repeat.files))
             files = repeat.files
             copies = dict[str, str]()
             if repeat.is_new_session:
                 origin, files, copies = copy_files(origin, files)
+
             submission = replace(
                 submission,
                 spec=replace(submission.spec, origin=origin, files=dump_references(files)),
                 is_new_session=repeat.is_new_session,
                 copies=copies,
             )
+
             prepare = None
             if is_new and copies and database is not source:
                 prepare = partial(self._copy_to_database, source, database)
@@ -296,30 +314,32 @@ class RepeatOperations(RunOperations):
         copies = submission.copies
         at = now()
         rows = await self._read_originals(source, submission)
-        made = {
+        copied_rows = {
             row.file_id: replace(row, file_id=copies[row.file_id], session_id=None, created_at=at)
             for row in rows
         }
-        await target.write(_create_files([*made.values()], settings.files, settings.quotas))
+        await target.write(_create_files([*copied_rows.values()], settings.files, settings.quotas))
 
         # The two databases have no common transaction. An original that is still there now keeps
         # the bytes until the cleanup can see the copy. Without it they may be removed already, so
-        # the copy is as one of a file that was deleted before.
-        kept = {row.file_id for row in await self._read_originals(source, submission)}
-        lost = [row.file_id for original, row in made.items() if original not in kept]
-        if lost:
-            await target.write(file_rows.delete_loose(lost))
-        named = [row.file_id for original, row in made.items() if original in kept]
+        # the copy counts as a copy of a file that was deleted before.
+        kept_ids = {row.file_id for row in await self._read_originals(source, submission)}
+        lost_ids = [
+            row.file_id for original, row in copied_rows.items() if original not in kept_ids
+        ]
+        if lost_ids:
+            await target.write(file_rows.delete_loose(lost_ids))
+        copy_ids = [row.file_id for original, row in copied_rows.items() if original in kept_ids]
         try:
-            yield replace(submission, files=named, copies={})
+            yield replace(submission, files=copy_ids, copies={})
         except errors.AgentctlError:
             # Copies that a session has are not deleted: the run may have started all the same.
             with contextlib.suppress(errors.AgentctlError):
-                await target.write(file_rows.delete_loose(named))
+                await target.write(file_rows.delete_loose(copy_ids))
             raise
 
     async def _read_originals(self, source: Database, submission: Submission) -> list[FileRow]:
-        """Return the files to copy that exist; others are left out, as deleted files are."""
+        """Return the files to copy that exist; missing files are left out, as deleted files are."""
         rows = await source.read(file_rows.get_all([*submission.copies], self.lookups.visibility))
         return [row for row in rows if row.user_id == submission.spec.user_id]
 
@@ -336,11 +356,15 @@ def _load_object(text: str | None) -> dict[str, Any] | None:
 
 
 def _find_target(of_run: ComponentRef, request: ForkRequest) -> ComponentRef:
-    named = {"agent": request.agent_id, "team": request.team_id}
-    given = [(kind, component_id) for kind, component_id in named.items() if component_id]
-    if len(given) > 1:
+    given_targets = list[ComponentRef]()
+    if request.agent_id:
+        given_targets.append(("agent", request.agent_id))
+    if request.team_id:
+        given_targets.append(("team", request.team_id))
+
+    if len(given_targets) > 1:
         raise errors.ValidationFailed("agent_id and team_id exclude each other: give one of them")
-    return cast(ComponentRef, given[0]) if given else of_run
+    return given_targets[0] if given_targets else of_run
 
 
 def _cut_messages(messages: list[dict[str, Any]], at: int) -> list[dict[str, Any]]:
@@ -366,8 +390,9 @@ def _check_confirmed(plan: RepeatPlan, request: RetryRequest) -> None:
 def _describe(plan: RepeatPlan) -> str:
     """Return the sentence of a 409."""
     reasons = []
-    if number := plan["calls_total"]:
-        reasons.append(f"may repeat {number} tool call{'' if number == 1 else 's'}")
+    calls = plan["calls_total"]
+    if calls:
+        reasons.append(f"may repeat {calls} tool call{'' if calls == 1 else 's'}")
     if plan["runs_code"]:
         reasons.append("runs the code of the agent again")
     if plan["calls_unknown"]:

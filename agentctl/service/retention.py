@@ -27,12 +27,13 @@ from agentctl.store.repositories.retention import IdleRow, IdleSessions
 
 
 class RetentionOperations(OperationFamily):
-    """Holds of sessions, and the removal of idle ones."""
+    """Holds of sessions, and the removal of idle sessions."""
 
     async def get_idle_sessions(self, filter: IdleFilter) -> Document[IdlePage]:
         async with self.audit("get_idle_sessions"):
             database = self.lookups.database(filter.db_id)
             paging.check_filter(filter)
+
             page = Page(filter.limit, 1, filter.cursor, "updated_at", "asc")
             part = paging.build_slice("idle", page)
             choice = IdleSessions(
@@ -41,8 +42,10 @@ class RetentionOperations(OperationFamily):
                 filter.component_id,
                 visibility=self.lookups.visibility,
             )
+
             work = retention.list_idle(choice, filter.limit, part.after, measured=True)
             rows = await database.read(work, size="large")
+
             cursor = paging.encode_cursor("idle", page, rows)
             meta = paging.build_cursor_meta(cursor, rows.searched_until)
             return build_document(IdlePage(data=[*map(_build_idle, rows.rows)], meta=meta))
@@ -50,17 +53,20 @@ class RetentionOperations(OperationFamily):
     async def prune_sessions(self, request: PruneRequest) -> Document[PruneRecord]:
         async with self.audit("prune_sessions") as call:
             database = self.lookups.database(request.db_id)
+
             if not 1 <= len(request.session_ids) <= MAXIMUM_PRUNED:
                 raise errors.ValidationFailed(f"session_ids must hold 1 to {MAXIMUM_PRUNED} ids")
             for index, session_id in enumerate(request.session_ids):
                 check_text(f"session_ids[{index}]", session_id)
+
             before = await _find_time(database, request.idle_days)
             session_ids = sorted(set(request.session_ids))
+
             call.set_batch("sessions", session_ids)
             work = retention.remove_sessions(
                 session_ids, self.lookups.visibility, idle_before=before
             )
-            removal = await call.write_batch(database, work, lambda found: found["removed"])
+            removal = await call.write_batch(database, work, lambda pruned: pruned["removed"])
             return build_document(removal)
 
     async def hold_session(
@@ -81,14 +87,17 @@ class RetentionOperations(OperationFamily):
     @unit
     def _hold(self, session_id: str, where: SessionLocator, reason: str) -> Steps[str]:
         row = yield from self.lookups.session(session_id, where, lock=True)
+
         if not reason.strip() or len(reason) > MAXIMUM_REASON_LENGTH:
             raise errors.ValidationFailed(f"reason must be 1 to {MAXIMUM_REASON_LENGTH} characters")
         check_text("reason", reason)
+
         if row.hold is not None:
             raise errors.Conflict(
                 f"Session {session_id} is held already",
                 hint="`agentctl sessions get` shows its hold; release it before another one",
             )
+
         record = HoldRecord(
             held_at=format_rfc3339(now()), held_by=self.principal.identity, reason=reason
         )

@@ -66,7 +66,7 @@ async def add_matches(
 def read_run_page(
     rows: Work[RowPage[RunRow]], view: RunView, find_spans: FindSpans, find_metrics: FindMetrics
 ) -> Steps[tuple[RowPage[RunRow], list[bytes]]]:
-    """Read a page of runs with their documents; the arguments are those of `read_run_documents`."""
+    """Read a page of runs with their documents; see `read_run_documents` for the arguments."""
     page = yield from rows
     return page, (yield from read_run_documents(page.rows, view, find_spans, find_metrics))
 
@@ -82,17 +82,20 @@ def read_run_documents(
 
     Args:
         rows: the runs; for summaries read with `SUMMARY_COLUMNS`.
-        find_spans: finds the spans of live runs; without it they have none.
-        find_metrics: finds the tokens of live runs; without it they are not known.
+        find_spans: finds the spans of live runs; by default they have none.
+        find_metrics: finds the tokens of live runs; by default they are not known.
     """
+
     if view.view in SUMMARY_VIEWS:
         related = yield from _read_related(rows, find_metrics)
         summaries = [build_run_summary(row, related[row.run_id]) for row in rows]
         if view.view == "phase":
             return [orjson.dumps(_add_phase(summary)) for summary in summaries]
         return summaries
+
     if view.view == "items":
         return (yield from _read_run_items(rows, view.cut, find_spans, find_metrics))
+
     members = yield from run_reads.list_children([row.run_id for row in rows])
     related = yield from _read_related(rows, find_metrics)
     return [
@@ -119,28 +122,36 @@ def _read_run_items(
     child_rows = yield from run_reads.list_child_rows([row.run_id for row in rows])
     related = yield from _read_related([*child_rows, *rows], find_metrics)
     summaries = [build_run_summary(row, related[row.run_id]) for row in (*child_rows, *rows)]
+
     children: dict[str | None, list[Child]] = {}
     for child, summary in zip(child_rows, summaries, strict=False):
-        below = children.setdefault(child.parent_run_id, [])
-        below.append(Child(_add_phase(summary), child.input))
+        siblings = children.setdefault(child.parent_run_id, [])
+        siblings.append(Child(_add_phase(summary), child.input))
+
     readers: dict[str, RunReader] = {}
     documents = []
     for row, summary in zip(rows, summaries[len(child_rows) :], strict=True):
-        own = children.get(row.run_id, ())
+        own_children = children.get(row.run_id, ())
+
         spans = None if is_final(row.status) else find_spans(row.run_id)
-        member_ids = [child.run["run_id"] for child in own]
-        stored, damaged = leave_out_damage(row)
-        run = orjson.loads(build_run_document(stored, related[row.run_id], member_ids, None, spans))
-        run["damaged"] = damaged
-        items = build_items(run, own, cut)
+        member_ids = [child.run["run_id"] for child in own_children]
+        intact_row, damaged_fields = leave_out_damage(row)
+        document = build_run_document(intact_row, related[row.run_id], member_ids, None, spans)
+        run = orjson.loads(document)
+        run["damaged"] = damaged_fields
+
+        items = build_items(run, own_children, cut)
         if not is_settled(row.status):
             root_id = yield from find_root_id(row)
             if root_id not in readers:
                 readers[root_id] = yield from read_stored_items(root_id)
-            so_far = readers[root_id].runs.get(row.run_id)
-            items = items if so_far is None else [cut_item(item, cut) for item in so_far.items]
-        whole = {name: run[name] for name in WHOLE_FIELDS}
-        documents.append(orjson.dumps({**_add_phase(summary), **whole, "items": items}))
+            run_so_far = readers[root_id].runs.get(row.run_id)
+            if run_so_far is not None:
+                items = [cut_item(item, cut) for item in run_so_far.items]
+
+        whole_fields = {name: run[name] for name in WHOLE_FIELDS}
+        documents.append(orjson.dumps({**_add_phase(summary), **whole_fields, "items": items}))
+
     return documents
 
 
@@ -151,7 +162,7 @@ def _read_related(
     metrics = {row.run_id: _find_usage(row, find_metrics) for row in rows}
     counts = dict.fromkeys(metrics, 0)
     tokens = {run_id: total_tokens(text) for run_id, text in metrics.items()}
-    # By id of a run below one of the rows: the rows above it.
+    # The rows above each run of the level, by the id of that run.
     above = {run_id: [run_id] for run_id in metrics}
     level = list(above)
 
@@ -159,29 +170,35 @@ def _read_related(
         children = yield from run_reads.list_children_usage(level)
         if not children:
             break
+
         following: dict[str, list[str]] = {}
-        for parent_run_id, run_id, stored in children:
+        for parent_run_id, run_id, metrics_text in children:
             if not depth:
                 counts[parent_run_id] += 1
             following[run_id] = above[parent_run_id]
-            live = None if stored else find_metrics(run_id)
-            own = total_tokens(stored) if live is None else live["total_tokens"] or 0
+
+            live = None if metrics_text else find_metrics(run_id)
+            own_tokens = total_tokens(metrics_text) if live is None else live["total_tokens"] or 0
             for root in above[parent_run_id]:
-                tokens[root] += own
+                tokens[root] += own_tokens
+
         above = following
         level = list(following)
 
-    paused = [row.run_id for row in rows if row.paused_at is not None]
-    asked = (yield from approvals.list_summaries(paused)) if paused else {}
-    queued = [row.run_id for row in rows if row.queue_turn is not None and row.started_at is None]
-    places = (yield from queue.list_positions(queued)) if queued else {}
+    paused_ids = [row.run_id for row in rows if row.paused_at is not None]
+    approvals_of = (yield from approvals.list_summaries(paused_ids)) if paused_ids else {}
+
+    queued_ids = [
+        row.run_id for row in rows if row.queue_turn is not None and row.started_at is None
+    ]
+    places = (yield from queue.list_positions(queued_ids)) if queued_ids else {}
 
     return {
         run_id: RelatedFacts(
             text,
             tokens[run_id] if is_counted(text, tokens[run_id]) else None,
             counts[run_id],
-            asked.get(run_id, ()),
+            approvals_of.get(run_id, ()),
             places.get(run_id),
         )
         for run_id, text in metrics.items()
@@ -209,11 +226,14 @@ def read_run_details(run: RunRecord) -> Steps[RunDetails]:
                 children.append(orjson.loads(document))
         descendants += children
         level = [child for run in children for child in run["member_runs"]]
+
     state = yield from sessions.get_state(run["session_id"])
-    asked = list[ApprovalRecord]()
+
+    run_approvals = list[ApprovalRecord]()
     if run["approvals"]:
         find = approvals.list_of_root if run["parent_run_id"] is None else approvals.list_of_run
         rows = yield from find(run["run_id"])
-        asked = [build_approval_record(row) for row in rows]
+        run_approvals = [build_approval_record(row) for row in rows]
+
     state_now = None if state is None else sessions.parse_state(state)
-    return RunDetails(descendants, state_now, asked)
+    return RunDetails(descendants, state_now, run_approvals)

@@ -56,7 +56,7 @@ async def read_run_input(
 ) -> RunInput:
     """Return the checked message and object of a request.
 
-    If the agent needs an object and the request has a message alone, the object is that of the
+    If the agent needs an object and the request has a message alone, the object is read from the
     JSON text of the message.
 
     Args:
@@ -113,50 +113,63 @@ async def read_files(
     The transaction of the run gives them to its session.
 
     Raises:
-        NotFound: one is not visible.
-        ValidationFailed: they are too many, or no model takes one.
-        TooLarge: together they are larger than `files.run_bytes`.
+        NotFound: a file is not visible.
+        ValidationFailed: there are too many files, or no model takes one of them.
+        TooLarge: together the files are larger than `files.run_bytes`.
     """
-    others = dict.fromkeys(each for message in earlier for each in message.files)
-    file_ids = [*request.files, *(each for each in others if each not in request.files)]
+    earlier_ids = dict.fromkeys(file_id for message in earlier for file_id in message.files)
+    new_ids = [file_id for file_id in earlier_ids if file_id not in request.files]
+    file_ids = [*request.files, *new_ids]
     if not file_ids:
         return file_ids, ()
+
     if len({*file_ids}) < len(file_ids) or len(file_ids) > MAXIMUM_RUN_FILES:
         raise ValidationFailed(f"files must be at most {MAXIMUM_RUN_FILES} different ids of files")
     check_texts(**{f"files[{at}]": file_id for at, file_id in enumerate(file_ids)})
-    stored = files.get_all(file_ids, lookups.visibility)
-    rows = await lookups.database(component.database).read(stored)
-    found = {row.file_id: row.build_reference() for row in rows}
-    if len(found) < len(file_ids):
+
+    work = files.get_all(file_ids, lookups.visibility)
+    rows = await lookups.database(component.database).read(work)
+    references = {row.file_id: row.build_reference() for row in rows}
+
+    if len(references) < len(file_ids):
         raise NotFound("File not found")
+
     limit = hosting.settings.files.run_bytes
-    if sum(each.size for each in found.values()) > limit:
+    if sum(reference.size for reference in references.values()) > limit:
         raise TooLarge(f"The files of a run must have at most {limit} bytes together")
-    check_files(hosting.catalog, component, found.values())
-    return file_ids, [found[file_id] for file_id in file_ids]
+
+    check_files(hosting.catalog, component, references.values())
+    return file_ids, [references[file_id] for file_id in file_ids]
 
 
-def check_files(catalog: Catalog, component: Component, given: Iterable[FileReference]) -> None:
+def check_files(
+    catalog: Catalog, component: Component, references: Iterable[FileReference]
+) -> None:
     """Check that a model of the component takes each file of the message of a run.
 
-    Code takes all files. The members of a team get its files, too, so one of them may take a file
-    that its leader does not.
+    Code takes all files. The members of a team get the files of the team as well, so one of them
+    may take a file that its leader does not take.
 
     Raises:
         ValidationFailed: no model takes a file; the error names both.
     """
-    kinds = {find_kind(file.media_type): file.name for file in given}
+    kinds = {find_kind(file.media_type): file.name for file in references}
+
     if component.kind == "workflow":
         component = catalog.steps(component)[0][1]
+
     workers = [component]
     if component.kind == "team":
         workers += catalog.members(component).values()
+
     if any(map(catalog.is_hosted, workers)):
         return
+
     models = [_list_models(catalog, worker) for worker in workers]
     for kind, name in kinds.items():
-        if kind != "text" and not any(all(kind in each.takes for each in own) for own in models):
-            refusing = next(each.id for each in models[0] if kind not in each.takes)
+        is_taken = any(all(kind in model.takes for model in models_of) for models_of in models)
+        if kind != "text" and not is_taken:
+            refusing = next(model.id for model in models[0] if kind not in model.takes)
             raise ValidationFailed(
                 f"files: the model {refusing} of the {component.label} does not take {name}, a file"
                 f' of the kind {kind}. If its provider does, add "{kind}" to takes of the model in'
@@ -173,7 +186,7 @@ def _list_models(catalog: Catalog, component: Component) -> list[Model]:
 async def dump_request_tools(
     catalog: Catalog, component: Component, request: RunRequest
 ) -> str | None:
-    """Return the JSON text of the checked tools of the caller; None for none.
+    """Return the JSON text of the checked tools of the caller; None if it has none.
 
     Raises:
         ValidationFailed: a tool is not valid, has the name of a tool of the component, the
@@ -182,6 +195,7 @@ async def dump_request_tools(
     """
     if request.client_tools is None and request.tool_choice is None:
         return None
+
     from agentctl.runtime.tools.external import (
         check_tool_choice,
         dump_client_tools,
@@ -192,10 +206,13 @@ async def dump_request_tools(
     check_tool_choice(request.tool_choice, text)
     if text is None:
         return None
+
     try:
         names = catalog.find_tool_names(component)
-    except InvalidConfiguration:  # its run reports that
+    except InvalidConfiguration:
+        # The run itself reports this error.
         return text
+
     name = f"the {component.label}"
     if names is None:
         raise ValidationFailed(
@@ -206,15 +223,17 @@ async def dump_request_tools(
         raise ValidationFailed(
             f"tool_choice is for agents and teams with a configured model: {name} has its own"
         )
-    if (taken := find_taken_name(text, names)) is not None:
+    taken_name = find_taken_name(text, names)
+    if taken_name is not None:
         raise ValidationFailed(
-            f"client_tools: {name} has a tool {taken}, or its MCP server can have one: rename yours"
+            f"client_tools: {name} has a tool {taken_name}, or its MCP server can have one:"
+            " rename yours"
         )
     return text
 
 
 def _read_message(request: RunRequest, limit: int, *, has_files: bool) -> str | None:
-    """Return the checked message of a request; None for an object alone."""
+    """Return the checked message of a request; None if it has only an object."""
     message = request.message
     if message is None:
         if request.input is not None:
@@ -222,8 +241,11 @@ def _read_message(request: RunRequest, limit: int, *, has_files: bool) -> str | 
         if not has_files:
             raise ValidationFailed("message is required")
         return ""
-    if not (has_files or message.strip()):  # Providers refuse a message without a letter.
+
+    # Providers refuse a message without a letter.
+    if not (has_files or message.strip()):
         raise ValidationFailed("message must not be empty")
+
     check_text("message", message)
     if len(message.encode()) > limit:
         raise TooLarge(f"message must be at most {limit} bytes")
@@ -267,9 +289,9 @@ async def _read_object(schema: InputSchema, message: str, agent_id: str, limit: 
 def build_neutral_messages(
     earlier: Sequence[EarlierMessage], files: Sequence[FileReference]
 ) -> tuple[dict[str, Any], ...]:
-    """Return messages of a request in the form of stored ones (`runtime.transcript.transcript`).
+    """Return messages of a request in the stored form (`runtime.transcript.transcript`).
 
-    `files` has the files of the messages, and may have others.
+    `files` has the files of the messages, and may have further files.
     """
     if not earlier:
         return ()
@@ -312,6 +334,14 @@ async def check_start(
     if principal.via == "http":
         limits.take_run(principal.identity)
     await budgets.check_start(submission.spec.user_id, submission.component)
+
+
+def _describe_earlier(message: EarlierMessage) -> list[Any]:
+    """Return what two equal earlier messages have in common, as JSON values."""
+    parts: list[Any] = [message.role, message.content]
+    if message.is_of_tools:
+        parts += [message.calls, message.call_id]
+    return parts
 
 
 Preparation: TypeAlias = Callable[[Submission], AbstractAsyncContextManager[Submission]]
@@ -370,7 +400,7 @@ class RunStarts(OperationFamily):
         """Check a request as far as possible without the database.
 
         Args:
-            identity: its identity, if it is not that of a start with the same fields.
+            identity: its identity, if it differs from a start with the same fields.
             has_files: True if its message has files that the request does not name.
         """
         hosting = self.hosting
@@ -378,18 +408,22 @@ class RunStarts(OperationFamily):
         if session_id is None:
             session_id = self.principal.session_id
         session_id = new_id() if session_id is None else check_session_id(session_id)
+
         component = hosting.catalog.choose_side(component, session_id)
-        given = await read_run_input(
+        run_input = await read_run_input(
             hosting.catalog, component, request, hosting.settings.limits, has_files=has_files
         )
+
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
         user_id = self.lookups.resolve_owner(request.user_id)
         file_ids, given_files = await read_files(self.lookups, component, request, earlier, hosting)
+
         if identity is None:
             identity = self._build_idempotency(
                 component, request, earlier, given_files, stream=stream
             )
+
         outlives_caller = self._outlives_caller(request)
         limits = hosting.settings.runs
 
@@ -399,8 +433,8 @@ class RunStarts(OperationFamily):
             component_type=component.kind,
             component_id=component.id,
             user_id=user_id,
-            input=given.message,
-            input_object=given.object,
+            input=run_input.message,
+            input_object=run_input.object,
             background=request.background,
             recorded=stream or request.background,
             survives_disconnect=outlives_caller or identity is not None,
@@ -461,6 +495,7 @@ class RunStarts(OperationFamily):
     ) -> Idempotency | None:
         if request.idempotency_key is None:
             return None
+
         fields = [
             component.kind,
             component.id,
@@ -468,6 +503,7 @@ class RunStarts(OperationFamily):
             request.session_id,
             request.user_id,
         ]
+
         objects = {
             "metadata": request.metadata,
             "session_state": request.session_state,
@@ -476,16 +512,13 @@ class RunStarts(OperationFamily):
             "input": request.input,
             "client_tools": request.client_tools,
             "tool_choice": request.tool_choice,
-            "earlier": [
-                [each.role, each.content, *([each.calls, each.call_id] if each.is_of_tools else [])]
-                for each in earlier
-            ]
-            or None,
+            "earlier": [_describe_earlier(message) for message in earlier] or None,
             # A repeated request may have stored the same bytes again.
             "files": [[file.name, file.sha256] for file in files] or None,
             "session_history": None if request.session_history else False,
             "stop": request.stop or None,
         }
+
         parts = [[name, value] for name, value in objects.items() if value is not None]
         body = [*fields, request.background, stream, *parts]
         return self.build_idempotency(request.idempotency_key, body)

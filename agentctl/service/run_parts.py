@@ -78,19 +78,22 @@ _SOURCES: Mapping[int, Literal["history", "run", "added"]] = {
     WORDS: "added",
     NATIVE: "run",
 }
-"""The source of a message in a record, by that in a request.
+"""The source of a message in a record, by its source in a request.
 
-A native message is one of the run, too: it was sent in the form of its provider.
+A native message belongs to the run, too: it was sent in the form of its provider.
 """
 
 _MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "tool_name", "files")
 
 
 class MessagePlace(NamedTuple):
-    """The place of a message: its source, a key of `_SOURCES`, and its index there."""
+    """The place of a message."""
 
     source: int
+    """The source of the message, a key of `_SOURCES`."""
+
     at: int
+    """The index of the message in its source."""
 
 
 class RunPartOperations(OperationFamily):
@@ -149,11 +152,13 @@ class RunPartOperations(OperationFamily):
             database = self.lookups.database(filter.db_id)
             failed = replace(filter, status="ERROR", form=SUMMARY_VIEW)
             paging.check_run_filter(failed)
+
             search = paging.build_search(database, filter.search)
             noun = "failures" if search is None else "found_failures"
             part = paging.build_slice(noun, filter.page)
             visibility = self.lookups.visibility
             rows = lists.list_runs(failed, visibility, part, database.totals, search)
+
             work = read_failures(noun, filter.page, rows)
             return Document(await database.read(work, size="large"))
 
@@ -168,13 +173,16 @@ class RunPartOperations(OperationFamily):
         async with self.audit("get_run_model_calls", run_id=run_id):
             database = self.lookups.database(db_id)
             paging.check_limit(limit)
+
             row = await self._read_ended(database, run_id)
             stored = await self._price(lambda cost_of: read_model_calls(row, cost_of), database)
             calls = stored.list_records()
+
             ids = [call["id"] for call in calls]
             if after is not None and after not in ids:
                 raise errors.NotFound("Model call not found")
             first = 0 if after is None else ids.index(after) + 1
+
             page = calls[first : first + limit]
             return build_document({"run_id": run_id, "model_calls": page, "total": len(calls)})
 
@@ -203,18 +211,18 @@ class RunPartOperations(OperationFamily):
         return row
 
     async def find_open_runs(self, prefix: str) -> list[RunRow]:
-        """Return the runs without a final status whose ids begin with a text, of all databases.
+        """Return the visible runs without a final status whose ids begin with a text.
 
-        They are those that the caller can see, at most 100 of each database and status.
+        At most 100 runs of each database and status are returned.
         """
-        found = list[RunRow]()
+        open_runs = list[RunRow]()
         for database in self.hosting.databases.values():
             for status in _OPEN_STATUSES:
-                wanted = RunFilter(status=status, id_prefix=prefix, form=SUMMARY_VIEW)
+                open_filter = RunFilter(status=status, id_prefix=prefix, form=SUMMARY_VIEW)
                 part = paging.build_slice("runs", Page(MAXIMUM_LIMIT))
-                work = lists.list_runs(wanted, self.lookups.visibility, part, database.totals)
-                found += (await database.read(work)).rows
-        return found
+                work = lists.list_runs(open_filter, self.lookups.visibility, part, database.totals)
+                open_runs += (await database.read(work)).rows
+        return open_runs
 
     async def end_client_session(self, session_id: str) -> None:
         """Store that the caller has ended a session of a protocol, for the lifetime of a key."""
@@ -249,17 +257,20 @@ def read_run_causes(run_id: str, visibility: Visibility) -> Steps[bytes]:
     state = yield from run_reads.get_state(run_id, visibility)
     if state is None:
         raise errors.NotFound("Run not found")
-    own = yield from run_reads.get_causes(run_id)
-    found = _build_causes(run_id, state.component_type, state.component_id, own)
+
+    own_causes = yield from run_reads.get_causes(run_id)
+    causes = _build_causes(run_id, state.component_type, state.component_id, own_causes)
+
     level = [run_id]
     for _ in range(MAXIMUM_DEPTH):
         children = yield from run_reads.list_children_causes(level)
-        if not children or len(found) >= MAXIMUM_CAUSES:
+        if not children or len(causes) >= MAXIMUM_CAUSES:
             break
         for child in children:
-            found += _build_causes(*child)
+            causes += _build_causes(*child)
         level = [child[0] for child in children]
-    return orjson.dumps({"run_id": run_id, "causes": found[:MAXIMUM_CAUSES]})
+
+    return orjson.dumps({"run_id": run_id, "causes": causes[:MAXIMUM_CAUSES]})
 
 
 @unit
@@ -270,21 +281,26 @@ def read_failures(noun: str, part: Page, rows: Work[RowPage[RunRow]]) -> Steps[b
         noun: as in `build_page_document`.
     """
     page = yield from rows
-    coded = [row.run_id for row in page.rows if row.error_code in _FAILURES_OF_CODE]
+    failed_ids = [row.run_id for row in page.rows if row.error_code in _FAILURES_OF_CODE]
     causes = dict[str, Any]()
-    roots = dict(zip(coded, coded, strict=True))
-    level = yield from run_reads.list_causes(coded)
+    # By id of a run: the requested run that it is, or is below of.
+    roots = dict(zip(failed_ids, failed_ids, strict=True))
+    level = yield from run_reads.list_causes(failed_ids)
+
     for _ in range(MAXIMUM_DEPTH):
-        below = dict[str, str]()
-        for parent, run_id, kind, component_id, stored in level:
-            if found := _build_causes(run_id, kind, component_id, stored):
-                causes[roots[parent]] = found[-1]
+        uncaused = dict[str, str]()
+        for parent, run_id, kind, component_id, causes_text in level:
+            run_causes = _build_causes(run_id, kind, component_id, causes_text)
+            if run_causes:
+                causes[roots[parent]] = run_causes[-1]
             else:
-                below[run_id] = roots[parent]
-        if not below:
+                uncaused[run_id] = roots[parent]
+
+        if not uncaused:
             break
-        roots = below
-        level = yield from run_reads.list_last_failed_children([*below])
+
+        roots = uncaused
+        level = yield from run_reads.list_last_failed_children([*uncaused])
 
     failures = [
         {
@@ -354,18 +370,23 @@ class StoredCalls:
     def _price(self, cost_of: CostOf, counters: Mapping[str, int]) -> Iterator[tuple[str, float]]:
         """Yield the cost of each call in US dollars, if its tokens and their price are known.
 
-        A span has no tokens of a cache. They are those of the answer with the same tokens; without
-        one the run must not have used a cache.
+        A span has no tokens of a cache. The tokens of a cache are taken from the answer with the
+        same tokens; without such an answer the run must not have used a cache.
         """
-        answers = [each["metrics"] for each in self._own if isinstance(each.get("metrics"), dict)]
+        answers = [
+            message["metrics"] for message in self._own if isinstance(message.get("metrics"), dict)
+        ]
         is_cached = any(counters[name] for name in _CACHED)
         for call_id, span in self._spans.items():
             used = {name: span.get(name) for name in ("input_tokens", "output_tokens")}
-            same = (each for each in answers if used == {name: each.get(name) for name in used})
             if None in used.values():
                 continue
 
-            if (answer := next(same, None)) is not None:
+            matching_answers = (
+                answer for answer in answers if used == {name: answer.get(name) for name in used}
+            )
+            answer = next(matching_answers, None)
+            if answer is not None:
                 answers.remove(answer)
                 used |= {name: answer.get(name) for name in _CACHED}
             elif is_cached:
@@ -382,20 +403,22 @@ class StoredCalls:
         """Return the messages of a call in their order; None if they are not recorded.
 
         Args:
-            history: the completed messages of the earlier runs that exist, up to the first deleted.
+            history: the completed messages of the earlier runs, up to the first deleted run.
         """
-        places = next((found for each, found in self._replay() if each == call_id), None)
+        places = next((places for name, places in self._replay() if name == call_id), None)
         if places is None:
             return None
+
         sources = history, self._own, self._words, self._own
-        built = [_build_message(sources, source, at) for source, at in places]
-        return [message for message in built if not _is_empty(message)]
+        messages = [_build_message(sources, source, at) for source, at in places]
+        return [message for message in messages if not _is_empty(message)]
 
     def _build(self, call_id: str, sent: Mapping[str, Any]) -> ModelCallRecord:
         span = self._spans.get(call_id, {})
         call = self._calls.get(call_id, {})
         model = span.get("name")
         provider, requested = self._models.get(model or "", (None, None))
+
         return {
             "id": call_id,
             "model": model,
@@ -480,7 +503,7 @@ def _build_message(sources: Sequence[Sequence[Mapping[str, Any]]], source: int, 
 def read_model_calls(row: RunRow, cost_of: CostOf) -> Steps[StoredCalls]:
     """Read the model calls of a run that has ended or is paused."""
     stored = yield from run_reads.get_requests(row.run_id)
-    # Of damaged data the rest is shown.
+    # Damaged parts are left out, the rest is shown.
     return StoredCalls(
         parse_records(row.spans or "[]") or [],
         parse_messages(row.messages or "[]") or [],
@@ -518,9 +541,11 @@ def _read_history(row: RunRow, numbers: Sequence[int]) -> Steps[list[Mapping[str
     """Read the messages of earlier runs of a session, up to the first run that is deleted."""
     if not numbers:
         return []
+
     first = numbers[0]
     last = numbers[-1]
-    stored = yield from run_reads.list_messages(row.session_id, first, last)
-    found = {number: parse_messages(text) for number, text in stored}
-    kept = takewhile(lambda messages: messages is not None, map(found.get, numbers))
-    return [each for messages in kept for each in complete_history(messages or ())]
+    rows = yield from run_reads.list_messages(row.session_id, first, last)
+    messages_of = {number: parse_messages(text) for number, text in rows}
+    existing = takewhile(lambda messages: messages is not None, map(messages_of.get, numbers))
+
+    return [message for messages in existing for message in complete_history(messages or ())]

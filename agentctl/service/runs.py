@@ -47,7 +47,7 @@ from agentctl.work.event_loop import (
 
 
 class Started(NamedTuple):
-    """A run that a request has started, or that an earlier one with its key has."""
+    """A run that a request, or an earlier request with its key, has started."""
 
     database: Database
     run: StartedRun
@@ -67,7 +67,7 @@ class RunOperations(RunStarts):
         self.hosting.engine.check_open(self.lookups.component_database(kind, component_id))
 
     def find_database_id(self, kind: ComponentKind, component_id: str) -> str | None:
-        """Return the id of the database with the files of a component; None for the default one.
+        """Return the id of the database with the files of a component; None for the default.
 
         Raises:
             NotFound: the component is not configured.
@@ -98,8 +98,8 @@ class RunOperations(RunStarts):
     async def read_started(self, started: Started) -> Document[RunRecord]:
         """Return the record of a started run after its end, or at once with `background`.
 
-        If the database does not give a record, that of the start: an error would make the caller
-        start the run again.
+        If the database does not return a record, the record of the start is returned: an error
+        would make the caller start the run again.
         """
         database, run, request = started
         if isinstance(run, KeyedRun):
@@ -107,9 +107,11 @@ class RunOperations(RunStarts):
                 if not request.background:
                     return await self._wait_for_record(database, run.run_id)
                 return await self.lookups.read_run(database, run.run_id)
+
         try:
             if request.background:
                 return await self.lookups.read_run(database, run.run_id)
+
             if isinstance(run, QueuedRun):
                 async with self._cancelling_on_leave(started):
                     await wait_in_queue(
@@ -123,11 +125,12 @@ class RunOperations(RunStarts):
                             await self._wait_until_final(database, run.run_id)
                 finally:
                     await self._leave(run, request)
+
             return await retry_while_unavailable(
                 partial(self.lookups.read_run, database, run.run_id)
             )
         except errors.DatabaseDamaged as error:
-            # A record of a run that nobody can read or end would only look as if it went on.
+            # The record of a run that nobody can read or end would only look like a live run.
             raise build_unread_outcome(run.spec.run_id, error) from error
         except errors.Unavailable:
             is_queued = isinstance(run, QueuedRun)
@@ -147,10 +150,10 @@ class RunOperations(RunStarts):
         earlier: Sequence[EarlierMessage] = (),
         run_id: str | None = None,
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Do the same as `stream_run`, and yield all events that are available at once.
+        """Stream a run (`stream_run`), and yield all available events at once.
 
         Args:
-            run_id: the id of the run, unless another run has it already; None for a new one.
+            run_id: the id of the run, unless another run has it already; None for a new id.
         """
         return self.stream_started(
             lambda: self._start(kind, component_id, request, earlier, stream=True, run_id=run_id)
@@ -162,9 +165,11 @@ class RunOperations(RunStarts):
         """Start a run and yield its events, in portions; the run ends if its caller leaves."""
         started = await start()
         database, run, request = started
+
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 await database.read(self.lookups.run_document(run.run_id))
+
         is_started = not isinstance(run, KeyedRun)
         events = self.follow(database, run.run_id, BEFORE_FIRST_EVENT, is_started=is_started)
         if isinstance(run, LiveRun):
@@ -178,6 +183,7 @@ class RunOperations(RunStarts):
                 self.hosting.engine.complete_start(run)
                 await self._leave(run, request)
             return
+
         leaving = self._cancelling_on_leave(started) if is_started else contextlib.nullcontext()
         async with leaving, contextlib.aclosing(events):
             async for portion in events:

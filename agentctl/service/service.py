@@ -145,25 +145,36 @@ class Service:
         check_proxies(self.settings)
         databases = self.hosting.databases
         monitor = self.hosting.monitor
+
         await databases.open_all()
         self.hosting.uploads.open()
+
         for database in databases.values():
             if database.version.is_newer:
                 _log.warning("database %s: %s", database.id, describe_newer(database.version))
+
         log_startup_warnings(self.settings)
+
         for name, problem in self.settings.left_out.items():
             _log.warning("%s is left out: %s", name, problem)
+
         prepare_components(self.hosting.catalog)
         await self.hosting.versions.store(list_all_sides(self.hosting.catalog))
-        if (tracer := self.hosting.engine.tracer) is not None:
+
+        tracer = self.hosting.engine.tracer
+        if tracer is not None:
             tracer.install()
+
         self.hosting.catalog.mcp.start()
         self.hosting.deliveries.prepare(self.settings)
+
         self._worker.versions = list_served(self.hosting.catalog)
         await self._worker.register()
         monitor.is_long_lived = True
+
         if await self.hosting.jobs.lease.acquire():
             await sweep_dead_workers(databases, monitor, self._worker.id)
+
         self.hosting.engine.claims.is_serving = True
         self.hosting.jobs.start(list_lanes(self.hosting, self._worker))
 
@@ -182,41 +193,54 @@ class Service:
         async with contextlib.AsyncExitStack() as stack:
             databases = Databases(settings, create=create)
             stack.push_async_callback(databases.close)
+
             audit_log = AuditLog(databases, reads=settings.audit.reads)
             stack.push_async_callback(audit_log.counter.close)
+
             catalog = Catalog.from_settings(settings)
             stack.push_async_callback(catalog.close)
+
             worker = Worker(
                 databases,
                 on_lost=lambda owner: engine.handle_worker_lost(owner),
                 has_live_runs=lambda: engine.has_live_runs(),
             )
             stack.push_async_callback(worker.unregister)
+
             changes = DatabaseChanges()
             monitor = WorkerMonitor(databases)
+
             deliveries = Deliveries(databases)
             stack.push_async_callback(deliveries.close)
+
             prices = Prices(settings)
             budgets = Budgets(settings, databases, prices)
             stack.push_async_callback(budgets.close)
+
             tracer = open_tracer(settings)
             if tracer is not None:
                 stack.push_async_callback(tracer.close)
                 monitor.on_lost_run = tracer.end_lost
+
             engine = Engine(databases, catalog, settings, worker, budgets, tracer)
             sums = UsageSums(databases, prices)
             stack.push_async_callback(_add_last_runs, sums, engine)
+
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
             background.start(watch_cancel_requests(engine, worker, databases, changes))
+
             jobs = Jobs(SweepLease(databases, monitor, worker))
             stack.push_async_callback(jobs.close)
             stack.push_async_callback(engine.close)
+
             canceller = Canceller(engine, monitor, changes)
+
             readiness = SharedCall(lambda: probe_databases(databases), PROBE_SECONDS)
             stack.push_async_callback(readiness.close)
             disks = SharedCall(lambda: call_in_thread(examine_disks, settings), PROBE_SECONDS)
             stack.push_async_callback(disks.close)
+
             stored_accounts = StoredAccounts(databases)
             stack.push_async_callback(stored_accounts.close)
             accounts = AccountTokens(

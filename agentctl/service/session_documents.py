@@ -1,11 +1,11 @@
 """Documents of sessions, built from rows, and the kept histories of long sessions.
 
-With a kept history, a second read needs only the new runs of its session.
-The history of a run is stored once, when the run ends, and never changes, and `history_bytes` of a
-session counts the bytes of all its histories. So the kept text is that of the first runs of a
-session if its bytes and those of the runs after it add up to `history_bytes`, and the session was
-not deleted and imported again. Each read asks the database for the session, with the visibility of
-the caller, before it asks here (docs/decisions/0029).
+With a kept history, a second read needs only the new runs of its session. The history of a run is
+stored once, when the run ends, and never changes, and `history_bytes` of a session counts the bytes
+of all its histories. So the kept text has the first runs of a session if its bytes and the bytes of
+the runs after it add up to `history_bytes`, and the session was not deleted and imported again.
+Each read asks the database for the session, with the visibility of the caller, before it asks here
+(docs/decisions/0029).
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes
     """
     writer = _DETAILS[row.session_type]
     hold = {} if row.hold is None else {"hold": orjson.Fragment(row.hold)}
+
     if row.session_type != "workflow":
         record = writer.build(row, {**hold, "chat_history": None})
         return dump_in_pieces(record, "chat_history", join_arrays(histories))
+
     data = {
         "session_name": row.session_name,
         "session_state": embed_stored(row.session_state),
@@ -125,13 +127,13 @@ def _summarize_session(row: SummaryRow, newest: LastRunState | None) -> Any:
 
 
 MAXIMUM_BYTES = 16_777_216
-"""Bytes of all kept histories of a process; those that were not read for longest are dropped."""
+"""Bytes of all kept histories of a process; the longest unread histories are dropped."""
 
 ENTRY_BYTES = 512
 """Bytes of a kept history without its text."""
 
 KEPT_SECONDS = 60.0
-"""Seconds after its last read for which a history is kept at least, and half of the maximum."""
+"""Seconds for which a history is kept after its last read, at least; half of the maximum."""
 
 LARGE_BYTES = 262_144
 """Bytes of stored histories that are read in a thread and not on the event loop."""
@@ -171,12 +173,13 @@ class SessionHistories:
         """Return the history of a session that was just read, in pieces without brackets.
 
         Args:
-            identity: that of the session, if it was read with the row (`get_with_history`).
+            identity: the identity of the session, if it was read with the row (`get_with_history`).
 
         Raises the errors of `Database.read`, and Unavailable for a history that is no JSON.
         """
         if identity is None:
             identity = await database.read(sessions.get_identity(row.session_id))
+
         key = database.id, row.session_id
         kept = self._kept.get(key)
         if kept is not None and kept.identity == identity:
@@ -187,6 +190,7 @@ class SessionHistories:
                 runs = await _read_runs(database, row, kept.last_seq, missing)
                 if _count_bytes(runs) == missing:
                     return [await self._keep(key, row, runs, kept)]
+
         runs = await _read_runs(database, row, 0, row.history_bytes)
         if _count_bytes(runs) != row.history_bytes or row.history_bytes > MAXIMUM_BYTES:
             # A run has ended since the row was read, or the history is too long.
@@ -198,16 +202,20 @@ class SessionHistories:
     ) -> bytes:
         text = before.text
         if runs:
-            pieces = [piece for piece in (text, *(run.text for run in runs)) if piece]
+            texts = (text, *(run.text for run in runs))
+            pieces = [piece for piece in texts if piece]
             text = await convert(partial(b",".join, pieces), row.history_bytes, JOIN_BYTES)
+
         self._drop(key)
-        self._kept[key] = _Kept(
-            before.identity, runs[-1].seq if runs else before.last_seq, row.history_bytes, text
-        )
+        last_seq = runs[-1].seq if runs else before.last_seq
+        self._kept[key] = _Kept(before.identity, last_seq, row.history_bytes, text)
+
         self._size += ENTRY_BYTES + len(text)
         self._used.add(key)
+
         while self._size > MAXIMUM_BYTES:
             self._drop(next(iter(self._kept)))
+
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._drop_unused)
         return text

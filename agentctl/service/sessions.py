@@ -53,7 +53,7 @@ from agentctl.work.event_loop import convert
 Row = TypeVar("Row", bound=SummaryRow)
 
 SMALL_HISTORY_BYTES = 65_536
-"""Bytes; a history up to this size is read with its session."""
+"""Bytes of a history up to which it is read with its session."""
 
 
 class SessionOperations(OperationFamily):
@@ -63,11 +63,13 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_sessions"):
             database = self.lookups.session_database(filter.where)
             paging.check_session_filter(filter)
+
             search = paging.build_search(database, filter.search)
             part = paging.build_slice("sessions", filter.page)
             visibility = self.lookups.visibility
             work = lists.list_sessions(filter, visibility, part, database.totals, search)
             page = await database.read(work, size="unknown" if search is None else "large")
+
             items = session_documents.build_session_summaries(map(self._show_hold, page.rows))
             items = await run_documents.add_matches(items, page, search)
             return Document(documents.build_page_document("sessions", items, filter.page, page))
@@ -75,15 +77,18 @@ class SessionOperations(OperationFamily):
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         async with self.audit("create_session") as call:
             database = self.lookups.database(session.db_id)
+
             session_id = session.session_id
             if session_id is not None:
                 check_session_id(session_id)
+
             name = None
             data = None
             if session.component_id is not None:
                 component = self.lookups.component(session.type, session.component_id)
                 name = component.name
                 data = dump_session_data(self.hosting.catalog, component)
+
             row = sessions.build_session(
                 session_id or new_id(),
                 session.type,
@@ -96,6 +101,7 @@ class SessionOperations(OperationFamily):
                 session_state=dump_checked_json("session_state", session.session_state),
                 metadata=dump_checked_json("metadata", session.metadata),
             )
+
             call.add_resource("session", row.session_id)
             await call.write(database, _insert(database, row, self.hosting.settings.quotas))
             return Document(session_documents.build_session_document(row, []))
@@ -120,6 +126,7 @@ class SessionOperations(OperationFamily):
     ) -> tuple[str, Document[SessionDetail] | None]:
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
+
             if not known:
                 row, history, identity = await self._read_with_history(database, session_id, where)
                 row = self._show_hold(row)
@@ -127,10 +134,13 @@ class SessionOperations(OperationFamily):
                 return version, await self._detail(
                     database, row, history=history, identity=identity
                 )
+
             row = await database.read(self.lookups.session(session_id, where))
             row = self._show_hold(row)
             version = session_documents.build_session_version(row)
-            return version, None if version in known else await self._detail(database, row)
+            if version in known:
+                return version, None
+            return version, await self._detail(database, row)
 
     async def _read_with_history(
         self, database: Database, session_id: str, where: SessionLocator
@@ -196,26 +206,32 @@ class SessionOperations(OperationFamily):
     def _update(
         self, database: Database, session_id: str, patch: SessionPatch, where: SessionLocator
     ) -> Steps[SessionRow]:
-        stored = yield from self.lookups.session(session_id, where, lock=True)
+        stored_session = yield from self.lookups.session(session_id, where, lock=True)
+
         changes: dict[str, str | None] = {}
         for name, value in patch.changes.items():
             if name == "session_name":
                 changes[name] = _check_name(value)
             else:
                 changes[name] = dump_checked_json(name, value)
+
         row = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
         if row is None:
             raise errors.NotFound("Session not found")
+
         if "session_name" in changes and database.outbox.tokenizer is not None:
             # A trigger changes the text of a name. The first name has none yet.
             yield from search_texts.add_session(session_id, database.outbox.tokenizer)
+
         # A user at the quota can make data smaller.
-        if any(
-            len(text or "") > len(getattr(stored, name) or "")
+        grows = any(
+            len(text or "") > len(getattr(stored_session, name) or "")
             for name, text in changes.items()
             if name != "session_name"
-        ):
+        )
+        if grows:
             yield from check_added(self.hosting.settings.quotas, row.user_id)
+
         return row
 
     async def summarize_session(
@@ -228,6 +244,7 @@ class SessionOperations(OperationFamily):
         async with self.audit("summarize_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
+
             kind = row.session_type
             component = self.hosting.catalog.get(kind, row.component_id or "")
             if component is not None:
@@ -268,6 +285,7 @@ class SessionOperations(OperationFamily):
                 live = await database.read(run_reads.list_open_in_session(session_id))
                 if live:
                     await call.commit_first(database)
+
                 actor = self.principal.actor
                 reason = "The session is deleted"
                 canceller = self.hosting.canceller
@@ -322,6 +340,7 @@ class SessionOperations(OperationFamily):
         if not 1 <= query.limit <= MAXIMUM_LIMIT:
             raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
         paging.check_run_view(query.form)
+
         rows = yield from run_reads.list_in_session(
             session_id,
             limit=query.limit,
@@ -331,6 +350,7 @@ class SessionOperations(OperationFamily):
             order=query.order,
             summary=query.form.view in SUMMARY_VIEWS,
         )
+
         engine = self.hosting.engine
         return (
             yield from run_documents.read_run_documents(

@@ -51,8 +51,10 @@ MAXIMUM_POINTS = 1_000
 """Hours or days of an overview."""
 
 SPARE_USERS = 20
-"""Users that an overview reads besides those that it shows: runs that have just ended can change
-their order."""
+"""Users that an overview reads besides the users that it shows.
+
+Runs that have just ended can change their order.
+"""
 
 _COLUMNS: Mapping[UsageKey, tuple[str, ...]] = {
     "day": ("start",),
@@ -75,14 +77,17 @@ class UsageOperations(OperationFamily):
                 raise errors.ValidationFailed(f"by must be any of {', '.join(get_args(UsageKey))}")
             scope = self._build_scope("day", filter, DEFAULT_DAYS * DAY)
             self._check_versions(scope, by)
+
             columns = [column for key in by for column in _COLUMNS[key]]
             database = self.lookups.database(filter.db_id)
             groups, total, since = await self.hosting.prices.run(
                 lambda cost_of: _read_report(scope, columns, cost_of), database.read
             )
+
             listed = _select(groups, filter.limit)
             if "day" in by:
                 listed.sort(key=lambda group: cast(int, group[columns.index("start")]))
+
             report = UsageReport(
                 since=format_rfc3339(since),
                 before=format_rfc3339(scope.before),
@@ -108,35 +113,38 @@ class UsageOperations(OperationFamily):
 
             self._check_versions(scope, (filter.by,))
             database = self.lookups.database(filter.db_id)
-            found = await self.hosting.prices.run(
+            overview = await self.hosting.prices.run(
                 lambda cost_of: _read_overview(scope, filter, cost_of), database.read
             )
+
             columns = _COLUMNS[filter.by]
             total = Sums()
-            for sums in found.points.values():
+            for sums in overview.points.values():
                 total.add(sums)
-            begin = max(found.since, found.groups_since)
+            begin = max(overview.since, overview.groups_since)
+
             record = OverviewRecord(
-                since=format_rfc3339(found.since),
+                since=format_rfc3339(overview.since),
                 before=format_rfc3339(scope.before),
                 step=filter.step,
                 by=filter.by,
                 total=_build_overview(total),
                 points=[
                     OverviewPoint(
-                        at=format_rfc3339(start), **_build_overview(found.points.get(start, Sums()))
+                        at=format_rfc3339(start),
+                        **_build_overview(overview.points.get(start, Sums())),
                     )
-                    for start in range(found.since, scope.before, PERIODS[filter.step])
+                    for start in range(overview.since, scope.before, PERIODS[filter.step])
                 ],
-                groups=found.number,
+                groups=overview.number,
                 next_before=format_optional_time(begin if begin > scope.since else None),
                 data=[
                     cast(OverviewGroup, {**_name_group(columns, group), **_build_overview(sums)})
-                    for group, sums in found.groups.items()
+                    for group, sums in overview.groups.items()
                 ],
                 waiting={
-                    "approvals": found.waiting.approvals,
-                    "oldest_at": format_optional_time(found.waiting.oldest_at),
+                    "approvals": overview.waiting.approvals,
+                    "oldest_at": format_optional_time(overview.waiting.oldest_at),
                 },
             )
 
@@ -147,7 +155,9 @@ class UsageOperations(OperationFamily):
     ) -> UsageScope:
         if not 1 <= filter.limit <= MAXIMUM_GROUPS:
             raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_GROUPS}")
+
         paging.check_filter(filter)
+
         length = PERIODS[step]
         # The last hour or day is whole, so that the present one is part of it.
         end = now() + 1 if filter.before is None else filter.before
@@ -185,29 +195,42 @@ class UsageOperations(OperationFamily):
 def _read_report(
     scope: UsageScope, columns: Sequence[str], cost_of: CostOf
 ) -> Steps[tuple[_Groups, Sums, int]]:
-    """Read the largest groups, the sum of all, and the beginning of the days that were read."""
-    grouped = replace(scope, by_version="version" in columns)
-    grouped = yield from usage_reads.limit_to_newest(grouped, by_user="user_id" in columns)
-    groups = yield from usage_reads.read_groups(grouped, columns, cost_of)
+    """Read the largest groups, the sum of all groups, and the first day that was read."""
+    grouped_scope = replace(scope, by_version="version" in columns)
+    grouped_scope = yield from usage_reads.limit_to_newest(
+        grouped_scope, by_user="user_id" in columns
+    )
+    groups = yield from usage_reads.read_groups(grouped_scope, columns, cost_of)
+
     total = Sums()
-    if grouped.by_version or len(groups) >= usage_reads.MAXIMUM_GROUPS:
-        whole = replace(grouped, by_version=False)
-        total = (yield from usage_reads.read_groups(whole, (), cost_of)).get((), total)
+    if grouped_scope.by_version or len(groups) >= usage_reads.MAXIMUM_GROUPS:
+        whole_scope = replace(grouped_scope, by_version=False)
+        total = (yield from usage_reads.read_groups(whole_scope, (), cost_of)).get((), total)
     else:
         for sums in groups.values():
             total.add(sums)
-    return groups, total, grouped.since
+
+    return groups, total, grouped_scope.since
 
 
 class _Overview(NamedTuple):
-    """The sums of each hour or day since `since`, and of the largest of `number` groups since
-    `groups_since`."""
+    """The sums of an overview."""
 
     since: int
+    """The beginning of the first hour or day of `points`."""
+
     points: dict[int, Sums]
+    """The sums of each hour or day, by its beginning."""
+
     groups: _Groups
+    """The sums of the largest groups."""
+
     groups_since: int
+    """The time from which `groups` count."""
+
     number: int
+    """The number of all groups."""
+
     waiting: WaitingApprovals
 
 
@@ -216,21 +239,27 @@ def _read_overview(scope: UsageScope, filter: OverviewFilter, cost_of: CostOf) -
     columns = _COLUMNS[filter.by]
     count = None
     scope = yield from usage_reads.limit_to_newest(scope)
-    of_groups = of_all = yield from usage_reads.read_sums(scope, cost_of)
-    points = {cast(int, start): sums for (start,), sums in _group(of_all, ("start",)).items()}
-    grouped = scope
+    sums_of_all = yield from usage_reads.read_sums(scope, cost_of)
+    points = {cast(int, start): sums for (start,), sums in _group(sums_of_all, ("start",)).items()}
+
+    sums_of_groups = sums_of_all
+    grouped_scope = scope
     if filter.by == "user" and not scope.users:
-        grouped = yield from usage_reads.limit_to_newest(scope, by_user=True)
+        grouped_scope = yield from usage_reads.limit_to_newest(scope, by_user=True)
         number = filter.limit + SPARE_USERS
-        of_groups, count = yield from usage_reads.read_largest_users(grouped, cost_of, number)
+        sums_of_groups, count = yield from usage_reads.read_largest_users(
+            grouped_scope, cost_of, number
+        )
     elif filter.by == "version":
-        grouped = yield from usage_reads.limit_to_newest(replace(scope, by_version=True))
-        of_groups = yield from usage_reads.read_sums(grouped, cost_of)
-    groups = _group(of_groups, columns)
+        grouped_scope = yield from usage_reads.limit_to_newest(replace(scope, by_version=True))
+        sums_of_groups = yield from usage_reads.read_sums(grouped_scope, cost_of)
+
+    groups = _group(sums_of_groups, columns)
     listed = {group: groups[group] for group in _select(groups, filter.limit)}
+
     waiting = yield from usage_reads.count_approvals(scope.visibility)
     count = len(groups) if count is None else count
-    return _Overview(scope.since, points, listed, grouped.since, count, waiting)
+    return _Overview(scope.since, points, listed, grouped_scope.since, count, waiting)
 
 
 def _group(found: Iterable[tuple[SumKey, Sums]], columns: Iterable[str]) -> _Groups:
@@ -291,7 +320,7 @@ WARNING = 0.8
 """The part of a limit from which on its budget is reported as nearly used up."""
 
 MAXIMUM_ROWS = 100
-"""Users or components that are listed of one budget: those that have used most."""
+"""Users or components that are listed of one budget: the largest ones first."""
 
 _OWNER_COLUMNS = {"user": ("user_id",), "agent": ("component_id",), "server": ()}
 
@@ -313,6 +342,7 @@ class BudgetOperations(OperationFamily):
         self, budget: Budget, visibility: Visibility, user_id: str | None
     ) -> list[BudgetRecord]:
         period = find_period(budget)
+
         if budget.per == "user" and (user_id is not None or not visibility.everyone):
             owner = user_id if visibility.everyone else visibility.user_id
             if not visibility.sees(owner) or user_id not in (None, owner):
@@ -320,28 +350,31 @@ class BudgetOperations(OperationFamily):
             scope = build_scope(budget, period, owner, "")
             used = (await self._read(scope, ())).get("", Used())
             return [_build_row(budget, period, owner, used)]
+
         scope = UsageScope(
             "day", period.since, period.before, EVERYONE, component_id=budget.component or None
         )
-        found = await self._read(scope, _OWNER_COLUMNS[budget.per])
-        if budget.component or budget.per == "server":
-            found = {(budget.component if budget.per == "agent" else ""): Used(), **found}
+        usage = await self._read(scope, _OWNER_COLUMNS[budget.per])
         if budget.per == "server":
-            found = {"": found[""]}
-        most = sorted(found.items(), key=lambda item: (-measure(budget, item[1]), item[0]))
+            usage = {"": usage.get("", Used())}
+        elif budget.component:
+            # The only component that counts is listed even if it has used nothing.
+            usage = {(budget.component if budget.per == "agent" else ""): Used(), **usage}
+
+        largest = sorted(usage.items(), key=lambda item: (-measure(budget, item[1]), item[0]))
         return [
-            _build_row(budget, period, name or None, used) for name, used in most[:MAXIMUM_ROWS]
+            _build_row(budget, period, name or None, used) for name, used in largest[:MAXIMUM_ROWS]
         ]
 
     async def _read(self, scope: UsageScope, by: tuple[str, ...]) -> Mapping[str, Used]:
-        found: dict[str, Used] = {}
+        usage: dict[str, Used] = {}
         for database in self.hosting.databases.values():
             groups = await self.hosting.prices.run(
                 lambda cost_of: quotas.read_used(scope, by, cost_of), database.read
             )
             for name, used in groups.items():
-                found[name] = found.get(name, Used()).add(used)
-        return found
+                usage[name] = usage.get(name, Used()).add(used)
+        return usage
 
 
 def _build_row(budget: Budget, period: Period, name: str | None, used: Used) -> BudgetRecord:

@@ -58,6 +58,7 @@ class WebhookOperations(OperationFamily):
         async with self.audit("test_webhook", webhook_id=webhook_id):
             webhook = self._find_webhook(webhook_id)
             receiver = Receiver(webhook, self._load_webhook_signer(webhook))
+
             at = now()
             event_id = new_id()
             clock = asyncio.get_running_loop().time
@@ -68,11 +69,13 @@ class WebhookOperations(OperationFamily):
                     "data": {"webhook_id": webhook_id},
                 }
             )
+
             began = clock()
             try:
                 outcome = await receiver.send(event_id, body)
             finally:
                 await receiver.close()
+
             return build_document(
                 WebhookTestRecord(
                     webhook_id=webhook_id,
@@ -109,9 +112,11 @@ class WebhookOperations(OperationFamily):
             for database in databases.values()
             for row in await database.read(webhooks.count_by_state(), size="large")
         ]
+
         disabled = {
             row.webhook_id: row for row in await databases.system.read(webhooks.list_disabled())
         }
+
         return [
             self._build_webhook(webhook, counts, disabled.get(webhook.id)) for webhook in configured
         ]
@@ -120,14 +125,15 @@ class WebhookOperations(OperationFamily):
         self, webhook: Webhook, counts: list[DeliveryCount], disabled: DisabledWebhook | None
     ) -> WebhookRecord:
         def count(state: str) -> int:
-            own = (row for row in counts if (row.webhook_id, row.state) == (webhook.id, state))
-            return sum(row.count for row in own)
+            matching = (row for row in counts if (row.webhook_id, row.state) == (webhook.id, state))
+            return sum(row.count for row in matching)
 
         waiting = [
             row.oldest_at
             for row in counts
             if (row.webhook_id, row.state) == (webhook.id, "waiting")
         ]
+
         signer = None if webhook.key_file is None else self._load_webhook_signer(webhook)
         return WebhookRecord(
             webhook_id=webhook.id,
