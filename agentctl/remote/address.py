@@ -48,6 +48,7 @@ def parse_address(url: str) -> Address:
         parts = urlsplit(url)
     except ValueError:
         raise _invalid_url("it cannot be parsed") from None
+
     if parts.scheme not in _DEFAULT_PORTS:
         raise _invalid_url("it does not start with http:// or https://")
     if "@" in parts.netloc:
@@ -59,6 +60,7 @@ def parse_address(url: str) -> Address:
         raise _invalid_url("it has a query or a fragment")
     if not _PATH.fullmatch(parts.path) or {".", ".."} & set(parts.path.split("/")):
         raise _invalid_url("its path has characters that are not allowed in a path")
+
     host = _parse_host(parts)
     try:
         port = parts.port
@@ -66,6 +68,7 @@ def parse_address(url: str) -> Address:
         port = 0
     if port == 0:
         raise _invalid_url("its port is not a number from 1 to 65535")
+
     shown_port = "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
     return Address(
         origin=f"{parts.scheme}://{host}{shown_port}",

@@ -42,7 +42,10 @@ _STREAMED: dict[str, str | None] = {
     "resume_run": None,
     "follow_run": None,
 }
-"""The operations with events, and the declared one with `stream`; None for itself."""
+"""The operations with events, and the declared operation that has them with `stream`;
+
+None for the operation itself.
+"""
 
 RESUMES = 20
 """Number of attempts to resume a stream that ended early, at least."""
@@ -56,7 +59,8 @@ class RemoteOperations(Operations):
         token: a bearer token, sent to the origin of `url` only; None sends none.
         allow_insecure: send the token over plain http to another machine.
         retries: the number of times that a failed request is sent again, if that is safe. Without
-            retries a stream that breaks is an error, and only one that a server ends is resumed.
+            retries a stream that breaks is an error, and only a stream that a server ends is
+            resumed.
 
     Attributes:
         connection: the HTTP connection; it is open within the block.
@@ -112,17 +116,23 @@ class RemoteOperations(Operations):
         kind = arguments["kind"]
         request = arguments["request"]
         declared = find_declaration(getattr(Operations, started or name), kind)
-        sent = build_request(declared, arguments)
+        sent_request = build_request(declared, arguments)
+
         if started is None:
             source = arguments["component_id"], arguments["run_id"]
-            return self._follow(kind, sent, request.after, source, name)
+            return self._follow(kind, sent_request, request.after, source, name)
 
-        body = {**(sent.body or {}), "stream": True}
-        sent = replace(sent, body=body, may_have_no_events=started == "continue_run")
+        body = {**(sent_request.body or {}), "stream": True}
+        sent_request = replace(
+            sent_request, body=body, may_have_no_events=started == "continue_run"
+        )
         if isinstance(request, ForkRequest):
             targets = {"agent": request.agent_id, "team": request.team_id}
-            kind = next((each for each, given in targets.items() if given is not None), kind)
-        return self._follow(kind, sent, BEFORE_FIRST_EVENT)
+            kind = next(
+                (target for target, target_id in targets.items() if target_id is not None), kind
+            )
+
+        return self._follow(kind, sent_request, BEFORE_FIRST_EVENT)
 
     async def _follow(
         self,
@@ -134,14 +144,15 @@ class RemoteOperations(Operations):
     ) -> AsyncGenerator[StreamEvent]:
         """Yield the events of a run up to the last one of this leg.
 
-        A server that stops ends its streams, and another one goes on with a durable run: the
-        stream is resumed there. `source` are the ids of the component and of the run; None for
-        those of the first event. `resumed_by` is the operation that resumes it.
+        A server that stops ends its streams, and another server continues a durable run: the stream
+        is resumed there. `source` has the ids of the component and of the run; None to take them
+        from the first event. `resumed_by` is the operation that resumes the stream.
         """
         event: StreamEvent | None = None
         session_id: str | None = None
         retries = self.connection.retries
         failed = 0
+
         while True:
             before = after
             failure: errors.AgentctlError | None = None
@@ -149,13 +160,15 @@ class RemoteOperations(Operations):
                 async with contextlib.aclosing(self._events(request, after)) as events:
                     async for event in events:
                         if event.seq <= after:
-                            continue  # sent again, although the request names it
+                            # The server has sent it again, although the request names it.
+                            continue
                         after = event.seq
                         if session_id is None:
                             source, session_id = _find_source(kind, event, source)
                         yield event
             except (errors.Unavailable, errors.TooManyRequests) as broken:
                 failure = broken
+
             if event is not None and _is_last(kind, event, source):
                 return
             # After the last event of a run there are none, so an empty stream is complete.
@@ -177,6 +190,7 @@ class RemoteOperations(Operations):
                 }
                 declared = find_declaration(getattr(Operations, resumed_by), kind)
                 request = build_request(declared, arguments)
+
             failed = 1 if after > before else failed + 1
             await self.connection.wait_to_repeat(
                 failure or _build_early_end_error(None), failed, is_safe=is_safe, limit=limit
@@ -187,11 +201,13 @@ class RemoteOperations(Operations):
             parser = EventParser()
             blocks = 0
             began = time.monotonic()
+
             async for chunk in chunks:
                 for received in parser.feed(chunk):
                     number = received.id or ""
                     after = int(number) if _SEQUENCE.fullmatch(number) else after + 1
                     yield StreamEvent(after, received.name, received.data)
+
                 if parser.blocks > blocks or not parser.incomplete:
                     blocks = parser.blocks
                     began = time.monotonic()
@@ -252,17 +268,19 @@ async def open_remote(
 ) -> AsyncIterator[RemoteOperations]:
     """Open the operations of a server.
 
-    The other options are those of `RemoteOperations`.
+    The other options are described at `RemoteOperations`.
 
     Raises:
         errors.Unavailable: the server cannot be reached or does not respond.
-        errors.UsageError: see `RemoteOperations`; or the server is one of AgentOS.
+        errors.UsageError: see `RemoteOperations`; or the server is a server of AgentOS.
     """
     timeouts = DEFAULT_TIMEOUTS if read_timeout is None else Timeouts(read=read_timeout)
     remote = RemoteOperations(url, token, timeouts=timeouts, **options)
+
     async with remote as operations:
         raw = await operations.connection.probe(ROUTES["get_info"].template)
         info = (raw is not None and parse_object(raw)) or {}
+
         # Many paths of AgentOS are those of agentctl, so that a command would show wrong records. A
         # server of agentctl with the setting `compatibility` has both members.
         if "agno_version" in info and "interface_version" not in info:

@@ -40,8 +40,10 @@ MAXIMUM_DOCUMENT_BYTES = 268_435_456
 """Bytes of the largest document that is read. Lists have pages, so it is beyond any real one."""
 
 HEAD_SECONDS = 1.0
-"""Time from the read timeout until the head of a response must be complete. A server that sends
-nothing has failed before."""
+"""Time from the read timeout until the head of a response must be complete.
+
+A server that sends nothing has failed before.
+"""
 
 FIRST_PAUSE = 0.1
 """Seconds before the first retry of a request; the pause doubles with each retry."""
@@ -64,7 +66,7 @@ class ReceivedDocument(Document[Record]):
 
     @property
     def value(self) -> Record:
-        """The parsed record; InvalidResponse if the bytes are not that of one."""
+        """The parsed record; InvalidResponse if the bytes are no such record."""
         try:
             record = orjson.loads(self.raw)
         except orjson.JSONDecodeError:
@@ -77,7 +79,7 @@ class ReceivedDocument(Document[Record]):
 
 
 def has_shape(raw: bytes, shape: Shape) -> bool:
-    """Return True if the first and last bytes are those of a JSON object or array."""
+    """Return True if a text begins and ends as a JSON object or array."""
     first, last = _BRACKETS[shape]
     trimmed = raw.strip(_SPACE) if raw[:1].isspace() or raw[-1:].isspace() else raw
     return trimmed.startswith(first) and trimmed.endswith(last)
@@ -168,7 +170,7 @@ class TokenSource(Protocol):
         """Return a token in place of one that the server refused.
 
         Raises:
-            errors.AgentctlError: there is none.
+            errors.AgentctlError: there is no other token.
         """
 
 
@@ -176,7 +178,7 @@ class Connection:
     """An HTTP client for one address. It follows no redirects, so the token stays there.
 
     Args:
-        source: renews the token; None for one that stays.
+        source: renews the token; None for a token that stays.
         retries: the number of times that a failed request is sent again, if that is safe.
     """
 
@@ -245,15 +247,18 @@ class Connection:
     async def probe(self, path: str) -> bytes | None:
         """Return the JSON of a GET that succeeds with at most `MAXIMUM_PROBE_BYTES`, else None."""
         wait = self._timeouts.read
+
         body = bytearray()
         async with self._open(Request("GET", path), "application/json", wait) as response:
             if response.status_code != 200 or _media_type(response) != "application/json":
                 return None
+
             async with self._deadline(min(wait, self._timeouts.whole)):
                 async for chunk in self.read_chunks(response):
                     body += chunk
                     if len(body) > MAXIMUM_PROBE_BYTES:
                         return None
+
         return None if _is_encoded(response) else bytes(body)
 
     @contextlib.asynccontextmanager
@@ -268,6 +273,7 @@ class Connection:
                     yield _yield_nothing()
                     return
                 raise failures.build_unexpected_response_error(self.address, complete)
+
             if _is_encoded(response):
                 raise failures.build_encoded_response_error()
             yield self.read_chunks(response)
@@ -296,16 +302,19 @@ class Connection:
         """
         import random
 
-        asked = failure.retry_after
+        asked_wait = failure.retry_after
         has_executed_nothing = isinstance(failure, errors.TooManyRequests | errors.NotConnected)
-        if failed > (self.retries if limit is None else limit) or asked is None:
+
+        if failed > (self.retries if limit is None else limit) or asked_wait is None:
             raise failure
-        if not (is_safe or has_executed_nothing) or asked > LONGEST_WAIT:
+        if not (is_safe or has_executed_nothing) or asked_wait > LONGEST_WAIT:
             raise failure
+
         # Clients that one failure has interrupted do not return all at once.
         pause = min(FIRST_PAUSE * 2 ** (failed - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.0)
+
         is_asked = isinstance(failure, errors.TooManyRequests)
-        await asyncio.sleep(max(pause, asked) if is_asked else pause)
+        await asyncio.sleep(max(pause, asked_wait) if is_asked else pause)
 
     async def _exchange(self, request: Request) -> httpx2.Response:
         wait = None if request.extra_wait is None else self._timeouts.read + request.extra_wait
@@ -321,17 +330,21 @@ class Connection:
     ) -> AsyncIterator[httpx2.Response]:
         """Send a request and yield the response without its body.
 
-        Without a `wait` there is no limit for the next bytes, and none for the whole header.
+        Without a `wait` there is no limit for the next bytes, nor for the whole header.
         """
+
         if self._source is not None:
             self._token = await self._source.read()
+
         began = time.monotonic()
         response = await self._send(request, accept, wait)
+
         if response.status_code == 401 and self._source is not None and self._token is not None:
             # The server has executed nothing, so the same request may be sent again.
             await response.aclose()
             self._token = await self._source.renew(self._token)
             response = await self._send(request, accept, wait)
+
         _LOGGER.debug(
             "%s %s: %s after %.0f ms, request %s",
             response.request.method,
@@ -340,6 +353,7 @@ class Connection:
             (time.monotonic() - began) * 1000,
             response.headers.get("x-request-id", "without an id"),
         )
+
         try:
             yield response
         finally:
@@ -364,8 +378,10 @@ class Connection:
 
         # A few compressed bytes can become gigabytes, so none are accepted.
         headers = {"accept": accept, "accept-encoding": "identity", **dict(request.headers)}
+
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
+
         content: bytes | AsyncIterable[bytes] | None = request.content
         if request.body is not None:
             headers["content-type"] = "application/json"
@@ -374,6 +390,7 @@ class Connection:
         elif request.form is not None:
             headers["content-type"] = "application/x-www-form-urlencoded"
             content = _encode_query(request.form).encode()
+
         query = f"?{_encode_query(request.query)}" if request.query else ""
         return self._opened_client().build_request(
             request.method,
@@ -401,6 +418,7 @@ class Connection:
             for name, value in response.headers.items()
             if name not in ("content-encoding", "content-length", "transfer-encoding")
         }
+
         if not _is_encoded(response):
             async with self._deadline(self._timeouts.whole):
                 async for chunk in self.read_chunks(response):
@@ -412,6 +430,7 @@ class Connection:
                         )
         elif response.is_success:
             raise failures.build_encoded_response_error()
+
         return httpx2.Response(
             response.status_code, headers=headers, content=bytes(body), request=response.request
         )
@@ -459,6 +478,7 @@ def _create_client(address: Address) -> httpx2.AsyncClient:
         "user-agent": f"agentctl/{agentctl.__version__}",
         INTERFACE_HEADER.lower(): "contract",
     }
+
     options = build_proxy_options(address.base)
     try:
         # Load certificates for https only: it takes about 20 ms.
@@ -472,6 +492,7 @@ def _create_client(address: Address) -> httpx2.AsyncClient:
             "The environment names certificates that cannot be used",
             hint="check SSL_CERT_FILE and SSL_CERT_DIR",
         ) from None
+
     return httpx2.AsyncClient(headers=headers, follow_redirects=False, verify=context, **options)
 
 

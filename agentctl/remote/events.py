@@ -16,7 +16,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """One event. `id` is that of this event or of the last one that had an id, else None."""
+    """One event. `id` is the id of this event or of the last event that had one, else None."""
 
     id: str | None
     name: str
@@ -64,13 +64,17 @@ class EventParser:
         if self._after_cr and chunk:
             self._after_cr = False
             chunk = chunk[1:] if chunk[:1] == b"\n" else chunk
+
         if not chunk:
             return []
+
         self._after_cr = chunk.endswith(b"\r")
         first, *rest = _LINE_END.split(chunk)
         self._line += first
+
         if not rest:
             return []
+
         *middle, last = rest
         lines = [bytes(self._line), *middle]
         self._line = bytearray(last)
@@ -80,6 +84,7 @@ class EventParser:
         if self._first_line:
             self._first_line = False
             line = line.removeprefix(_BYTE_ORDER_MARK)
+
         if not line:
             name = self._name
             data = self._data
@@ -90,6 +95,7 @@ class EventParser:
                 return None
             del data[-1]
             return ServerEvent(self._id, name or "message", bytes(data))
+
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":

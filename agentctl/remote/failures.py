@@ -54,8 +54,10 @@ def build_response_error(
         response.status_code in _CLEAR_WITHOUT_JSON or response.status_code >= 500
     ):
         return build_unexpected_response_error(address, response)
+
     failure = errors.error_from_response(response.status_code, _join_details(body or {}))
     failure.detail = to_printable_line(failure.detail)
+
     if failure.hint is None and isinstance(failure, errors.Unauthenticated):
         failure.hint = (
             "`agentctl token inspect` shows the token, `agentctl token mint` creates a new one"
@@ -63,15 +65,19 @@ def build_response_error(
             else "pass a token with --token-file or AGENTCTL_TOKEN;"
             " `agentctl login` or `agentctl token mint` gets one"
         )
+
     if failure.hint is None and failure.detail == "Not found":
         # The server has no such route, or the value cannot be an id.
         failure.hint = "check the id, and --url including its path"
+
     failure.retry_after = read_retry_after(response.headers) or failure.retry_after
+
     request_id = response.headers.get("x-request-id")
     if isinstance(failure, errors.InternalError) and request_id:
         failure.cause = (
             f"the log of the server has details for request {to_printable_line(request_id)}"
         )
+
     return failure
 
 
@@ -87,6 +93,7 @@ def build_unexpected_response_error(
     """Build the error of a response that agentctl does not send."""
     status = response.status_code
     where = f"{response.request.method} {to_printable_line(str(response.request.url.path))}"
+
     if 300 <= status < 400:
         failure = errors.Unavailable(
             "The server sent a redirect, which is not followed",
@@ -100,6 +107,7 @@ def build_unexpected_response_error(
             cause=f"{address.base} answered {where} with {status} and {to_printable_line(kind)}",
             hint="check --url, including its path",
         )
+
     failure.retry_after = None
     return failure
 
@@ -152,11 +160,13 @@ def _explain_connect_error(address: Address, error: Exception) -> tuple[str, str
 
     base = address.base
     proxy = find_proxy_variable(base)
+
     if isinstance(error, httpx2.ProxyError):
         return (
             f"the proxy for {base} refused the connection",
             f"check {proxy or 'HTTPS_PROXY'}, or name the host in NO_PROXY",
         )
+
     for step in _walk_causes(error):
         if isinstance(step, ssl.SSLCertVerificationError):
             return (
@@ -165,6 +175,7 @@ def _explain_connect_error(address: Address, error: Exception) -> tuple[str, str
             )
         if isinstance(step, ssl.SSLError):
             return f"{base} does not speak TLS", "check if the URL should start with http://"
+
     if proxy is not None:
         return (
             f"the proxy for {base}, which {proxy} names, does not accept connections",
@@ -172,11 +183,13 @@ def _explain_connect_error(address: Address, error: Exception) -> tuple[str, str
         )
     if isinstance(error, httpx2.ConnectTimeout):
         return f"{base} did not accept a connection in time", "check the URL and the network"
+
     for step in _walk_causes(error):
         if isinstance(step, socket.gaierror):
             return f"the host name of {base} cannot be resolved", "check the spelling of the URL"
         if isinstance(step, ConnectionRefusedError):
             return f"no server listens at {base}", "start one with: agentctl serve"
+
     return f"no connection to {base}", "check the URL and that the server runs"
 
 
@@ -195,7 +208,7 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def parse_object(content: bytes) -> dict[str, object] | None:
-    """Return the JSON object of a response, None for other contents."""
+    """Return the JSON object of a response, None for any other content."""
     try:
         body = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -207,12 +220,16 @@ def _join_details(body: dict[str, object]) -> dict[str, object]:
     details = body.get("detail")
     if not isinstance(details, list):
         return body
+
     texts = []
     for detail in details:
-        if isinstance(detail, dict) and isinstance(detail.get("msg"), str):
-            place = detail.get("loc")
-            names = [str(part) for part in place[1:]] if isinstance(place, list) else []
-            texts.append(": ".join([*([".".join(names)] if names else []), detail["msg"]]))
+        if not isinstance(detail, dict) or not isinstance(detail.get("msg"), str):
+            continue
+        place = detail.get("loc")
+        names = [str(part) for part in place[1:]] if isinstance(place, list) else []
+        message = detail["msg"]
+        texts.append(f"{'.'.join(names)}: {message}" if names else message)
+
     return {**body, "detail": "; ".join(texts)} if texts else body
 
 

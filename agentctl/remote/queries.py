@@ -79,6 +79,7 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
     body = dict[str, Any]()
     headers: Pairs = ()
     has_body = False
+
     for parameter, value in declared.signature.list_values(arguments):
         place = find_declared(parameter.annotation, (Path, Query, Header))
         if isinstance(place, Path):
@@ -92,8 +93,10 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
                 body[parameter.name] = _body_value(value)
         elif value != parameter.default:
             query += _query_pairs(parameter, value)
+
     if declared.kind is not None and "component_id" in ids:
         ids[KINDS[declared.kind].id_field] = ids.pop("component_id")
+
     method = declared.route.method
     path = build_path(declared.name, **ids)
     request = Request(
@@ -104,9 +107,11 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
         headers=headers,
         extra_wait=declared.wait,
     )
+
     special = _SPECIAL.get(declared.function.__name__)
     if special is not None:
         request = dataclasses.replace(request, **special(**arguments))
+
     has_key = any(value for _, value in request.headers)
     is_repeatable = request.is_repeatable or method == "GET" or has_key
     return dataclasses.replace(request, is_repeatable=is_repeatable)
