@@ -3,7 +3,7 @@
 The rows are written and compared in one transaction of the target, while no other process can use
 the source. Then the source is closed, and the target is opened. A process that is killed before the
 end of the transaction has changed nothing. After it, a target with all rows is left that no server
-uses, and the next copy does the steps that are missing.
+uses, and the next copy does the missing steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Sums = Mapping[str, TableSum]
 
 
 def check_engines(source: Database, target: Database) -> None:
-    """Check that a copy is one from SQLite to PostgreSQL. Raises UsageError."""
+    """Check that a copy is from SQLite to PostgreSQL. Raises UsageError."""
     if not is_sqlite_url(source.url):
         raise errors.UsageError(
             "db copy copies only from SQLite to PostgreSQL",
@@ -109,33 +109,35 @@ class _Copy:
         self._total: int | None = None
 
     async def copy(self, moved: state.CopyState | None) -> Sums:
-        """Do the steps of the copy that are missing. Return the sums of its tables.
+        """Do the missing steps of the copy. Return the sums of its tables.
 
         Args:
-            moved: the state of a source that is closed already; None for others.
+            moved: the state of a source that is closed already; None for any other source.
         """
-        present = await self._target.run(state.get_state())
-        if present is not None and self._is_interrupted(present, moved):
-            copy_id = present.copy_id
+        stored_state = await self._target.run(state.get_state())
+        if stored_state is not None and self._is_interrupted(stored_state, moved):
+            copy_id = stored_state.copy_id
             sums = await self._compare_again()
         elif moved is not None:
             raise _build_moved_already(self._source, moved)
-        elif present is not None:
+        elif stored_state is not None:
             raise errors.Conflict(
                 "The target belongs to another copy",
-                cause=f"{self._target.place} has the rows of {present.other}",
+                cause=f"{self._target.place} has the rows of {stored_state.other}",
                 hint=EMPTY_TARGET,
             )
         else:
             copy_id = new_id()
             sums = await self._fill(copy_id)
 
-        # The source first: at no time can both be served.
+        # Close the source first: at no time can both be served.
         if moved is None:
             await self._source.run(state.close_source(copy_id, self._target.place, now()))
             await self._source.commit()
+
         async with self._target.transaction():
             await self._target.run(state.open_target(now()))
+
         return sums
 
     def _is_interrupted(self, present: state.CopyState, moved: state.CopyState | None) -> bool:
@@ -170,7 +172,7 @@ class _Copy:
         return sums
 
     async def _check_unused(self) -> None:
-        """Check that no server works with the target, and that it has the rows of migrations only.
+        """Check that no server works with the target, and that it has only the rows of migrations.
 
         Call it with the lock: a server that begins to work would write its worker first.
         """

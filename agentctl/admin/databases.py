@@ -42,7 +42,7 @@ DatabaseState = Literal[
     "ok", "missing", "old", "ahead", "new", "moved", "incomplete", "unavailable"
 ]
 """The state of a database: `ahead` is newer and usable, `new` is newer and not usable, `moved` was
-copied to another one, and `incomplete` is the target of a copy that is not finished."""
+copied to another database, and `incomplete` is the target of a copy that is not finished."""
 
 ReportProgress = Callable[[str, int, int | None], None]
 """Receives the name of the work, the part done and the total, if known."""
@@ -109,10 +109,12 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
             status.pending = [migration.name for migration in schema.load_migrations(engine)]
             status.failure = _build_missing_error(display_url(entry.url))
             return status
+
         status.schema = version.number
         status.compatible_from = version.compatible_from
         sizes = await migrating.read_sizes(entry)
         status.bytes, status.wal_bytes, status.sessions, status.runs, status.estimated = sizes
+
         try:
             pending = schema.list_pending(engine, version, display_url(entry.url))
             indexes = await migrating.list_missing_indexes(entry, version)
@@ -130,6 +132,7 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
     except AgentctlError as failure:
         status.state = "unavailable"
         status.failure = failure
+
     return status
 
 
@@ -141,9 +144,11 @@ def _build_missing_error(place: str) -> Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """The pending migrations of a database. `version`: its schema version; None: no database."""
+    """The pending migrations of a database."""
 
     version: schema.StoredVersion | None
+    """Its schema version; None if there is no database."""
+
     migrations: Sequence[schema.Migration]
 
 
@@ -227,7 +232,7 @@ async def check_integrity(
     Args:
         state: the place to begin at. It follows the check, so that a copy without `broken`
             continues an interrupted one.
-        files: the store of its files; None for no check of their bytes.
+        files: the store of its files; None not to check their bytes.
     """
     check = f"database {entry.id}"
     state = state or CheckState()
@@ -275,6 +280,7 @@ async def _check_pages(
         if not damage:
             yield ok(check, "no damaged pages")
         state.step = "references"
+
     if state.step == "references":
         at("tables searched", 0, None)
         for table, rows in await inspect.find_dangling_rows(path):
@@ -313,19 +319,25 @@ async def _check_rows(entry: Database, at: ReportProgress, state: CheckState) ->
     """Check the rows of the tables that are left, a page at a time."""
     sizes = await migrating.read_sizes(entry)
     totals = {"runs": sizes.runs, "sessions": sizes.sessions}
+
     async with migrating.open_reader(entry) as read:
-        for table in [each for each in state.steps_left if each in integrity.CHECKED_TABLES]:
+        tables = [step for step in state.steps_left if step in integrity.CHECKED_TABLES]
+        for table in tables:
             if state.step != table:
                 state.step = table
                 state.after = ""
+
             text = f"rows of {table} checked"
             done = 0
             at(text, done, totals.get(table))
-            while (page := await read(integrity.check_page(table, state.after, PAGE_SIZE))).rows:
+            while True:
+                page = await read(integrity.check_page(table, state.after, PAGE_SIZE))
+                if not page.rows:
+                    break
                 for rule, (count, key) in page.broken.items():
                     state.add(rule, key, count)
                 state.after = page.last
-                done = done + page.rows
+                done += page.rows
                 at(text, done, totals.get(table))
 
 
@@ -339,7 +351,7 @@ async def _check_files(
     def report(rule: str, blob: str, key: str) -> None:
         nonlocal done
         state.after = blob
-        done = done + 1
+        done += 1
         at(text, done, None)
         if rule:
             state.add(rule, key)
@@ -360,6 +372,7 @@ async def _check_files(
         state.step = "bytes"
         state.after = ""
         done = 0
+
     if files.entries:
         text = "stored files looked for in databases"
         await find_unnamed(
@@ -375,8 +388,9 @@ async def back_up(
     Bytes of files next to the backups that no backup in the folder names any more are removed.
 
     Returns:
-        The facts of the copy; `sha256` is that of all rows, the same for a restored copy. And the
-        bytes of its files: they are copied from a folder, and looked for in a bucket.
+        The facts of the copy, and the bytes of its files. `sha256` is the hash of all rows, the
+        same for a restored copy. The bytes are copied from a folder, and only looked up in a
+        bucket.
 
     Raises:
         Conflict: the file exists.
@@ -417,7 +431,7 @@ async def check_servers(settings: Settings) -> None:
     """Check that no server of an earlier release is at work.
 
     Raises:
-        Conflict: there is one.
+        Conflict: an earlier server works.
         Unavailable, SchemaMismatch: the system database cannot be used.
     """
     databases = Databases(settings, create=False)
@@ -426,15 +440,17 @@ async def check_servers(settings: Settings) -> None:
         rows = await databases.system.read(workers.list_workers())
     finally:
         await databases.close()
-    old = [
+
+    old_workers = [
         f"pid {row.pid} on {row.host}"
         for row in rows
         if (row.schema_version or 0) < schema.TEXT_ROWS_SINCE and deaths.get(row.worker_id) is None
     ]
-    if old:
+
+    if old_workers:
         raise errors.Conflict(
             "Servers of an earlier version work with the database",
-            cause=", ".join(old),
+            cause=", ".join(old_workers),
             hint="replace them by servers of this version, then repeat the command",
         )
 
@@ -460,12 +476,14 @@ INDEX_COMMAND = "agentctl db index"
 
 @dataclass(slots=True)
 class IndexResult:
-    """The result of `db index`; `added` counts the texts that the index lacked or had otherwise."""
+    """The result of `db index`."""
 
     db_id: str
     tokenizer: str
     sessions: int = 0
+
     added: int = 0
+    """Number of texts that the index lacked, or had in another form."""
 
 
 async def index_texts(entry: Database, tokenizer: Tokenizer, report: ReportProgress) -> IndexResult:
@@ -483,24 +501,27 @@ async def index_texts(entry: Database, tokenizer: Tokenizer, report: ReportProgr
         total = await database.read(integrity.count_sessions(), size="large")
         result = IndexResult(database.id, tokenizer)
         after = NEWEST
-        while found := await database.read(search.find_missing(after, tokenizer), size="large"):
+        while True:
+            found = await database.read(search.find_missing(after, tokenizer), size="large")
+            if found is None:
+                return result
+
             group, after = found
             if group.missing or group.stale:
                 result.added += await database.write(search.add_missing(group, tokenizer))
             result.sessions += len(group.session_ids)
             report("sessions", result.sessions, total)
-        return result
     finally:
         await database.close()
 
 
 async def count_unindexed(database: OpenDatabase, tokenizer: Tokenizer) -> tuple[int, int]:
-    """Return the number of sessions with texts that the index lacks, and of those that were read.
+    """Return the number of sessions with texts that the index lacks, and of all read sessions.
 
     The newest and the oldest sessions are read, at most `PROBED` groups of each.
     """
-    lacking = set[str]()
-    read = set[str]()
+    lacking_ids = set[str]()
+    read_ids = set[str]()
     for first, oldest_first in ((NEWEST, False), (OLDEST, True)):
         after = first
         for _ in range(PROBED):
@@ -508,12 +529,14 @@ async def count_unindexed(database: OpenDatabase, tokenizer: Tokenizer) -> tuple
             found = await database.read(work, size="large")
             if found is None:
                 break
+
             group, after = found
-            read.update(group.session_ids)
-            lacking.update(group.missing)
+            read_ids.update(group.session_ids)
+            lacking_ids.update(group.missing)
             if group.stale:
-                lacking.update(group.session_ids)
-    return len(lacking), len(read)
+                lacking_ids.update(group.session_ids)
+
+    return len(lacking_ids), len(read_ids)
 
 
 async def check_index(entry: Database, tokenizer: Tokenizer) -> Finding:

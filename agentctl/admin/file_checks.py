@@ -1,4 +1,4 @@
-"""Checks that the store of files has the bytes that databases name, and no others."""
+"""Checks that the store of files has the bytes that databases name, and no other bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILE_REMEDIES = {
 """The remedies of the faults."""
 
 UNNAMED_AGE = 2 * HOUR
-"""Age from which bytes must have a file, in microseconds; a cleanup deletes others before."""
+"""Age from which bytes must have a file, in microseconds; a cleanup deletes other bytes before."""
 
 _PAGE = 512
 _AT_ONCE = 16
@@ -66,12 +66,15 @@ async def _find_fault(store: BlobStore, named: FileBytes, deep: bool) -> str:
         return MISSING
     if not size == named.size == named.largest:
         return _SIZE
+
     if not deep:
         return ""
+
     digest = hashlib.sha256()
     async with aclosing(store.read(named.blob, 0, size)) as pieces:
         async for piece in pieces:
             digest.update(piece)
+
     return "" if named.blob.endswith(f"/{digest.hexdigest()}") else _HASH
 
 
@@ -93,21 +96,21 @@ async def find_unnamed(
 async def count_files(
     entry: Database, files: Files, report: Callable[[str, int, int], None]
 ) -> CopiedFiles:
-    """Count the bytes that a database names, and those of them that the store lacks."""
-    found = 0
+    """Count the bytes that a database names, and how many of them the store lacks."""
+    file_count = 0
     size = 0
-    missing = 0
-    example = None
+    missing_count = 0
+    missing_file = None
 
     def count(fault: str, named: FileBytes) -> None:
-        nonlocal found, size, missing, example
-        found = found + 1
+        nonlocal file_count, size, missing_count, missing_file
+        file_count += 1
         size = size + named.size
         if fault:
-            missing = missing + 1
-            example = example or named.file_id
-        report("files looked for", found, 0)
+            missing_count += 1
+            missing_file = missing_file or named.file_id
+        report("files looked for", file_count, 0)
 
     async with open_reader(entry) as read:
         await check_files(read, open_blob_store(files), "", count)
-    return CopiedFiles(found, size, 0, missing, example)
+    return CopiedFiles(file_count, size, 0, missing_count, missing_file)

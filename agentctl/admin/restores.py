@@ -45,38 +45,40 @@ async def restore(
 ) -> tuple[dict[str, object], CopiedFiles]:
     """Restore a SQLite database from a backup, migrated and settled.
 
-    Nothing that was under way at the time of the backup goes on by itself: it may have ended since,
-    with its effects. The bytes of its files are put back before it takes its place.
+    Nothing that was under way at the time of the backup continues by itself: it may have ended
+    since, with its effects. The bytes of its files are put back before it takes its place.
 
     Args:
-        files: the store; bytes are copied to a folder, and looked for in a bucket.
+        files: the store; bytes are copied to a folder, and only looked up in a bucket.
         replace: True to move an existing database aside.
-        sha256: the hash of all rows that the backup must have; None for any.
+        sha256: the hash of all rows that the backup must have; None for any hash.
 
     Raises:
         Conflict: a process works with the database, it exists and `replace` is False, or the file
             is no backup.
-        Unavailable: the backup is damaged, is another one or one of a database that had moved, or
-            a file cannot be written.
+        Unavailable: the backup is damaged, is another backup or the backup of a database that had
+            moved, or a file cannot be written.
         SchemaMismatch: the backup has a newer schema than this version works with.
     """
     path = sqlite_path(entry.url)
-    settled: list[Settled] = []
+    settled_work: list[Settled] = []
     copied = NO_FILES
     with_folder = files.store == "folder"
 
     async def prepare(copy_of_backup: Path, rows: CopiedRows) -> None:
         nonlocal copied
         _check_hash(sha256, rows[1])
+
         try:
             await migrate_file(copy_of_backup, lambda _: None)
             place = replace_fields(entry, url=f"{SQLITE_SCHEME}{copy_of_backup}")
             await _check_rows(place)
             database = open_sqlite(entry.id, copy_of_backup, create=False)
             try:
-                settled.append(await settle(database))
+                settled_work.append(await settle(database))
             finally:
                 await database.close()
+
             if with_folder:
                 source = backup.parent / FOLDER
                 copied = await copy_bytes(copy_of_backup, source, files.folder, report)
@@ -95,7 +97,9 @@ async def restore(
             replace=replace,
             report=lambda done: report(f"rows of {entry.id} checked", done, 0),
         )
+
     mark_as_used(path)
+
     return {
         "db_id": entry.id,
         "file": str(path),
@@ -103,7 +107,7 @@ async def restore(
         "runs": tables["runs"],
         "rows": sum(tables.values()),
         "sha256": digest,
-        **asdict(settled[0]),
+        **asdict(settled_work[0]),
         "moved_to": None if moved is None else str(moved),
         "files": copied.files,
         "files_missing": copied.files_missing,
@@ -111,7 +115,7 @@ async def restore(
 
 
 def _check_hash(expected: str | None, actual: str) -> None:
-    """Raise Unavailable if the rows of a backup have another hash than the expected one."""
+    """Raise Unavailable if the rows of a backup have another hash than expected."""
     if expected not in (None, actual):
         raise Unavailable(
             "The backup is not the expected one",
@@ -134,7 +138,7 @@ async def _check_rows(place: Database) -> None:
 async def settle_recovered(settings: Settings, entry: Database) -> dict[str, object]:
     """End the unfinished work of a PostgreSQL database that was recovered to an earlier time.
 
-    The changes are those of `restore`. A second call finds nothing to do.
+    It makes the same changes as `restore`. A second call finds nothing to do.
 
     Raises:
         Conflict: a server works with the database.

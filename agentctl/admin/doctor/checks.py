@@ -39,6 +39,7 @@ def list_steps(
     if isinstance(settings, AgentctlError):
         failure = settings
         yield _sync_step("configuration", lambda: [from_failure("configuration", failure)])
+
     else:
         loaded = settings
         yield _sync_step("configuration", lambda: configuration.check_configuration(loaded))
@@ -55,15 +56,19 @@ def list_steps(
         for server in loaded.mcp_servers:
             connect = partial(configuration.check_mcp_server, loaded, server)
             yield DoctorStep(f"mcp server {server.id}", connect)
+
     yield _sync_step("clock", lambda: [configuration.check_clock()])
+
     if isinstance(settings, AgentctlError):
         return
+
     for entry in settings.databases:
         check = partial(_check_database, entry, settings.server.workers)
         yield DoctorStep(f"database {entry.id}", check)
         if settings.search.enabled:
             indexed = partial(_check_index, entry, settings.search.tokenizer)
             yield DoctorStep(f"search in {entry.id}", indexed)
+
     yield DoctorStep("files", partial(_check_store, settings))
     yield DoctorStep("runs", partial(_check_runs, settings))
     if settings.budgets:
@@ -71,8 +76,8 @@ def list_steps(
     if settings.webhooks:
         yield DoctorStep("webhooks", partial(_check_webhooks, settings))
     if production:
-        checked = settings
-        yield _sync_step("production", lambda: check_production(checked, backups))
+        production_settings = settings
+        yield _sync_step("production", lambda: check_production(production_settings, backups))
 
 
 async def _check_database(entry: Database, processes: int) -> list[Finding]:

@@ -42,18 +42,20 @@ def check_configuration(settings: Settings) -> Iterator[Finding]:
     teams = settings.teams
     workflows = settings.workflows
     counts = {"agent": len(agents), "team": len(teams), "workflow": len(workflows)}
-    hosted = ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())
-    yield ok(check, f"{settings.path} is valid: {hosted}")
+    described_counts = ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())
+    yield ok(check, f"{settings.path} is valid: {described_counts}")
+
     try:
         require_verification_key(settings)
     except InvalidConfiguration as failure:
         yield from_failure(check, failure)
+
     if settings.path is None:
         return
     yield from check_permissions(check, settings.path, "the configuration")
     authorization = settings.authorization
-    written = settings.sources.get("authorization.verification_keys", "").startswith("/")
-    if authorization.algorithm.startswith("HS") and authorization.verification_keys and written:
+    is_in_file = settings.sources.get("authorization.verification_keys", "").startswith("/")
+    if authorization.algorithm.startswith("HS") and authorization.verification_keys and is_in_file:
         yield from check_private(check, settings.path, "the shared secret in")
 
 
@@ -62,10 +64,11 @@ def check_exposure(settings: Settings) -> Iterator[Finding]:
     check = "exposure"
     server = settings.server
     authorization = settings.authorization
-    near = is_loopback_host(server.host)
-    if near and authorization.enabled:
+    is_local = is_loopback_host(server.host)
+
+    if is_local and authorization.enabled:
         yield ok(check, f"{server.host} is local to this machine, and requests need a token")
-    elif near:
+    elif is_local:
         text = "authorization is off: every process of this machine is an administrator"
         yield note(check, text, "enabled = true in [authorization]")
     elif authorization.enabled:
@@ -75,6 +78,7 @@ def check_exposure(settings: Settings) -> Iterator[Finding]:
     else:
         text = f"authorization is off and {server.host} is reachable from other machines"
         yield wrong(check, text, 'enabled = true in [authorization], or host = "127.0.0.1"')
+
     if "*" in server.cors_origins:
         remedy = 'cors_origins = ["https://app.example.org"] in [server]'
         if authorization.enabled:
@@ -82,6 +86,7 @@ def check_exposure(settings: Settings) -> Iterator[Finding]:
             yield note(check, text, remedy)
         else:
             yield wrong(check, "every web page may send requests without a token", remedy)
+
     listen = settings.metrics.listen
     if listen and not is_loopback_host(split_address(listen)[0]):
         text = f"metrics at {listen} are reachable from other machines without a token"
@@ -108,18 +113,22 @@ def _check_tokens(authorization: Authorization, foreign: bool) -> Iterator[Findi
     section = "in [authorization]"
     if not authorization.require_exp:
         yield _weak("tokens without exp never expire", f"require_exp = true {section}")
+
     if not authorization.require_sub:
         text = "tokens without sub are accepted and share the data without an owner"
         yield _weak(text, f"require_sub = true {section}")
+
     if foreign and not authorization.verify_audience and not authorization.issuer:
         text = "all tokens of the identity provider are accepted, also those for other services"
         yield wrong("settings", text, f'verify_audience = true and issuer = "..." {section}')
     elif not authorization.verify_audience:
         text = "tokens for other services (aud) are accepted"
         yield _weak(text, f"verify_audience = true {section}")
+
     if authorization.algorithm.startswith("HS"):
         text = f"{authorization.algorithm}: every program that can verify tokens can also mint them"
         yield _weak(text, "agentctl keys generate --algorithm ES256")
+
     if not authorization.user_isolation:
         text = "a scope such as sessions:read grants the data of every user"
         yield _weak(text, f"user_isolation = true {section}")
@@ -141,7 +150,7 @@ def check_clock(present: float | None = None) -> Finding:
 
 
 def check_outgoing(settings: Settings) -> Iterator[Finding]:
-    """Check the proxies that the environment of this command names; a server may have others."""
+    """Check the proxies in the environment of this command; a server may have other proxies."""
     try:
         check_proxies(settings)
     except InvalidConfiguration as failure:
@@ -153,10 +162,12 @@ def check_models(settings: Settings) -> Iterator[Finding]:
     for model in list_used_models(settings):
         check = f"model {model.id}"
         variable = model.api_key_env
+
         try:
             require_extra(model)
         except InvalidConfiguration as failure:
             yield from_failure(check, failure)
+
         if not variable and requires_key(model):
             yield wrong(check, "it has no API key", f"api_key_env = ... in [[models]] {model.id}")
         elif variable and not os.environ.get(variable):
@@ -164,6 +175,7 @@ def check_models(settings: Settings) -> Iterator[Finding]:
             yield wrong(check, text, f"export {variable}=... in the environment of the server")
         else:
             yield ok(check, f"{variable} is set" if variable else "it needs no API key")
+
         parts = urlsplit(model.base_url)
         if parts.scheme == "http" and not is_loopback_host(parts.hostname or ""):
             text = f"requests to {parts.hostname} are not encrypted"
@@ -179,6 +191,7 @@ def check_objects(settings: Settings) -> Iterator[Finding]:
 
     folder = None if settings.path is None else settings.path.parent
     count = 0
+
     with contextlib.redirect_stdout(sys.stderr):
         for agent in settings.agents:
             if not agent.object:
@@ -188,6 +201,7 @@ def check_objects(settings: Settings) -> Iterator[Finding]:
                 count += 1
             except InvalidConfiguration as failure:
                 yield from_failure("agents", failure)
+
     if count:
         label = "1 agent in code" if count == 1 else f"{count} agents in code"
         yield ok("agents", f"{label} can be used")
@@ -202,10 +216,12 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
     from agentctl.runtime.tools.functions import load_tools
 
     folder = None if settings.path is None else settings.path.parent
+
     owners: list[tuple[str, Agent | Team]] = [
         *((f"agent {agent.id}", agent) for agent in settings.agents),
         *((f"team {team.id}", team) for team in settings.teams),
     ]
+
     count = 0
     with contextlib.redirect_stdout(sys.stderr):
         for owner, component in owners:
@@ -216,12 +232,13 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
                     load_output_model(owner, component.output, folder)
             except InvalidConfiguration as failure:
                 yield from_failure("tools", failure)
+
     if count:
         yield ok("tools", "1 tool can be used" if count == 1 else f"{count} tools can be used")
 
 
 async def check_mcp_server(settings: Settings, server: McpServer) -> list[Finding]:
-    """Connect to an MCP server, and compare its tools with those that agents name."""
+    """Connect to an MCP server, and compare its tools with the tools that agents name."""
     from agentctl.runtime.mcp.definitions import build_public_name
     from agentctl.runtime.mcp.servers import probe_server
 
@@ -232,28 +249,33 @@ async def check_mcp_server(settings: Settings, server: McpServer) -> list[Findin
         text = f"headers are sent to {host} without encryption"
         remedy = f'url = "https://..." in [[mcp_servers]] {server.id}'
         findings.append(note(check, text, remedy))
+
     if is_per_user(server):
         text = "not checked: its headers have data of the user"
         remedy = f"agentctl mcp check {server.id} --user-id ..."
         return [*findings, note(check, text, remedy)]
+
     report = await probe_server(settings, server, None, {})
     if report["state"] != "connected":
         detail = f" ({report['detail']})" if report["detail"] else ""
         text = f"it is not available: {report['reason']}{detail}"
         remedy = f"correct its entry, then: agentctl mcp check {server.id}"
         return [*findings, wrong(check, text, remedy)]
+
     findings += [note(check, problem) for problem in report["problems"]]
-    listed = {tool["name"] for tool in report["tools"]}
+
+    tool_names = {tool["name"] for tool in report["tools"]}
     components: list[Agent | Team] = [*settings.agents, *settings.teams]
     for component in components:
         for reference in component.tools:
             parsed = parse_mcp_reference(reference)
             if parsed is None or parsed.server != server.id or not parsed.tool:
                 continue
-            if build_public_name(server.id, parsed.tool) not in listed:
+            if build_public_name(server.id, parsed.tool) not in tool_names:
                 text = f"{component.id} names its tool {parsed.tool}, which it does not have"
                 findings.append(wrong(check, text, f"agentctl mcp tools {server.id}"))
-    label = "1 tool" if len(listed) == 1 else f"{len(listed)} tools"
+
+    label = "1 tool" if len(tool_names) == 1 else f"{len(tool_names)} tools"
     return [*findings, ok(check, f"it is connected and has {label} ({report['server']})")]
 
 
@@ -261,8 +283,10 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
     """Check the verification keys, the signing key, and an unfinished rotation."""
     authorization = settings.authorization
     signing = settings.signing.key_file
+
     for path in (*authorization.verification_key_files, *authorization.jwks_file):
         yield from check_permissions(_KEYS, path, "the verification keys in")
+
     keys = None
     if authorization.enabled:
         try:
@@ -279,11 +303,13 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
     if not os.access(signing, os.R_OK):
         yield ok(_KEYS, f"this user cannot read {signing}, which a server does not need")
         return
+
     try:
         key = load_signing_key(read_private_key(signing), get_algorithm(authorization.algorithm))
     except InvalidKey as failure:
         yield from_failure(_KEYS, failure)
         return
+
     yield ok(_KEYS, f"{signing} signs with {authorization.algorithm}; only its owner may read it")
     if keys is not None:
         yield from _check_signing_key(settings, key, keys)
@@ -328,33 +354,38 @@ def has_third_party_keys(settings: Settings) -> bool:
         return authorization.enabled
     if not authorization.jwks_file:
         return False
+
     try:
         files = read_key_files(authorization)
         load_key_set(authorization, files)
-        opened = open_published_files(authorization, files)
+        published_files = open_published_files(authorization, files)
         marks = {
             name: mark
             for path in authorization.jwks_file
-            for name, mark in opened[path].removal_times().items()
+            for name, mark in published_files[path].removal_times().items()
         }
         key = load_signing_key(
             read_private_key(settings.signing.key_file), get_algorithm(authorization.algorithm)
         )
     except InvalidKey:
         return True
-    ours = {key_thumbprint(key)} | {name for name, mark in marks.items() if mark is not None}
-    return not marks.keys() <= ours
+
+    own_thumbprints = {key_thumbprint(key)} | {
+        name for name, mark in marks.items() if mark is not None
+    }
+    return not marks.keys() <= own_thumbprints
 
 
 def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Iterator[Finding]:
     authorization = settings.authorization
-    ours = key_thumbprint(key)
-    if ours not in map(key_thumbprint, keys.keys):
+    thumbprint = key_thumbprint(key)
+    if thumbprint not in map(key_thumbprint, keys.keys):
         text = (
             f"the server rejects tokens that {settings.signing.key_file} signs: it has other keys"
         )
         remedy = "agentctl keys jwks prints its public key, for jwks_file in [authorization]"
         yield note(_KEYS, text, remedy)
+
     try:
         files = open_published_files(authorization, read_key_files(authorization)).values()
         marks = {
@@ -363,7 +394,8 @@ def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Ite
     except InvalidKey as failure:
         yield from_failure(_KEYS, failure)
         return
-    if marks.pop(ours, None) is not None:
+
+    if marks.pop(thumbprint, None) is not None:
         yield note(_KEYS, "a key rotation was interrupted", "agentctl keys rotate")
     for name, mark in marks.items():
         remedy = "agentctl keys rotate --finish"

@@ -30,7 +30,8 @@ from agentctl.store.sqlite.inspect import NETWORK_FILESYSTEMS, detect_filesystem
 from agentctl.store.threads import call_in_thread
 
 _LARGE_LOG = 4 * WAL_BYTES
-"""Bytes; a checkpoint without readers shrinks the log to a quarter of that."""
+"""Bytes; a checkpoint without readers shrinks the log to a quarter of them."""
+
 _AHEAD_SECONDS = 300
 
 MINIMUM_VERSION = 130_000
@@ -113,13 +114,17 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
             remedy = "agentctl db migrate or agentctl serve creates them"
             yield note(check, f"{where} has no tables yet", remedy)
             return
+
         yield await _check_newest_record(entry, check)
         for finding in check_schema(check, where, version):
             yield finding
-        if missing := await list_missing_indexes(entry, version):
-            names = ", ".join(each.name for each in missing)
+
+        missing_indexes = await list_missing_indexes(entry, version)
+        if missing_indexes:
+            names = ", ".join(index.name for index in missing_indexes)
             text = f"its migration is not complete, lists or writes are slower: {names}"
             yield note(check, text, f"{MIGRATE_COMMAND} completes it, unless one is at work")
+
         facts = await read_server_facts(entry)
         needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
         for finding in (
@@ -128,6 +133,7 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
             *_check_encryption(check, facts, entry),
         ):
             yield finding
+
         yield await _check_notifications(entry, check)
     except AgentctlError as failure:
         yield from_failure(check, failure)
@@ -152,17 +158,23 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
     if not folder.is_dir():
         yield wrong(check, f"there is no folder {folder}", f"mkdir {shlex.quote(str(folder))}")
         return
+
     if not os.access(folder, os.W_OK | os.X_OK):
         text = f"the folder {folder} is not writable; SQLite creates its log there"
         yield wrong(check, text, suggest_write_access(folder, "u+wx"))
+
     yield from check_permissions(check, path, "the database")
+
     kind = detect_filesystem(path)
     if kind in NETWORK_FILESYSTEMS:
         text = f"{path} is on a network filesystem ({kind}), where SQLite locks are not reliable"
         yield wrong(check, text, "move it to a local disk")
+
     yield check_space(check, folder)
+
     log = path.with_name(f"{path.name}-wal")
-    if log.exists() and (size := log.stat().st_size) > _LARGE_LOG:
+    size = log.stat().st_size if log.exists() else 0
+    if size > _LARGE_LOG:
         text = f"its write-ahead log has grown to {format_bytes(size)}: a reader blocks checkpoints"
         yield note(check, text, "restart the reader; the next checkpoint shrinks the log")
 
@@ -234,12 +246,11 @@ SERVER_CHECKS = (_check_version, _check_clock, _check_writable, _check_encoding,
 
 
 def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[Finding]:
-    maximum = (
-        facts.connection_limit
-        if facts.user_connection_limit is None
-        else min(facts.connection_limit, facts.user_connection_limit)
-    )
+    maximum = facts.connection_limit
+    if facts.user_connection_limit is not None:
+        maximum = min(maximum, facts.user_connection_limit)
     free = min(maximum, facts.connection_limit - facts.connections_in_use)
+
     remedy = "lower pool_size in [[databases]] or workers in [server], or raise max_connections"
     if needed > maximum:
         text = f"a server may open {needed} connections, but the limit is {maximum}"
@@ -255,8 +266,10 @@ def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterat
     remedy = f'tls = "verify-full" in [[databases]] {entry.id}'
     parts = urlsplit(entry.url)
     host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
+
     if not host or host.startswith("/") or is_loopback_host(host):
         return
+
     if not facts.encrypted:
         yield wrong(check, "the connection over the network is not encrypted", remedy)
     elif not entry.tls.startswith("verify"):

@@ -1,4 +1,4 @@
-"""Checks of files: permissions of those of the configuration, and the store of uploaded ones."""
+"""Checks of files: permissions of configuration files, and the store of uploaded files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentctl.store.databases import open_database
 from agentctl.store.repositories.files import list_newest
 
 NEWEST_FILES = 200
-"""Files of a database whose bytes are looked for."""
+"""Files of a database whose bytes are looked up."""
 
 _STORE = "files"
 
@@ -33,13 +33,15 @@ def check_permissions(check: str, path: Path, what: str) -> Iterator[Finding]:
     mode = _mode(path)
     if mode is None:
         return
+
     if mode & stat.S_IWOTH:
         yield wrong(check, f"every user may write {what} {path}", _format_chmod("o-w", path))
     elif mode & stat.S_IWGRP:
         yield note(check, f"a group may write {what} {path}", _format_chmod("g-w", path))
+
     folder = path.resolve().parent
-    open_to_all = _mode(folder) or 0
-    if open_to_all & stat.S_IWOTH and not open_to_all & stat.S_ISVTX:
+    folder_mode = _mode(folder) or 0
+    if folder_mode & stat.S_IWOTH and not folder_mode & stat.S_ISVTX:
         text = f"every user may replace {what} {path}: its folder is world-writable"
         yield wrong(check, text, _format_chmod("o-w", folder))
 
@@ -73,18 +75,20 @@ async def check_store(settings: Settings) -> list[Finding]:
     try:
         store = open_blob_store(settings.files)
         await store.check()
-        found = [ok(_STORE, "the store of files can be written")]
+        findings = [ok(_STORE, "the store of files can be written")]
+
         for entry in settings.databases:
             database = open_database(entry, create=False)
             try:
                 rows = await database.read(list_newest(NEWEST_FILES))
             finally:
                 await database.close()
+
             missing = [row.file_id for row in rows if await store.measure(row.blob) is None]
             if missing:
                 text = f"{len(missing)} of the newest {len(rows)} files of database {entry.id}"
                 text += f" have no bytes in the store, such as {missing[0]}"
-                found.append(wrong(_STORE, text, "restore the bytes, or delete these files"))
+                findings.append(wrong(_STORE, text, "restore the bytes, or delete these files"))
     except AgentctlError as failure:
         return [from_failure(_STORE, failure)]
-    return found
+    return findings

@@ -25,10 +25,10 @@ BACKUPS = Path("/var/lib/agentctl-backups")
 """The folder of the unit `agentctl-backup@.service`."""
 
 BACKUP_SECONDS = 26 * 3600
-"""Age of the newest backup: a day, and the time that a nightly one takes and is delayed."""
+"""Age of the newest backup: a day, and the time that a nightly backup takes and may be delayed."""
 
 LEAST_DESCRIPTORS = 4096
-"""A stream takes one, and so does each connection of its agent to a model or tool."""
+"""A stream takes a descriptor, and so does each connection of its agent to a model or tool."""
 
 _CHECK = "production"
 
@@ -78,6 +78,7 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
     if not settings.metrics.listen:
         text = "no metrics are published, so no alert can report a failure"
         yield note(_CHECK, text, 'listen = "127.0.0.1:9107" in [metrics]')
+
     quotas = settings.quotas
     if not (quotas.sessions_per_user or quotas.bytes_per_user):
         text = "no quota: one user can fill the disk, for sessions are kept until they are deleted"
@@ -98,6 +99,7 @@ def _check_token(settings: Settings) -> Iterator[Finding]:
         claims = inspect_token(os.environ.get("AGENTCTL_TOKEN", "").strip())["claims"]
     except InvalidToken:
         return
+
     rules = ScopeRules.from_settings(settings.authorization)
     text = f"scopes of the token in AGENTCTL_TOKEN: {describe_claims(claims, rules)}"
     if collect_scopes(claims, rules):
@@ -132,12 +134,14 @@ def _check_backups(settings: Settings, backups: Path | None) -> Iterator[Finding
             text = f"backups of {entry.id} are those of its PostgreSQL, which are not checked here"
             yield note(_CHECK, text, f"agentctl db backup --db {entry.id} FILE prints a command")
             continue
+
         copies = [path for path in folder.glob(f"{entry.id}-*.db") if path.is_file()]
         remedy = f"agentctl-backup@{entry.id}.timer, or --backups FOLDER"
         if not copies:
             text = f"no backup of the database {entry.id} in {folder} ({entry.id}-*.db)"
             yield wrong(_CHECK, text, remedy)
             continue
+
         newest = max(copies, key=lambda path: path.stat().st_mtime)
         age = time.time() - newest.stat().st_mtime
         text = f"the newest backup of the database {entry.id} is {format_span(age)} old: {newest}"

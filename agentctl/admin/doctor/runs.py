@@ -1,8 +1,9 @@
 """Checks of runs, workers, jobs, budgets and webhooks.
 
-Runs and workers: the number of problems of each kind that `runs doctor` finds. Jobs: no database
-has the times at which they ran. The lease shows a sweep of the last seconds, and work that is left
-although it was due shows a job that is late. Backups have own checks.
+Runs and workers: the number of problems of each kind that `runs doctor` finds.
+
+Jobs: no database has the times at which they ran. The lease shows a sweep of the last seconds, and
+work that is left although it was due shows a job that is late. Backups have separate checks.
 
 Budgets: prices that are not known. Webhooks: keys, disabled endpoints, events that were not
 delivered.
@@ -33,8 +34,10 @@ _CHECK = "runs"
 _BUDGETS = "budgets"
 
 LATE_SECONDS = 300
-"""Time after which work that was due is late. Rows may be deleted a day later, because a process
-that doubts its clock waits for a day."""
+"""Seconds after which work that was due is late.
+
+Rows may be deleted a day later: a process that doubts its clock waits for a day.
+"""
 
 NEWEST_RUNS = 500
 """Ended runs of a database that are read; `agentctl runs doctor` reads all."""
@@ -75,25 +78,30 @@ async def check_runs(settings: Settings) -> list[Finding]:
             jobs = await check_jobs(service.hosting)
     except AgentctlError as failure:
         return [from_failure(_CHECK, failure)]
+
     problems = doctor.problems
-    seen = []
+    summary = []
     remedy = f"agentctl runs doctor --config {shlex.quote(str(settings.path))}"
     if count < total:
         text = f"checked the newest {count} of about {total} runs, and all that have not ended"
-        seen = [ok(_CHECK, text)]
+        summary = [ok(_CHECK, text)]
     elif not problems:
-        seen = [ok(_CHECK, "1 run is consistent" if count == 1 else f"{count} runs are consistent")]
+        summary = [
+            ok(_CHECK, "1 run is consistent" if count == 1 else f"{count} runs are consistent")
+        ]
+
     kinds = Counter(problem.kind for problem in problems)
-    found = [
+
+    kind_findings = [
         (wrong if is_wrong else note)(_CHECK, f"{kinds[kind]} {text}", remedy)
         for kind, (text, is_wrong) in _DESCRIPTIONS.items()
         if kinds[kind]
     ]
-    return [*seen, *found, jobs]
+    return [*summary, *kind_findings, jobs]
 
 
 async def check_jobs(hosting: Hosting) -> Finding:
-    """Look for work that is late."""
+    """Check that no work of the jobs is late."""
     from agentctl.runs.jobs.cleanup import EVENT_RETENTION
     from agentctl.runs.life.claims import QUEUE_SECONDS
     from agentctl.store.repositories import approvals, events, queue, workers
@@ -101,24 +109,28 @@ async def check_jobs(hosting: Hosting) -> Finding:
     at = now()
     databases = [hosting.databases[name] for name in hosting.databases]
     before = at - LATE_SECONDS * 1_000_000
-    queued = before - QUEUE_SECONDS * 1_000_000
+    queued_before = before - QUEUE_SECONDS * 1_000_000
     signs = {
         "approvals have expired": approvals.list_due(before),
-        "runs have waited in the queue for too long": queue.list_overdue(queued),
+        "runs have waited in the queue for too long": queue.list_overdue(queued_before),
         "events are kept for too long": events.has_older(before - DAY - EVENT_RETENTION),
     }
-    late = [
+
+    late_texts = [
         text
         for text, sign in signs.items()
         if any([await database.read(sign, size="large") for database in databases])
     ]
+
     sweeper = await hosting.databases.system.read(workers.get_sweeper(at))
     what = f"worker {sweeper} sweeps" if sweeper else "no server sweeps now"
-    if not late:
+
+    if not late_texts:
         return ok("jobs", f"{what}, and no work is late")
+
     find = wrong if sweeper else note
     remedy = "the log of a server names the reason: agentctl.runs" if sweeper else "agentctl serve"
-    return find("jobs", f"{what}, but {', '.join(late)}", remedy)
+    return find("jobs", f"{what}, but {', '.join(late_texts)}", remedy)
 
 
 async def check_budgets(settings: Settings) -> list[Finding]:
@@ -137,6 +149,7 @@ async def check_budgets(settings: Settings) -> list[Finding]:
             else:
                 text = f"{budget.id} does not count the model {model}, whose price is not known"
                 findings.append(note(_BUDGETS, text, f"set price of the model {model}"))
+
     count = len(settings.budgets)
     return findings or [ok(_BUDGETS, "1 budget" if count == 1 else f"{count} budgets")]
 
@@ -168,6 +181,7 @@ async def check_webhooks(settings: Settings) -> list[Finding]:
 
     findings = check_webhook_keys(settings)
     config = f" --config {shlex.quote(str(settings.path))}"
+
     try:
         async with Service.open(settings) as service:
             databases = service.hosting.databases
@@ -185,17 +199,21 @@ async def check_webhooks(settings: Settings) -> list[Finding]:
             waiting = await count_waiting(databases)
     except AgentctlError as failure:
         return [*findings, from_failure(_WEBHOOKS, failure)]
-    known = {webhook.id for webhook in settings.webhooks}
-    for webhook_id in sorted(known & disabled.keys()):
+
+    configured_ids = {webhook.id for webhook in settings.webhooks}
+    for webhook_id in sorted(configured_ids & disabled.keys()):
         remedy = f"agentctl webhooks enable {webhook_id}{config}"
         findings.append(
             wrong(_WEBHOOKS, f"{webhook_id} is disabled: {disabled[webhook_id]}", remedy)
         )
+
     for webhook_id, count in sorted(dead):
         remedy = f"agentctl webhooks redeliver --dead --webhook {webhook_id}{config}"
         findings.append(wrong(_WEBHOOKS, f"{webhook_id} did not accept {count} events", remedy))
+
     for webhook_id, row in sorted(waiting.items()):
-        findings += _check_waiting(webhook_id, row, is_known=webhook_id in known)
+        findings += _check_waiting(webhook_id, row, is_known=webhook_id in configured_ids)
+
     count = len(settings.webhooks)
     text = "1 endpoint has no problem" if count == 1 else f"{count} endpoints have no problem"
     return findings or [ok(_WEBHOOKS, text)]

@@ -59,7 +59,7 @@ class SessionFile:
     async def store(
         self, database: Database, total: int, report: ReportProgress, *, dry_run: bool
     ) -> ImportReport:
-        """Store the sessions, each in one transaction; Conflict if the file is another one now."""
+        """Store the sessions, each in one transaction; Conflict if the file has changed."""
         result = ImportReport()
         for done, (session, left) in enumerate(self._read_checked(), 1):
             await store_session(database, session, result, self._quotas, dry_run=dry_run)
@@ -82,17 +82,20 @@ class SessionFile:
         run_ids = set[str]()
         for place, record in self._read_records():
             try:
-                if (mismatch := find_mismatch(record, _ExportRecord)) is not None:
+                mismatch = find_mismatch(record, _ExportRecord)
+                if mismatch is not None:
                     raise ValidationFailed(
                         f"{mismatch or 'the value'} is missing or has a wrong type"
                     )
                 if not {"session", "runs"} <= record.keys():
                     raise ValidationFailed("session or runs is missing")
+
                 session, left = read_session(record["session"], record["runs"], self._limits)
                 session_id = session.row.session_id
                 if session_id in session_ids:
                     raise ValidationFailed(f"session {session_id} is in the file twice")
                 session_ids.add(session_id)
+
                 for run in session.runs:
                     if run.run_id in run_ids:
                         raise ValidationFailed(f"run {run.run_id} is in the file twice")
@@ -105,6 +108,7 @@ class SessionFile:
         self._file.seek(0)
         start = self._file.read(4_096).lstrip()[:1]
         self._file.seek(0)
+
         if start == b"[":
             text = self._file.read(MAXIMUM_RECORD_BYTES + 1)
             if len(text) > MAXIMUM_RECORD_BYTES:

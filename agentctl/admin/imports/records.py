@@ -1,6 +1,6 @@
 """Rows of a session and its runs, from their records.
 
-A row that is built from a record has this record again: stored JSON keeps the order of its members.
+The record of a row that is built from a record is the same: stored JSON keeps the order of members.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAXIMUM_NAME_LENGTH = 255
 """Characters of the name of a session, and of the id of a user or component."""
 
 MAXIMUM_TOKENS = 2**62
-"""Maximum of a counter, so that a sum of two fits into 64 bits."""
+"""Maximum of a counter, so that a sum of two counters fits into 64 bits."""
 
 _STATUSES = RunStatus.__args__  # type: ignore[attr-defined]
 _PURPOSES = (None, "summary", "memory")
@@ -39,10 +39,10 @@ _ENTRY_FIELDS = ("role", "content", "created_at")
 
 _SESSION_TEXTS = ("session_state", "metadata", "summary")
 _RUN_TEXTS = tuple(sorted({*TEXT_COLUMNS} - {"history", "metadata", "spans"}))
-"""Columns whose size is bounded. Each one of a run may have all data of the run."""
+"""Columns whose size is bounded. Each of a run may have all data of the run."""
 
 _TIMES = ("created_at", "started_at", "paused_at", "finished_at", "stopped_at")
-"""The times of a run, each after those before it."""
+"""The times of a run in their order."""
 
 _RUN_COLUMNS = tuple(field.name for field in fields(RunRow))
 _RUN_NAMES = ("user_id", "request_id", "origin_run_id")
@@ -106,7 +106,8 @@ def _build_session(session: Record, limits: Limits) -> SessionRow:
     kind = next((kind for kind in KINDS if f"{kind}_data" in session), None)
     if kind is None:
         raise ValidationFailed("session has none of agent_data, team_data and workflow_data")
-    if (mismatch := find_mismatch(session, SESSION_DETAILS[kind])) is not None:
+    mismatch = find_mismatch(session, SESSION_DETAILS[kind])
+    if mismatch is not None:
         raise ValidationFailed(f"{at}.{mismatch} is missing or has a wrong type")
 
     data = session.get(f"{kind}_data")
@@ -165,17 +166,21 @@ def _divide_history(entries: Any, rows: Sequence[RunRow]) -> None:
     """
     if entries is None:
         raise ValidationFailed("session.chat_history is missing")
+
     tops = [row for row in rows if row.parent_run_id is None]
     if entries and not tops:
         raise ValidationFailed("session.chat_history has entries of no run")
+
     next_entry = 0
     for row in tops:
         first = next_entry
         for message in orjson.loads(row.messages or "[]"):
-            if next_entry < len(entries) and all(
-                entries[next_entry].get(name) == message.get(name) for name in _ENTRY_FIELDS
-            ):
+            if next_entry == len(entries):
+                break
+            entry = entries[next_entry]
+            if all(entry.get(name) == message.get(name) for name in _ENTRY_FIELDS):
                 next_entry += 1
+
         end = len(entries) if row is tops[-1] else next_entry
         row.history = _dump(entries[first:end])
 
@@ -196,6 +201,7 @@ def _build_run_row(record: Record, at: str, session_id: str) -> RunRow:
 
     if record.get("session_id") != session_id:
         raise ValidationFailed(f"{at}.session_id is not the id of the session")
+
     status = record["status"]
     purpose = record.get("purpose")
     if status not in _STATUSES:
@@ -210,8 +216,10 @@ def _build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     _check_files(record, at)
     for name in ("before", "after", "at"):
         _check_members(record, "version_changes", name, at)
+
     if record.get("metrics") is not None:
         _check_counters(record["metrics"], f"{at}.metrics", unknown=True)
+
     error = record.get("error") or {}
     if status == "ERROR" and not error:
         raise ValidationFailed(f"{at}.error is missing")
@@ -267,14 +275,18 @@ def _read_value(record: Record, name: str, kind: ValueType, at: str) -> Any:
 
 def _read_times(record: Record, at: str) -> dict[str, Any]:
     times = {name: _read_time(record, name, at) for name in (*_TIMES, "cancel_requested_at")}
+
     required = {"created_at"}
-    required |= {"finished_at"} if is_final(record["status"]) else set()
-    required |= {"cancel_requested_at"} if record["status"] == "CANCELLED" else set()
+    if is_final(record["status"]):
+        required.add("finished_at")
+    if record["status"] == "CANCELLED":
+        required.add("cancel_requested_at")
     for name in sorted(required):
         if times[name] is None:
             raise ValidationFailed(f"{at}.{name} is missing")
-    known = [(times[name], name) for name in _TIMES if times[name] is not None]
-    for (earlier, _), (later, name) in pairwise(known):
+
+    known_times = [(times[name], name) for name in _TIMES if times[name] is not None]
+    for (earlier, _), (later, name) in pairwise(known_times):
         if cast(int, later) < cast(int, earlier):
             raise ValidationFailed(f"{at}.{name} is before an earlier time of the run")
     return times
@@ -285,6 +297,7 @@ def _check_messages(record: Record, at: str) -> None:
         place = f"{at}[{number}]"
         role = message.get("role")
         created_at = message.get("created_at")
+
         if role not in ("system", "user", "assistant", "tool"):
             raise ValidationFailed(f"{place}.role is unknown")
         if not isinstance(message.get("content"), str):
@@ -293,17 +306,20 @@ def _check_messages(record: Record, at: str) -> None:
             raise ValidationFailed(f"{place}.created_at is not a number of seconds")
         if role == "tool" and not isinstance(message.get("tool_call_id"), str):
             raise ValidationFailed(f"{place}.tool_call_id is missing")
+
         _check_files(message, place)
-        if (mismatch := find_mismatch(message.get("tool_calls", []), list[dict[str, Any]])) is None:
-            calls = message.get("tool_calls", [])
-            if all(
-                isinstance(call.get("id"), str)
-                and isinstance(call.get("name"), str)
-                and isinstance(call.get("arguments"), dict)
-                for call in calls
-            ):
-                continue
-        raise ValidationFailed(f"{place}.tool_calls{mismatch or ''} is not a list of calls")
+        calls = message.get("tool_calls", [])
+        mismatch = find_mismatch(calls, list[dict[str, Any]])
+        if mismatch is not None or not all(map(_is_call, calls)):
+            raise ValidationFailed(f"{place}.tool_calls{mismatch or ''} is not a list of calls")
+
+
+def _is_call(call: Record) -> bool:
+    return (
+        isinstance(call.get("id"), str)
+        and isinstance(call.get("name"), str)
+        and isinstance(call.get("arguments"), dict)
+    )
 
 
 def _check_files(record: Record, at: str) -> None:

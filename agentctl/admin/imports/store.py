@@ -58,24 +58,27 @@ async def store_session(
     *,
     dry_run: bool = False,
 ) -> None:
-    """Store a session and those of its runs that do not exist, and add the result to `report`.
+    """Store a session and its runs, except runs that exist, and add the result to `report`.
 
     A session that exceeds a quota of its owner is left out. With a tokenizer in `database.outbox`
-    its texts are found by a search as soon as it is stored.
+    a search finds its texts as soon as it is stored.
 
     Args:
         quotas: bounds for the data of one owner; a dry run does not check them.
         dry_run: report what would be stored, and change nothing.
     """
     work = _store(session, quotas, None if dry_run else database.outbox.tokenizer, dry_run=dry_run)
+
     try:
         done = await (database.read(work) if dry_run else database.write(work))
     except QuotaExceeded as refused:
         report.left.append((session.row.session_id, refused.detail))
         return
+
     if done is None:
         report.left.append((session.row.session_id, "a session of another type or user has the id"))
         return
+
     report.counts["sessions" if done.created else "sessions that existed"] += 1
     report.counts["runs"] += done.added
     report.counts["runs that existed"] += done.skipped
@@ -91,7 +94,8 @@ def _store(
     if created is None:
         return None
 
-    added = skipped = 0
+    added = 0
+    skipped = 0
     left: dict[str, str] = {}
     for run in session.runs:
         state = yield from run_reads.get_state(run.run_id)
@@ -116,16 +120,19 @@ def _store(
 
 @unit
 def _create_session(row: SessionRow, *, dry_run: bool) -> Steps[bool | None]:
-    """Create the session; True if it is new, None if that of another type or user has the id."""
+    """Create the session. Return True if it is new.
+
+    None if a session of another type or user has the id.
+    """
     if dry_run:
-        stored = yield from sessions.get(row.session_id, EVERYONE)
-        if stored is None:
+        existing = yield from sessions.get(row.session_id, EVERYONE)
+        if existing is None:
             return True
     else:
         if (yield from sessions.create(row)):
             return True
-        stored = yield from sessions.get_for_update(row.session_id, EVERYONE)
-    is_same = stored is not None and (stored.session_type, stored.user_id) == (
+        existing = yield from sessions.get_for_update(row.session_id, EVERYONE)
+    is_same = existing is not None and (existing.session_type, existing.user_id) == (
         row.session_type,
         row.user_id,
     )

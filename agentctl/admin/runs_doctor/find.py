@@ -5,7 +5,7 @@ because access to the files is the authority (docs/contract.md "Local mode"). Li
 before their workers are checked: a worker has its row before its first run has one.
 
 Model providers reject a history with a tool call without a result. A run that stops closes its
-calls; `close_calls` closes those of rows that another program wrote.
+calls; `close_calls` closes the calls of rows that another program wrote.
 """
 
 from __future__ import annotations
@@ -86,10 +86,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _WorkerSurvey:
-    """The workers that have a row, and the cause of death of each; None: alive."""
+    """The workers that have a row."""
 
     rows: Mapping[str, WorkerRow]
+
     deaths: Mapping[str, WorkerDeath | None]
+    """The cause of death of each worker; None if it is alive."""
 
     def is_dead(self, owner: str | None) -> bool:
         """Return True if the worker is dead or has no row."""
@@ -144,22 +146,29 @@ class RunsDoctor:
         names = list(self._databases)
         for db_id in names[names.index(first) if first else 0 :]:
             database = self._databases[db_id]
-            while page := await database.read(integrity.scan_runs(last, PAGE_SIZE), size="large"):
-                found = [each for run in page for each in await _check_ended(database, run)]
-                self.problems += found
+            while True:
+                page = await database.read(integrity.scan_runs(last, PAGE_SIZE), size="large")
+                if not page:
+                    break
+                page_problems = list[Problem]()
+                for run in page:
+                    page_problems += await _check_ended(database, run)
+                self.problems += page_problems
                 last = page[-1].run_id
                 self.cursor = f"{db_id}:{last}"
                 report_progress(len(page))
+
             last = ""
+
         await self._check_live()
         return self.problems
 
     async def find_recent_problems(self, maximum: int, seconds: float) -> int:
-        """Check the newest runs, the live ones, and the workers; the work is bounded.
+        """Check the newest runs, live runs and workers. The work is bounded.
 
         Args:
-            maximum: of ended runs for each database.
-            seconds: maximum time for them.
+            maximum: maximum number of ended runs for each database.
+            seconds: maximum time for the ended runs.
 
         Returns:
             The number of runs that were checked.
@@ -176,21 +185,26 @@ class RunsDoctor:
         return count
 
     async def _check_live(self) -> None:
-        """Check the runs that have not ended, which indexes have, and the workers."""
-        live = {name: await _read_live(each) for name, each in self._databases.items()}
+        """Check the runs that have not ended, which are found by indexes, and the workers."""
+        live = {name: await _read_live(database) for name, database in self._databases.items()}
+
         deaths = await self._hosting.monitor.check_all()
         rows = await self._hosting.databases.system.read(workers.list_workers())
         by_id = {row.worker_id: row for row in rows if row.worker_id in deaths}
         survey = _WorkerSurvey(by_id, {worker_id: deaths[worker_id] for worker_id in by_id})
+
         for db_id, runs in live.items():
             for run in runs:
                 problem = await _check_live_run(self._databases[db_id], run, survey)
                 if problem is not None:
                     self.problems.append(problem)
             self.problems += await _check_waiting(self._hosting, self._databases[db_id])
+
         if self._with_workers:
-            listed = {problem.worker_id for problem in self.problems}
-            self.problems += _check_workers(self._hosting.databases.system.id, survey, listed)
+            reported_workers = {problem.worker_id for problem in self.problems}
+            self.problems += _check_workers(
+                self._hosting.databases.system.id, survey, reported_workers
+            )
 
 
 def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]:
@@ -226,7 +240,7 @@ async def _read_live(database: Database) -> list[ScannedRun]:
 
 
 async def _check_ended(database: Database, run: ScannedRun) -> list[Problem]:
-    """Check a run that is not live; `_check_live_run` checks the others."""
+    """Check a run that is not live; `_check_live_run` checks live runs."""
     if run.live:
         return []
     if not run.has_session:
@@ -243,14 +257,17 @@ async def _check_messages(database: Database, run: ScannedRun) -> list[Problem]:
     stored = await database.read(integrity.get_messages(run.run_id), size="large")
     if stored is None or stored.messages is None:
         return []
+
     try:
         calls = find_open_calls(stored.messages)
     except UnreadableMessages:
         return [
             _build_problem("unreadable", database.id, run, "its messages cannot be parsed", None)
         ]
+
     if not calls:
         return []
+
     names = ", ".join(call.name for call in calls[:MAXIMUM_NAMES_SHOWN])
     more = ", ..." if len(calls) > MAXIMUM_NAMES_SHOWN else ""
     what = "1 tool call" if len(calls) == 1 else f"{len(calls)} tool calls"
@@ -266,15 +283,18 @@ async def _check_live_run(
     if not run.has_session:
         remedy = "delete it with its events" if survey.is_dead(owner) else None
         return _build_orphan(database.id, run, remedy)
+
     if owner is None:
         # Any process may claim it, or `_check_waiting` reports it.
         return None
+
     if not survey.is_dead(owner):
         silent = survey.seconds_since_heartbeat(owner)
         if silent < DEAD_AFTER_SECONDS:
             return None
         text = f"it is {run.status}, but its worker has had no heartbeat for {round(silent)} s"
         return _build_problem("silent", database.id, run, text, None)
+
     state = await database.read(run_reads.get_state(run.run_id))
     if state is None or is_final(state.status) or state.owner != owner:
         return None
@@ -284,7 +304,7 @@ async def _check_live_run(
 
 
 async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
-    """Report runs that wait for long or that no server goes on with, and calls in doubt."""
+    """Report runs that wait for long or that no server continues, and calls in doubt."""
     problems = list[Problem]()
     at = now()
     before = at - ENDING_SECONDS * 1_000_000
@@ -342,9 +362,10 @@ def _check_workers(db_id: str, survey: _WorkerSurvey, listed: set[str | None]) -
             text = f"the worker is dead: {process}"
             remedy = "remove its row"
             problems.append(Problem("dead_worker", db_id, None, None, worker_id, text, remedy))
-        elif (
-            silent := survey.seconds_since_heartbeat(worker_id)
-        ) >= DEAD_AFTER_SECONDS and worker_id not in listed:
+            continue
+
+        silent = survey.seconds_since_heartbeat(worker_id)
+        if silent >= DEAD_AFTER_SECONDS and worker_id not in listed:
             text = f"the worker has had no heartbeat for {round(silent)} s: {process}"
             problems.append(Problem("silent", db_id, None, None, worker_id, text, None))
     return problems
@@ -361,11 +382,15 @@ class UnreadableMessages(Exception):
 
 
 class OpenCall(NamedTuple):
-    """A call without a result: the index after the results of its message, its id and tool."""
+    """A call without a result."""
 
     at: int
+    """The index after the results of its message."""
+
     id: str
+
     name: str
+    """The name of its tool."""
 
 
 def find_open_calls(messages: str) -> list[OpenCall]:
@@ -380,8 +405,9 @@ def find_open_calls(messages: str) -> list[OpenCall]:
 def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
     """Return the messages with the result "cancelled" for every open call, at `now` in seconds."""
     entries = _parse(stored.messages or "[]")
-    open_now = _find_open(entries)
-    for call in reversed(open_now):
+    open_calls = _find_open(entries)
+
+    for call in reversed(open_calls):
         entry = {
             "role": "tool",
             "content": CANCELLED_RESULT,
@@ -390,10 +416,13 @@ def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
             "tool_name": call.name,
         }
         entries.insert(call.at, entry)
+
     messages = orjson.dumps(entries).decode()
-    ids = {call.id for call in open_now}
+
+    ids = {call.id for call in open_calls}
     if stored.tools is None:
         return StoredMessages(messages, None)
+
     tools = _parse(stored.tools)
     for entry in tools:
         if entry.get("tool_call_id") in ids and entry.get("tool_call_error") is None:
@@ -407,9 +436,11 @@ def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
     for index, entry in enumerate(entries):
         if entry.get("role") == "tool":
             pending.pop(str(entry.get("tool_call_id")), None)
+
         at = index + 1
         while at < len(entries) and entries[at].get("role") == "tool":
             at += 1
+
         for call in entry.get("tool_calls") or ():
             opened = OpenCall(at, str(call["id"]), str(call.get("name")))
             # The model creates the ids; a repeated id is a new call.
@@ -417,6 +448,7 @@ def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
             if earlier is not None and earlier.at != at:
                 never_answered.append(earlier)
             pending[opened.id] = opened
+
     return sorted([*never_answered, *pending.values()], key=lambda call: call.at)
 
 

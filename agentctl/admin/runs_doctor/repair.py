@@ -29,8 +29,11 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import integrity, run_reads, workers
 
 _REPAIR_ORDER = ("no_session", "lost", "inconsistent", "open_calls", "dead_worker")
-"""Kinds that can be repaired, in this order: a run without a session is deleted and not ended, and
-a worker is removed after the last run that names it."""
+"""Kinds that can be repaired, in their order.
+
+A run without a session is deleted and not ended. A worker is removed after the last run that names
+it.
+"""
 
 _log = logging.getLogger("agentctl.service")
 
@@ -43,23 +46,29 @@ class RunRepairs:
         self._monitor = hosting.monitor
 
     async def repair(self, problems: Sequence[Problem]) -> AsyncIterator[Problem]:
-        """Repair the problems and yield each with its outcome, those without a remedy first.
+        """Repair the problems and yield each with its outcome, problems without a remedy first.
 
         Runs that end together with the runs of their worker and are not in `problems` are added.
         """
         for problem in problems:
             if problem.remedy is None:
                 yield problem.with_outcome("left", "there is no repair for it")
+
         by_kind = {kind: [item for item in problems if item.kind == kind] for kind in _REPAIR_ORDER}
+
         for problem in by_kind["no_session"]:
             if problem.remedy is not None:
                 yield await _try_repair(problem, self._delete)
+
         async for problem in self._end_lost(by_kind["lost"]):
             yield problem
+
         for problem in by_kind["inconsistent"]:
             yield await _try_repair(problem, self._settle)
+
         for problem in by_kind["open_calls"]:
             yield await _try_repair(problem, self._close_calls)
+
         for problem in by_kind["dead_worker"]:
             yield await _try_repair(problem, self._remove_worker)
 
@@ -70,12 +79,15 @@ class RunRepairs:
         assert problem.run_id is not None
         owner = problem.worker_id
         dead_owner = owner if owner is None or await self._monitor.check_owner(owner) else None
+
         database = self._database(problem)
         batches = await database.write(integrity.delete_orphan(problem.run_id, dead_owner))
+
         if batches is not None:
             size = "1 batch" if batches == 1 else f"{batches} batches"
             with_events = f" and {size} of its events" if batches else ""
             return problem.with_outcome("repaired", f"deleted the run{with_events}")
+
         state = await database.read(run_reads.get_state(problem.run_id))
         if state is None:
             return problem.with_outcome("gone", "it was deleted in the meantime")
@@ -89,13 +101,16 @@ class RunRepairs:
         groups: defaultdict[tuple[str, str | None], list[Problem]] = defaultdict(list)
         for problem in lost:
             groups[problem.db_id, problem.worker_id].append(problem)
+
         for (db_id, owner), group in groups.items():
             database = self._hosting.databases[db_id]
-            ended, why = await self._recover(database, owner)
-            report = partial(self._report_run, ended, why)
+            ended_ids, reason = await self._recover(database, owner)
+
+            report = partial(self._report_run, ended_ids, reason)
             for problem in group:
                 yield await _try_repair(problem, report)
-            for run_id in sorted(ended - {problem.run_id for problem in group}):
+
+            for run_id in sorted(ended_ids - {problem.run_id for problem in group}):
                 state = await database.read(run_reads.get_state(run_id))
                 if state is not None:
                     text = "its worker is dead"
@@ -121,6 +136,7 @@ class RunRepairs:
         state = await self._database(problem).read(run_reads.get_state(problem.run_id))
         if state is None:
             return problem.with_outcome("gone", "it was deleted in the meantime")
+
         end = _describe_end(state)
         if problem.run_id in ended:
             return problem.with_outcome("repaired", f"ended as {end}")
@@ -149,6 +165,7 @@ class RunRepairs:
             return problem.with_outcome("gone", "the run was deleted in the meantime")
         if not added:
             return problem.with_outcome("gone", "every call has a result")
+
         results = "1 result" if added == 1 else f"{added} results"
         return problem.with_outcome("repaired", f'added {results} "cancelled"')
 
@@ -160,10 +177,12 @@ class RunRepairs:
             return problem.with_outcome("gone", "its row was removed in the meantime")
         if not await self._monitor.check_owner(worker_id):
             return problem.with_outcome("left", "the worker is alive")
+
         for database_id in databases:
             owners = await databases[database_id].read(run_reads.list_live_owners(), size="large")
             if worker_id in owners:
                 return problem.with_outcome("left", f"runs of database {database_id} still name it")
+
         if not await databases.system.write(workers.remove(worker_id)):
             return problem.with_outcome("gone", "its row was removed in the meantime")
         liveness.remove_lock(databases.system.lock_folder, worker_id)
@@ -171,7 +190,7 @@ class RunRepairs:
 
 
 async def _try_repair(problem: Problem, act: Callable[[Problem], Awaitable[Problem]]) -> Problem:
-    """Repair one problem; a failure becomes its outcome, so that the others are repaired."""
+    """Repair one problem; a failure becomes its outcome, so that other problems are repaired."""
     try:
         return await act(problem)
     except Exception as failure:
