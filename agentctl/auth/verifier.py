@@ -159,11 +159,14 @@ class Verifier:
 
         if self._remote is None:
             return self._verify_cached(token)
+
+        # The provider may have signed with a key that is newer than the last fetch.
         await self.load_remote_keys()
         try:
             return self._verify_cached(token)
         except InvalidToken as error:
             await _wait(self._refresh_for(error))
+
         return self._verify_after_refresh(token)
 
     async def load_remote_keys(self) -> None:

@@ -84,6 +84,7 @@ class BaseClient(Resource[Mode]):
             check_transport(parse_address(base_url), allow_insecure=allow_insecure)
             source = _CallableToken(token, base_url)
             token = None
+
         operations = RemoteOperations(
             base_url,
             token,
@@ -92,8 +93,10 @@ class BaseClient(Resource[Mode]):
             source=source,
             retries=retries,
         )
+
         loop = self._create_loop(operations)
         super().__init__(operations, loop)
+
         self.runs: RunMethods[Mode] = RunMethods(operations, loop)
         self.approvals: ApprovalMethods[Mode] = ApprovalMethods(operations, loop)
         self.sessions: SessionMethods[Mode] = SessionMethods(operations, loop)

@@ -171,6 +171,7 @@ class RemoteOperations(Operations):
 
             if event is not None and _is_last(kind, event, source):
                 return
+
             # After the last event of a run there are none, so an empty stream is complete.
             is_empty = event is None and failure is None
             if is_empty and (request.may_have_no_events or after > BEFORE_FIRST_EVENT):
@@ -180,6 +181,7 @@ class RemoteOperations(Operations):
             is_safe = request.is_repeatable and event is None
             if source is not None and session_id is not None:
                 if retries or failed or failure is None:
+                    # The run itself is known: a stream of it is resumed more often than a request.
                     limit = max(RESUMES, retries)
                 failure = _build_early_end_error(failure)
                 is_safe = True

@@ -481,12 +481,11 @@ def _create_client(address: Address) -> httpx2.AsyncClient:
 
     options = build_proxy_options(address.base)
     try:
-        # Load certificates for https only: it takes about 20 ms.
-        context = (
-            httpx2.create_ssl_context()
-            if address.encrypted
-            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        )
+        if address.encrypted:
+            context = httpx2.create_ssl_context()
+        else:
+            # Without https no certificates are loaded, which takes about 20 ms.
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     except (ValueError, OSError):
         raise errors.UsageError(
             "The environment names certificates that cannot be used",

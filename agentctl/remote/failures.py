@@ -50,9 +50,8 @@ def build_response_error(
 ) -> errors.AgentctlError:
     """Build the error of a complete response with a status from 400."""
     body = parse_object(response.content)
-    if body is None and not (
-        response.status_code in _CLEAR_WITHOUT_JSON or response.status_code >= 500
-    ):
+    is_clear = response.status_code in _CLEAR_WITHOUT_JSON or response.status_code >= 500
+    if body is None and not is_clear:
         return build_unexpected_response_error(address, response)
 
     failure = errors.error_from_response(response.status_code, _join_details(body or {}))
@@ -60,11 +59,13 @@ def build_response_error(
 
     if failure.hint is None and isinstance(failure, errors.Unauthenticated):
         failure.hint = (
-            "`agentctl token inspect` shows the token, `agentctl token mint` creates a new one"
-            if with_token
-            else "pass a token with --token-file or AGENTCTL_TOKEN;"
+            "pass a token with --token-file or AGENTCTL_TOKEN;"
             " `agentctl login` or `agentctl token mint` gets one"
         )
+        if with_token:
+            failure.hint = (
+                "`agentctl token inspect` shows the token, `agentctl token mint` creates a new one"
+            )
 
     if failure.hint is None and failure.detail == "Not found":
         # The server has no such route, or the value cannot be an id.

@@ -97,6 +97,7 @@ class _DataCheck:
         visible = f"the caller sees only data that {owner} (authorization.user_isolation)"
         if self._principal.sees_all_users:
             visible = "the caller sees the data of all users"
+
         try:
             await self._require_resources()
         except errors.NotFound as failure:

@@ -88,6 +88,7 @@ class FileOperations(OperationFamily):
                     version=1,
                     created_at=now(),
                 )
+
                 # Check all that can refuse the file before its bytes are kept. Kept bytes can be
                 # removed only while no upload of the same bytes can be under way.
                 reserve = files.reserve(row, settings.files, settings.quotas)

@@ -204,23 +204,28 @@ class PersonalDataOperations(OperationFamily):
         """Execute one unit of a step and advance the place."""
         database = list(self.hosting.databases.values())[step.database]
         user_id = erasure.user_id
+
         if step.name == "open":
             await self._end_open_runs(call, database, erasure)
             erased = Erased()
             following = None
+
         elif step.name == "file":
             record["files"].append(await self._rewrite(step.database, erasure))
             erased = Erased()
             following = None
+
         elif step.name == "deliveries":
             deliveries, following = await database.read(
                 personal_data.find_deliveries(user_id, place.position, of_deleted=True),
                 size="large",
             )
             ids = [row.delivery_id for row in deliveries]
+
             erased = Erased()
             if ids:
                 erased = await call.write(database, personal_data.erase_deliveries(ids))
+
         else:
             erased = await call.write(database, _UNITS[step.name](user_id))
             following = "" if any(erased.rows.values()) else None

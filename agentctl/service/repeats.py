@@ -201,26 +201,28 @@ class RepeatOperations(RunOperations):
 
         has_prompt = True
         files = stored.files
-
         if request.message is not None:
+            # A new message takes the place of the message of the origin, and of its files.
             start = replace(start, message=request.message, input=None)
             files = []
         elif kept_messages and kept_messages[-1]["role"] == "user":
+            # The last message that is kept is the question: it becomes the message of the run.
             if messages[request.at - 1].get("origin_run_id") is not None:
                 start = replace(start, message=kept_messages[-1]["content"], input=None)
                 files = kept_messages[-1].get("files", [])
             kept_messages = kept_messages[:-1]
         elif kept_messages:
             has_prompt = False
-            if kept_messages[-1]["role"] != "tool" or not can_continue(
-                component, self.hosting.catalog
-            ):
+            is_after_call = kept_messages[-1]["role"] == "tool"
+            if not is_after_call or not can_continue(component, self.hosting.catalog):
                 raise errors.ValidationFailed(
                     f"message is required: the run cannot go on after message {request.at} alone"
                 )
 
         if (component.kind, component.id) != (kind, row.component_id):
+            # Another component may take no object, or another one.
             start = replace(start, input=None)
+
         if component.kind == "workflow" and request.at:
             raise errors.ValidationFailed("at must be 0: a workflow has no conversation")
 
@@ -229,8 +231,7 @@ class RepeatOperations(RunOperations):
 
         before = None if is_new else row.seq
         origin = Origin(row.run_id, "fork", request.at, before, kept_messages, has_prompt)
-        hosted = self.hosting.catalog.is_hosted(component)
-        runs_code = hosted and request.message is None
+        runs_code = self.hosting.catalog.is_hosted(component) and request.message is None
         return _Repeat(component, start, origin, runs_code, is_new, files)
 
     async def _read_before(

@@ -190,6 +190,8 @@ class Service:
         A database is opened when it is first needed, or by `prepare`. A missing database is created
         with `create`, and an error without.
         """
+        # The stack closes in the reverse order: the engine ends its runs before the databases are
+        # closed, which it writes to.
         async with contextlib.AsyncExitStack() as stack:
             databases = Databases(settings, create=create)
             stack.push_async_callback(databases.close)

@@ -271,48 +271,51 @@ def _describe_leg(run: LiveRun, trace: LegTrace, ending: LegEnd, calls: Sequence
     component = run.component
     return EndedLeg(
         trace,
-        run.run_id,
-        spec.session_id,
-        spec.user_id,
-        spec.input,
-        spec.purpose,
-        run.parent is None,
-        run.attempt,
-        component.kind,
-        component.id,
-        component.name,
-        getattr(component.spec, "model", ""),
-        ending,
-        run.finished_at or now(),
-        run.transcript,
-        calls,
+        run_id=run.run_id,
+        session_id=spec.session_id,
+        user_id=spec.user_id,
+        input=spec.input,
+        purpose=spec.purpose,
+        is_root=run.parent is None,
+        attempt=run.attempt,
+        kind=component.kind,
+        component_id=component.id,
+        component_name=component.name,
+        model=getattr(component.spec, "model", ""),
+        ending=ending,
+        finished_at=run.finished_at or now(),
+        transcript=run.transcript,
+        calls=calls,
     )
 
 
 def _describe_lost(lost: LostRun, first: logs.RunTrace) -> EndedLeg:
     run = lost.run
     transcript = lost.transcript
-
-    later = run.attempt > 1
-    trace = LegTrace(logs.build_leg_trace(run.run_id, run.attempt, first.own) if later else first)
+    leg_trace = first
+    if run.attempt > 1:
+        leg_trace = logs.build_leg_trace(run.run_id, run.attempt, first.own)
+    trace = LegTrace(leg_trace)
     trace.started_at = run.started_at or run.created_at
+
     return EndedLeg(
         trace,
-        run.run_id,
-        run.session_id,
-        run.user_id,
-        run.input,
-        run.purpose,
-        run.parent_run_id is None or run.purpose is not None,
-        run.attempt,
-        run.component_type,
-        run.component_id,
-        run.component_id,
-        "",
-        lost.ending,
-        now(),
-        transcript,
-        transcript.spans.take_ended(),
+        run_id=run.run_id,
+        session_id=run.session_id,
+        user_id=run.user_id,
+        input=run.input,
+        purpose=run.purpose,
+        is_root=run.parent_run_id is None or run.purpose is not None,
+        attempt=run.attempt,
+        kind=run.component_type,
+        component_id=run.component_id,
+        # The component may not be configured here: its name and its model are not known.
+        component_name=run.component_id,
+        model="",
+        ending=lost.ending,
+        finished_at=now(),
+        transcript=transcript,
+        calls=transcript.spans.take_ended(),
         is_recovered=True,
     )
 

@@ -233,6 +233,7 @@ class Deliveries:
             await self._databases.system.write(webhooks.disable(webhook_id, at, reason))
             self.counters.failed[webhook_id] += 1
             _log.warning("webhook %s is disabled: %s", webhook_id, reason)
+
             next_at = at + int(TICK_SECONDS * 1_000_000)
             end = AttemptEnd("waiting", next_at, outcome.status, outcome.error, None)
         else:
@@ -241,6 +242,7 @@ class Deliveries:
             state = "dead" if seconds is None else "waiting"
             next_at = at + int((seconds or 0) * 1_000_000)
             end = AttemptEnd(state, next_at, outcome.status, outcome.error, None)
+
             if seconds is None:
                 self.counters.dead[webhook_id] += 1
                 _log.warning(
@@ -250,6 +252,7 @@ class Deliveries:
                     attempt.attempts,
                     outcome.error,
                 )
+
         await database.write(webhooks.end_attempt(attempt, self._holder, end))
 
     async def close(self) -> None:

@@ -132,6 +132,7 @@ class ThreadConnection:
                 except CONNECTION_LOST:
                     # Lost while it was idle: try again on a new connection.
                     self._abandon()
+
                 return await run_write(await self._connect(), work)
             except InDoubt:
                 self._abandon()

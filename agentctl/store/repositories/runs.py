@@ -476,13 +476,16 @@ def request_cancel(
     rows = yield Statement(_REQUEST_CANCEL, {**values, "claimed": int(claimed)})
     if not rows:
         return None
+
     run = RunRow(*rows[0])
 
     if run.status == "CANCELLED":
+        # The request ends a run that no process has claimed: no end of a run follows, which would
+        # do this.
         yield from usage.append(run_id)
-
         yield from _update_session_status((run.session_id, run.seq, run.parent_run_id), run.status)
         yield from queue.advance_stalled(run.session_id, now)
+
     return run
 
 
