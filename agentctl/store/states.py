@@ -56,7 +56,7 @@ class Transition(NamedTuple):
     actors: tuple[Actor, ...]
 
     condition: str
-    """What must be true, for people."""
+    """The condition in words, for people."""
 
     where: str = ""
     """The condition of its statements in SQL; "" for that of the stored values."""

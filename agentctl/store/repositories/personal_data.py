@@ -56,7 +56,7 @@ class PersonalTable:
     """The condition of the rows of the person `:user_id`."""
 
     erasure: ErasureKind = "delete"
-    """How an erasure treats the rows."""
+    """The treatment of the rows by an erasure."""
 
     is_system: bool = False
     """True if only the system database has such rows."""
