@@ -8,7 +8,7 @@ each fault, so that a record that was interrupted continues where it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,10 @@ class Reference:
         return next(known, None)
 
     def add(self, fault: Fault, result: Result) -> KnownFault:
-        """Add a fault and write the file."""
+        """Add a fault, or replace what the reference knows about it, and write the file."""
+        before = self.find(fault)
+        if before is not None:
+            self.faults.remove(before)
         known = KnownFault(
             fault.line, fault.old, fault.new, describe_failures(result.failed), result.stuck
         )
@@ -103,19 +106,29 @@ class Reference:
         self.write()
         return known
 
-    def follow(self, faults: Sequence[Fault]) -> None:
-        """Give each fault the number that its line has now, and forget those whose line is gone.
+    def follow(
+        self, faults: Sequence[Fault], equivalents: Collection[tuple[str, str]] = ()
+    ) -> None:
+        """Give each fault the number that its line has now, and forget those that are gone.
 
         Args:
             faults: all faults of the present source.
+            equivalents: faults that no test can notice, as the old and the new line.
         """
         present: dict[tuple[int, str, str], KnownFault] = {}
         for known in self.faults:
             fault = known.find(faults)
-            if fault is not None:
+            if fault is not None and (fault.old, fault.new) not in equivalents:
                 key = (fault.line, fault.old, fault.new)
                 present.setdefault(key, replace(known, line=fault.line))
         self.faults = [present[key] for key in sorted(present)]
+
+    def list_unnoticed(self, faults: Iterable[Fault]) -> list[Fault]:
+        """Return the faults of the present source that were recorded, and that no test noticed."""
+        unnoticed = {
+            (known.line, known.old, known.new) for known in self.faults if not known.is_noticed
+        }
+        return [fault for fault in faults if (fault.line, fault.old, fault.new) in unnoticed]
 
     def write(self) -> None:
         """Write the file: each fault is one line, so that versions can be compared."""

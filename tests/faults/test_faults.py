@@ -153,6 +153,29 @@ def test_fault_of_an_import_is_tried_with_all_tests_of_the_module(tmp_path: Path
     assert trial.find_tests(fault) == ["t.py::test_a"]
 
 
+WAITING = """async def wait(event):
+    while await is_silent(event):
+        if event.is_set():
+            raise TimeoutError
+"""
+
+
+def test_fault_of_a_line_that_coverage_lost_is_tried_with_the_tests_of_its_function(
+    tmp_path: Path,
+) -> None:
+    """Coverage loses what follows an await that an exception has ended."""
+    module = Path("module.py")
+    (tmp_path / module).write_text(WAITING)
+    outcome = Outcome(seconds={"t.py::test_a": 0.1}, reached={1: [], 2: ["t.py::test_a"]})
+    copy: Any = SimpleNamespace(root=tmp_path)
+    forks: Any = SimpleNamespace(
+        run=lambda tests, **options: outcome, import_libraries=lambda: None
+    )
+    trial = Trial(copy, forks, module, ["t.py"])
+    (fault,) = [each for each in find_faults(WAITING) if each.new == "pass"]
+    assert trial.find_tests(fault) == ["t.py::test_a"]
+
+
 SEEN = {"tests/a.py": {"test_a": 2, "test_b": 1}, "tests/b.py": {"(not imported)": 1}}
 
 
@@ -186,10 +209,29 @@ def test_reference_is_read_as_it_was_written(
     assert found.is_test("tests/a.py::test_a[3]")
     assert not found.is_test("tests/a.py::test_b")
 
-    again.follow(find_faults("\n" + SOURCE))
+    faults = find_faults("\n" + SOURCE)
+    again.follow(faults)
     assert [fault.line for fault in again.faults] == [first.line + 1, second.line + 1]
     again.follow(find_faults(SOURCE.replace("run_id = :id", "run_id")))
     assert again.find(first) is None
+
+
+def test_fault_that_no_test_noticed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
+    faults = find_faults(SOURCE)
+    noticed, unnoticed, equivalent = faults[:3]
+    known = Reference(Path("agentctl/store/listing.py"))
+    known.add(noticed, Result(["tests/a.py::test_a"], None, 3, 0.5))
+    for fault in (unnoticed, equivalent):
+        known.add(fault, Result([], None, 3, 0.5))
+
+    known.follow(faults, {(equivalent.old, equivalent.new)})
+    assert known.list_unnoticed(faults) == [unnoticed]
+    known.add(unnoticed, Result(["tests/b.py::test_b"], None, 3, 0.5))
+    assert known.list_unnoticed(faults) == []
+    assert [bool(each.tests) for each in known.faults] == [True, True]
 
 
 def test_fault_of_the_reference_is_found_after_its_line_has_moved() -> None:

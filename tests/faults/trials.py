@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ __all__ = [
     "Result",
     "Trial",
     "find_deciding_lines",
+    "find_function_lines",
     "find_near_tests",
     "list_modules",
     "read_equivalents",
@@ -119,11 +120,20 @@ class Trial:
         lines = find_deciding_lines(self._source, fault.line)
         if lines is None:
             lines = self._reached.keys()
-        chosen = {name for line in lines for name in self._reached.get(line, ())}
+        chosen = self._find_reaching(lines)
         if not chosen and not self._reached.keys().isdisjoint(lines):
             # The statement is executed while the module is imported, which all tests need.
-            chosen = {name for names in self._reached.values() for name in names}
+            chosen = self._find_reaching(self._reached)
+        elif not chosen:
+            # Coverage loses the lines that a coroutine executes after an exception was thrown into
+            # the one that it awaits, as by a timeout.
+            chosen = self._find_reaching(find_function_lines(self._source, fault.line))
+
         return [name for name in self._seconds if name in chosen and name not in self.left_out]
+
+    def _find_reaching(self, lines: Iterable[int]) -> set[str]:
+        """Return the ids of the tests that execute one of some lines."""
+        return {name for line in lines for name in self._reached.get(line, ())}
 
     def try_fault(self, fault: Fault, only: Collection[str] | None = None) -> Result:
         """Run the tests that can notice a fault.
@@ -193,6 +203,20 @@ def find_deciding_lines(source: str, line: int) -> range | list[int] | None:
         for number in range(child.lineno, (child.end_lineno or child.lineno) + 1)
     }
     return [number for number in lines if number not in contained]
+
+
+def find_function_lines(source: str, line: int) -> range:
+    """Return the lines of the body of the innermost function with a line; none if there is none."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    if not functions:
+        return range(0)
+    innermost = max(functions, key=lambda node: node.lineno)
+    return range(innermost.body[0].lineno, (innermost.end_lineno or innermost.lineno) + 1)
 
 
 def _list_statements(node: ast.AST) -> list[ast.stmt]:
