@@ -330,7 +330,7 @@ class _Rows:
         matching = Conditions((f"{self.listing.id} IN ({ids})",), values)
         page = replace(self.page, after=None, offset=0)
         if total is not None:
-            return (yield from self.listing.read(matching, page, make, total))
+            return (yield from self.listing.read(matching, page, make, total, sort_ids=False))
 
         found_page = yield from self.listing.read_counted(matching, page, make, searched)
         if found_page.rows or not self.page.offset:

@@ -247,7 +247,7 @@ class Listing:
         make: Callable[..., R],
         total: int,
         *,
-        sort_ids: bool = False,
+        sort_ids: bool,
     ) -> Steps[RowPage[R]]:
         """Read a page of a list whose total, the result of `count`, is known.
 

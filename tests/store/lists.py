@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain, combinations, product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from agentctl.interface.requests import RunFilter, SessionFilter, SessionLocator
 from agentctl.records.runs import RunRow
@@ -18,12 +18,15 @@ from agentctl.store.visibility import EVERYONE, Visibility
 
 __all__ = [
     "ListCase",
+    "answer_list",
     "bounded_statements_of",
     "list_cases",
     "list_runs",
     "list_sessions",
     "statements_of",
 ]
+
+T = TypeVar("T")
 
 _PART = {field.name for field in fields(Slice)}
 
@@ -48,9 +51,17 @@ def list_runs(
 def statements_of(
     work: Work[Any], total: int, removed: int = 0, row: Sequence[Any] = ()
 ) -> list[Statement]:
-    """Return the statements of a list that has `total` rows.
+    """Return the statements of a list that has `total` rows; the arguments of `answer_list`."""
+    return answer_list(work, total, removed, row)[0]
+
+
+def answer_list(
+    work: Work[T], total: int, removed: int = 0, row: Sequence[Any] = ()
+) -> tuple[list[Statement], T]:
+    """Run the unit of a list without a database; return its statements and its result.
 
     Args:
+        total: the number of rows that each of its counts finds.
         removed: number of rows of its table that were removed.
         row: the columns of the only row of the page; without it the page is empty.
     """
@@ -70,8 +81,8 @@ def statements_of(
                 rows = [(*row, *known)]
             else:
                 rows = []
-    except StopIteration:
-        return found
+    except StopIteration as end:
+        return found, end.value
 
 
 def bounded_statements_of(work: Work[Any], total: int = 1) -> list[Statement]:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from agentctl.interface.requests.administration import AccountFilter
 from agentctl.interface.requests.memories import MemoryFilter
+from agentctl.records.sessions import SummaryRow
 from agentctl.store.compared import MAXIMUM_READ
 from agentctl.store.database import Sql, Steps, Work, unit
-from agentctl.store.listing import Cursor, RowPage, Slice, build_any, fold_ascii, prefix_end
+from agentctl.store.listing import (
+    GROUP_SIZE,
+    Conditions,
+    Cursor,
+    Listing,
+    RowPage,
+    Slice,
+    as_columns,
+    build_any,
+    fold_ascii,
+    group_ids,
+    prefix_end,
+    read_group,
+)
 from agentctl.store.repositories import accounts, memories, run_reads, runs, sessions
+from agentctl.store.repositories.lists import SESSIONS
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
@@ -122,6 +138,40 @@ def test_pages_by_offset_return_the_same_list(store: Store) -> None:
     assert [part.next is None for part in parts] == [False, False, True, True]
     assert whole.next is None
     assert len(store.read(list_sessions()).rows) == 20
+
+
+def test_list_without_rows_has_an_empty_page(store: Store) -> None:
+    for query in (list_sessions, list_runs):
+        found = store.read(query())
+        assert (found.rows, found.total, found.capped, found.next) == ([], 0, False, None)
+
+
+def test_each_page_of_a_list_is_counted_again(store: Store) -> None:
+    store.write(some_sessions())
+    first = store.read(list_sessions(limit=25))
+    # Its cursor would otherwise have the total for the next page.
+    assert not first.keeps_total
+    store.write(sessions.delete("s00"))
+    assert store.read(list_sessions(limit=25, after=first.next)).total == 59
+
+
+def test_some_rows_are_read_by_their_ids(sqlite: SqliteDatabase) -> None:
+    Store(sqlite).write(some_runs())
+    ids = ["s00", "s01", "s25", "none"]
+    ann = Conditions().with_equal(user_id="ann")
+    joined = sqlite.read_blocking(SESSIONS.read_some(ids, ann, as_columns))
+    newest_run = len(fields(SummaryRow)) + 1
+    assert {row[0]: row[newest_run] for row in joined} == {"s00": "r36", "s01": "r37"}
+
+    listing = Listing(table="sessions", columns="session_id", id="session_id")
+    plain = sqlite.read_blocking(listing.read_some(ids, Conditions(), as_columns))
+    assert sorted(plain) == [("s00",), ("s01",), ("s25",)]
+
+
+def test_ids_of_a_group_are_those_it_was_made_of() -> None:
+    ids = [f"s{number}" for number in range(GROUP_SIZE + 2)]
+    groups = [read_group(group) for group in group_ids(ids)]
+    assert groups == [ids[:GROUP_SIZE], ids[GROUP_SIZE:]]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from agentctl.store.repositories import sessions
 from agentctl.store.totals import MAXIMUM_LISTS, ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
-from tests.store.lists import list_runs, list_sessions, statements_of
+from tests.store.lists import answer_list, list_runs, list_sessions, statements_of
 from tests.store.rows import START, a_session
 
 ANN = Visibility(False, "ann")
@@ -130,6 +130,23 @@ def test_a_long_list_is_counted_again_after_as_many_removals_as_its_surplus() ->
     # A different list is counted, and so is a database that was restored from an older state.
     assert is_counted(LISTS[1](totals), 7 + MAXIMUM_SURPLUS, long)
     assert is_counted(LISTS[0](totals), 7, long)
+
+
+def test_page_beyond_the_end_of_a_long_list_has_its_remembered_total() -> None:
+    totals = ListTotals()
+    statements_of(LISTS[0](totals), MAXIMUM_TOTAL + 1, 7, A_ROW)
+    statements, page = answer_list(list_sessions(EVERYONE, totals, offset=20), 0, 7)
+    assert not any("count(*)" in sql for sql, _ in statements)
+    assert (page.total, page.capped) == (MAXIMUM_TOTAL, True)
+
+
+def test_list_of_the_largest_total_is_not_remembered() -> None:
+    """Such a list may be shorter after each removal: it is counted with its page."""
+    totals = ListTotals()
+    for beyond in (False, True):
+        list_part = list_sessions(EVERYONE, totals, offset=20 if beyond else 0)
+        statements_of(list_part, MAXIMUM_TOTAL, row=() if beyond else A_ROW)
+        assert len(statements_of(LISTS[0](totals), MAXIMUM_TOTAL, row=A_ROW)) == 1
 
 
 def test_a_list_of_live_runs_is_always_counted() -> None:
