@@ -383,7 +383,7 @@ class Database(Protocol):
     async def check(self) -> None:
         """Check that the database answers and has the schema of this code.
 
-        Raises the errors of `open.open_database`.
+        Raises the errors of `databases.open_database`.
         """
 
     async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:

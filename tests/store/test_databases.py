@@ -9,7 +9,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.config.settings import Database, Settings
-from agentctl.store.databases import Databases
+from agentctl.store.databases import Databases, open_sqlite
 
 
 def configured(folder: Path, *names: str) -> Settings:
@@ -33,6 +33,23 @@ def test_a_database_is_opened_once_on_first_use(tmp_path: Path) -> None:
     assert not (tmp_path / "two.db").exists()
     asyncio.run(databases.close())
     assert databases.get_open() == {}
+
+
+def test_databases_share_their_webhooks_but_not_their_totals(tmp_path: Path) -> None:
+    databases = Databases(configured(tmp_path, "one", "two"), create=True)
+    one = databases["one"]
+    two = databases["two"]
+    assert one.outbox is two.outbox
+    one.totals.learn("list", 0, 5)
+    assert one.totals.has("list")
+    assert not two.totals.has("list")
+    asyncio.run(databases.close())
+
+
+def test_database_of_a_command_has_no_webhooks(tmp_path: Path) -> None:
+    database = open_sqlite("one", tmp_path / "one.db", create=True)
+    assert not database.outbox.is_used
+    database.close_blocking()
 
 
 def test_the_others_close_after_one_fails_to_open(tmp_path: Path) -> None:

@@ -107,10 +107,19 @@ def test_many_writers_each_get_their_own_result(sqlite: SqliteDatabase) -> None:
     assert sqlite.read_blocking(count()) == 64 * 20
 
 
-def test_waiting_units_share_one_commit(sqlite: SqliteDatabase) -> None:
-    async def main() -> int:
+def test_waiting_units_share_one_commit(
+    sqlite: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    begin = Writer._begin
+
+    def count_units(writer: Writer, connection: apsw.Connection, group: list[Any]) -> None:
+        sizes.append(len(group))
+        begin(writer, connection, group)
+
+    async def main() -> None:
         await sqlite.write(sessions.create(a_session()))
-        before = sqlite.changes()
+        monkeypatch.setattr(Writer, "_begin", count_units)
         gate = threading.Event()
 
         @unit
@@ -123,9 +132,11 @@ def test_waiting_units_share_one_commit(sqlite: SqliteDatabase) -> None:
         await asyncio.sleep(0)
         gate.set()
         await asyncio.gather(*waiting)
-        return sqlite.changes() - before
 
-    assert asyncio.run(main()) in (1, 2)
+    asyncio.run(main())
+    assert sum(sizes) == 51
+    # The first one may have begun alone.
+    assert len(sizes) <= 2
 
 
 def test_a_failed_unit_does_not_undo_its_group(sqlite: SqliteDatabase) -> None:
@@ -434,6 +445,92 @@ def test_writer_waits_for_a_lock_until_the_deadline_of_its_units(
     assert 0 < seconds < 60
 
 
+def test_writer_waits_until_the_first_deadline_of_a_group(
+    sqlite: SqliteDatabase, holder: apsw.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[float] = []
+    held = threading.Event()
+    gate = threading.Event()
+
+    class ReleasingHandler(BusyHandler):
+        def __call__(self, attempts: int) -> bool:
+            allowed.append(self.seconds)
+            holder.execute("ROLLBACK")
+            return True
+
+    @unit
+    def hold() -> Steps[int]:
+        held.set()
+        gate.wait(PATIENCE)
+        return (yield from take())
+
+    async def main() -> None:
+        writes = [asyncio.ensure_future(sqlite.write(hold()))]
+        await asyncio.to_thread(held.wait, PATIENCE)
+        for seconds in (3_600.0, 60.0, 3_600.0):
+            monkeypatch.setattr(database, "WAIT_SECONDS", seconds)
+            writes.append(asyncio.ensure_future(sqlite.write(take())))
+            await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*writes)
+
+    monkeypatch.setattr(database, "BusyHandler", ReleasingHandler)
+    sqlite.write_blocking(sessions.create(a_session()))
+    begin = Writer._begin
+
+    def begin_locked(writer: Writer, connection: apsw.Connection, group: list[Any]) -> None:
+        if len(group) == 3:
+            holder.execute("BEGIN IMMEDIATE")
+        begin(writer, connection, group)
+
+    monkeypatch.setattr(Writer, "_begin", begin_locked)
+    asyncio.run(main())
+    (seconds,) = allowed
+    assert 0 < seconds <= 60
+
+
+def test_writer_without_its_file_fails_its_units_until_the_file_is_back(
+    sqlite: SqliteDatabase, path: Path
+) -> None:
+    moved = path.with_name("moved")
+    path.rename(moved)
+    for _ in range(2):
+        with pytest.raises(errors.Unavailable):
+            sqlite.write_blocking(sessions.create(a_session()))
+    moved.rename(path)
+    assert sqlite.write_blocking(sessions.create(a_session()))
+
+
+def test_writer_that_never_had_its_file_ends(sqlite: SqliteDatabase, path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    with pytest.raises(errors.Unavailable):
+        sqlite.write_blocking(take())
+    sqlite.close_blocking()
+    assert not {thread for thread in _threads() if thread.name == f"store-{sqlite.id}"}
+
+
+def test_fault_of_the_writer_is_logged_and_no_outage(
+    sqlite: SqliteDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise LookupError("on purpose")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "_begin", fail)
+        with pytest.raises(errors.InternalError):
+            sqlite.write_blocking(sessions.create(a_session()))
+    assert "LookupError: on purpose" in caplog.text
+    assert not sqlite.write_failed
+    assert sqlite.write_blocking(sessions.create(a_session()))
+
+
+def test_check_fails_if_the_file_is_gone(sqlite: SqliteDatabase, path: Path) -> None:
+    asyncio.run(sqlite.check())
+    sqlite.close_blocking()
+    with pytest.raises(errors.Unavailable):
+        asyncio.run(sqlite.check())
+
+
 def test_a_full_disk_fails_the_whole_group(sqlite: SqliteDatabase) -> None:
     """A page limit simulates a full disk: SQLite reports both as SQLITE_FULL."""
 
@@ -507,6 +604,35 @@ def test_no_unit_of_a_lost_transaction_succeeds(
     results = asyncio.run(main())
     assert isinstance(results[2], errors.InternalError)
     assert not [r for r in results if not isinstance(r, int | errors.InternalError)]
+
+
+def test_units_of_a_lost_transaction_get_the_error_that_lost_it(sqlite: SqliteDatabase) -> None:
+    gate = threading.Event()
+
+    @unit
+    def hold() -> Steps[int]:
+        gate.wait(PATIENCE)
+        return (yield from take())
+
+    @unit
+    def fill_the_disk() -> Steps[None]:
+        yield Statement(Sql("ROLLBACK"))
+        raise apsw.FullError("on purpose")
+
+    async def main() -> list[object]:
+        await sqlite.write(sessions.create(a_session()))
+        # The failed unit makes the group run again, each unit in a savepoint.
+        units = (hold(), fail_after(), fill_the_disk(), take())
+        writes = [asyncio.ensure_future(sqlite.write(unit)) for unit in units]
+        await asyncio.sleep(0)
+        gate.set()
+        return list(await asyncio.gather(*writes, return_exceptions=True))
+
+    _, failed, full, last = asyncio.run(main())
+    assert isinstance(failed, errors.Conflict)
+    for result in (full, last):
+        assert isinstance(result, errors.Unavailable)
+        assert result.detail == "The database disk is full"
 
 
 def test_the_writer_survives_any_exception_of_a_unit(sqlite: SqliteDatabase) -> None:

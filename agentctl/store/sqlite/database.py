@@ -198,12 +198,13 @@ class Writer:
         connection.execute("COMMIT")
 
     def _begin(self, connection: apsw.Connection, group: list[_QueuedUnit]) -> None:
-        until = min([unit.deadline for unit in group])
-        self._busy_handler.seconds = max(0.0, until - time.monotonic())
+        # Negative if a unit has waited for the thread for too long: SQLite does not wait then.
+        earliest = min(unit.deadline for unit in group)
+        self._busy_handler.seconds = earliest - time.monotonic()
+
         # The lock first: a transaction that began with a read cannot get it after a commit of
         # another process, and SQLite would not wait for it.
         connection.execute("BEGIN IMMEDIATE")
-        self._busy_handler.seconds = WAIT_SECONDS
 
     def _apply(self, connection: apsw.Connection, unit: _QueuedUnit) -> None:
         connection.execute("SAVEPOINT unit")
@@ -234,10 +235,9 @@ class Writer:
 
     def _undo(self, connection: apsw.Connection | None) -> None:
         if connection is not None and connection.in_transaction:
-            try:
+            # If this fails, the next transaction cannot begin, and reports it.
+            with contextlib.suppress(apsw.Error):
                 connection.execute("ROLLBACK")
-            except apsw.Error as error:
-                to_public_error(error, self._name)
 
 
 def _resolve(group: list[_QueuedUnit]) -> None:
@@ -284,7 +284,7 @@ class SqliteDatabase:
 
     Args:
         id: its id in the configuration.
-        path: the file. It exists and has the schema: `open.open_database` ensures that.
+        path: the file. It exists and has the schema: `databases.open_sqlite` ensures that.
     """
 
     is_late = False  # One writer takes all writes in their order.
@@ -316,7 +316,7 @@ class SqliteDatabase:
         return failed_at is not None and time.monotonic() - failed_at < FAILURE_SECONDS
 
     async def check(self) -> None:
-        """Check that the database answers. `open.open_database` has checked its schema."""
+        """Check that the database answers. `databases.open_sqlite` has checked its schema."""
         await self.read(probe())
 
     async def clock(self) -> int:
