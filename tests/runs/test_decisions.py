@@ -38,7 +38,7 @@ from agentctl.runs.desk.decisions import (
 )
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, decode_events
 from agentctl.runtime.pauses import CallOutcome, JournaledCall
-from agentctl.store.database import Database, Steps, unit
+from agentctl.store.database import Database, Outbox, Steps, unit
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.approvals import Checkpoint, DecisionChange
@@ -469,6 +469,24 @@ async def test_outcome_is_stored_in_the_approval_of_the_lost_call(
         assert settled.execution == execution
         assert settled.executed_at == decided.decided_at
         assert (None if settled.result is None else json.loads(settled.result)) == result
+
+
+async def test_outcome_of_a_call_without_a_record_is_stored_as_decided(tmp_path: Path) -> None:
+    """The step of the call is gone, as after a repair of the run."""
+    question = an_approval(kind="outcome")
+    async with open_paused_run(tmp_path, [question]) as database:
+        change = await judge(question, Ruling("complete", result="sent"))
+        (decided,), continues = await decide(database, ("a1", change))
+        assert (decided.result, continues) == ('"sent"', True)
+
+
+def test_root_run_is_locked_before_its_approvals_are_decided() -> None:
+    """Its end locks it first, too: PostgreSQL would report a deadlock."""
+    work = write_decisions(Outbox(), "root", [("a1", a_decision())])
+    first = next(iter(work))
+    assert "FROM runs" in first.sql
+    assert first.sql.endswith("FOR UPDATE")
+    assert first.parameters == {"run_id": "root"}
 
 
 async def test_approval_of_another_kind_settles_no_lost_call(tmp_path: Path) -> None:

@@ -400,20 +400,25 @@ def write_decisions(
 def _settle_outcome(row: ApprovalRow) -> Steps[None]:
     """Store the outcome, as a person knows it, of the call whose server died."""
     execution = None if row.status == "approved" else row.execution
-    settled = yield from approvals.settle_unknown(
+    was_approved = yield from approvals.settle_unknown(
         row.run_id, row.tool_call_id, execution, row.result, row.decided_at
     )
-    if settled:
-        return
-    # A call of a durable run that needed no approval.
+    if not was_approved:
+        yield from _settle_step(row, execution)
+
+
+def _settle_step(row: ApprovalRow, execution: str | None) -> Steps[None]:
+    """Store the outcome of a call of a durable run that needed no approval."""
     step = yield from steps.find_unknown(row.run_id, row.tool_call_id)
     if step is None:
         return
+
     body = orjson.loads(step.body or "{}")
     if execution is not None:
         result = orjson.loads(row.result or "null")
         text = result if isinstance(result, str) else row.result or ""
         body |= dump_outcome(CallOutcome(text, failed=execution == "failed"))
+
     state = execution or "again"
     yield from steps.settle(row.run_id, row.tool_call_id, state, to_json(body), row.decided_at)
 
