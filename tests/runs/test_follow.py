@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,14 +16,23 @@ from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.runs.follow import follow as follow_module
-from agentctl.runs.follow.follow import PORTION_BYTES, flatten, follow_run, wait_until_final
+from agentctl.runs.follow.follow import (
+    PORTION_BYTES,
+    flatten,
+    follow_run,
+    wait_in_queue,
+    wait_until_final,
+)
 from agentctl.runs.log import stream
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.log.hub import FollowedRun, News
+from agentctl.runs.log.stream import Stream
+from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import events, sessions
+from agentctl.work import event_loop
 from tests.conditions import PATIENCE, wait_until
 from tests.deployment import Deployment
 from tests.runs.shared_databases import create_live_run, store_events
@@ -384,10 +394,58 @@ async def test_follower_waits_for_a_busy_database_until_the_shutdown(
         assert refusals < 0
         refusals = 1_000
         service.hosting.engine.closing.set()
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.Unavailable) as caught:
             async with asyncio.timeout(PATIENCE):
                 await collect_events(follow(service, run["run_id"]))
+        assert not isinstance(caught.value, errors.OutcomeUnknown)
         refusals = 0
+
+
+def refuse_reads(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the database refuse all reads, for longer than a follower waits."""
+
+    async def refuse(work: Work[Any], **options: Any) -> Any:
+        raise errors.Unavailable("The database does not answer")
+
+    monkeypatch.setattr(follow_module, "RETRY_LIMIT_SECONDS", 0)
+    monkeypatch.setattr(event_loop, "RETRY_LIMIT_SECONDS", 0)
+    monkeypatch.setattr(database, "read", refuse)
+
+
+async def test_follower_of_a_run_that_its_request_has_started_names_the_run(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client must not start the run again."""
+    async with open_service(deployment) as service:
+        hosting = service.hosting
+        database = main_database(service)
+        with monkeypatch.context() as refusing:
+            refuse_reads(database, refusing)
+            following = follow_run(
+                hosting.engine, database, hosting.changes, "r1", -1, is_started=True
+            )
+            with pytest.raises(errors.OutcomeUnknown) as caught:
+                await anext(following)
+        assert caught.value.run_id == "r1"
+
+
+async def test_begun_stream_ends_without_a_last_event_if_the_database_stays_away(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_services(deployment) as (owner, other), start_hanging_run(owner) as run_id:
+        following = follow(other, run_id)
+        assert (await anext(following)).name == "RunStarted"
+        with monkeypatch.context() as refusing:
+            refuse_reads(main_database(other), refusing)
+            monkeypatch.setattr(FollowedRun, "wait", report_a_gap)
+            async with asyncio.timeout(PATIENCE):
+                assert await collect_events(following) == []
+        assert "its database is unavailable for too long" in caplog.text
+
+
+async def report_a_gap(followed: FollowedRun, position: int, seconds: float) -> News:
+    """Tell a follower that the hub has dropped the events that come next."""
+    return News(None, settled=False)
 
 
 async def test_following_an_unknown_run_raises_not_found(deployment: Deployment) -> None:
@@ -399,6 +457,153 @@ async def test_following_an_unknown_run_raises_not_found(deployment: Deployment)
             await wait_until_final(
                 hosting.engine, main_database(service), hosting.changes, "nothing"
             )
+
+
+async def test_wait_for_a_run_ends_with_it(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "CHANGE_WAIT_SECONDS", 0.01)
+    async with two_services(deployment) as (owner, other), start_hanging_run(owner) as run_id:
+        waits = [
+            asyncio.create_task(
+                wait_until_final(
+                    service.hosting.engine, main_database(service), service.hosting.changes, run_id
+                )
+            )
+            for service in (owner, other)
+        ]
+        # Longer than the interval in which a wait looks for a shutdown.
+        await asyncio.sleep(0.05)
+        assert not any(wait.done() for wait in waits)
+        await user(owner).cancel_run("agent", "hang", run_id, CancelRequest("s1", 30))
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*waits)
+
+
+async def test_wait_for_a_run_of_this_process_does_not_read_the_database(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_service(deployment) as service, start_hanging_run(service) as run_id:
+        hosting = service.hosting
+        database = main_database(service)
+        reads: list[Work[Any]] = []
+        read = database.read
+
+        async def keep_read(work: Work[Any], **options: Any) -> Any:
+            reads.append(work)
+            return await read(work, **options)
+
+        monkeypatch.setattr(database, "read", keep_read)
+        live = await wait_for_live_run(service, run_id)
+        waiting = wait_until_final(hosting.engine, database, hosting.changes, run_id)
+        task = asyncio.create_task(waiting)
+        await asyncio.sleep(0)
+        reads.clear()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert reads == []
+        live.stop(Ending.cancelled("me", None))
+        async with asyncio.timeout(PATIENCE):
+            await task
+
+
+@pytest.mark.parametrize("is_closing", [True, False])
+async def test_wait_in_the_queue_ends_at_the_shutdown_if_the_database_is_away(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, is_closing: bool
+) -> None:
+    async with open_service(deployment) as service:
+        hosting = service.hosting
+        database = main_database(service)
+        waiting = wait_in_queue(hosting.engine, database, hosting.changes, "r1")
+        with monkeypatch.context() as refusing:
+            refuse_reads(database, refusing)
+            if is_closing:
+                hosting.engine.closing.set()
+                # Nothing but the shutdown ends the wait.
+                refusing.setattr(event_loop, "RETRY_LIMIT_SECONDS", 10 * PATIENCE)
+                async with asyncio.timeout(PATIENCE):
+                    await waiting
+            else:
+                with pytest.raises(errors.Unavailable):
+                    await waiting
+
+
+class OneRun:
+    """An engine that executes one run, of which it has only the stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._live = SimpleNamespace(parent=None, stream=stream)
+        self.closing = asyncio.Event()
+
+    def find_run(self, run_id: str) -> Any:
+        return self._live
+
+
+def publish(stream: Stream, *numbers: int) -> None:
+    for number in range(*numbers):
+        stream.publish("RunContent", b'{"content":"%03d"}' % number)
+
+
+async def store(database: Database, stream: Stream) -> None:
+    """Store the events of a run in batches of two, and drop them from memory."""
+    while (batch := stream.unstored_batch()) is not None:
+        last = batch.first_seq + 1
+        lines = "".join(batch.events.splitlines(keepends=True)[:2])
+        assert await database.write(events.append_batch("r1", 1, last - 1, last, lines))
+        stream.mark_stored(last)
+
+
+async def test_slow_follower_that_read_from_memory_repeats_no_stored_event(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have stored events at hand that it has meanwhile got from memory."""
+    monkeypatch.setattr(follow_module, "PORTION_BYTES", 1)
+    async with open_service(deployment) as service:
+        database = main_database(service)
+        await create_live_run(database, "w1", component_id="echo")
+        followed = Stream("r1", recorded=True)
+        engine: Any = OneRun(followed)
+        following = flatten(follow_run(engine, database, service.hosting.changes, "r1", -1))
+        # The last four events stay in memory.
+        monkeypatch.setattr(stream, "WINDOW_BYTES", 4 * len(b'{"content":"000"}'))
+        publish(followed, 10)
+        await store(database, followed)
+        assert followed.events_from(5) is None
+        found = [(await anext(following)).seq for _ in range(8)]
+        publish(followed, 10, 14)
+        found += [(await anext(following)).seq for _ in range(6)]
+        publish(followed, 14, 30)
+        await store(database, followed)
+        assert followed.events_from(14) is None
+        followed.close(None)
+        found += [event.seq async for event in following]
+        assert found == list(range(30))
+
+
+async def test_follower_of_many_events_lets_other_tasks_work(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "PORTION_BYTES", 1)
+    monkeypatch.setattr(event_loop, "STEP_SECONDS", 0)
+    async with open_service(deployment) as service:
+        followed = Stream("r1", recorded=True)
+        publish(followed, 50)
+        followed.close(None)
+        engine: Any = OneRun(followed)
+        database = main_database(service)
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(count_turns())
+        following = follow_run(engine, database, service.hosting.changes, "r1", -1)
+        assert len([portion async for portion in following]) == 50
+        assert turns >= 25
+        other.cancel()
 
 
 async def test_stream_of_a_deleted_run_stops_without_last_event(deployment: Deployment) -> None:

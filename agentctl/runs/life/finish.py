@@ -15,7 +15,6 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Literal, TypeVar, cast
 
-from agentctl import errors
 from agentctl.config.upkeep import Approvals
 from agentctl.records.runs import FinalStatus, RunEnd
 from agentctl.records.times import now
@@ -86,9 +85,6 @@ async def store_end(
             store = partial(_store_or_read_end, run, ending, end)
             stored = await _write_when_available(store, on_unavailable)
             break
-        except errors.DatabaseDamaged:
-            # Not a fault of the transcript, which is stored if the file is put back.
-            on_unavailable()
         except Exception:
             # The transcript cannot be stored: store the ending without it.
             _log.exception("run %s: its end could not be stored", run.run_id)
