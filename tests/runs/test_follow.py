@@ -191,6 +191,23 @@ async def test_long_stream_is_read_in_portions(deployment: Deployment) -> None:
         assert await resume(user(other), run_id, middle) == whole[middle + 1 :]
 
 
+async def test_portion_of_stored_events_ends_with_the_batch_that_fills_it(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "PORTION_BYTES", 1)
+    async with open_service(deployment) as service:
+        database = main_database(service)
+        run = await create_live_run(database, "dead", component_id="echo")
+        seq = 0
+        for _ in range(3):
+            seq = await store_events(database, run, "one ", "two", seq=seq)
+        assert await recover_runs(database, "dead") == ["r1"]
+        hosting = service.hosting
+        following = follow_run(hosting.engine, database, hosting.changes, "r1", -1)
+        portions = [[event.seq for event in portion] async for portion in following]
+        assert portions == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [8 + LOST_SEQ_STEP]]
+
+
 async def test_run_that_ends_between_two_reads_loses_no_events(deployment: Deployment) -> None:
     chance = random.Random(7)
 

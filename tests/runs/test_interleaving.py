@@ -177,7 +177,7 @@ class Scene:
     def pause_live(self) -> Steps[str]:
         run = self._live("live", "s")
         run.transcript.add_user("hello")
-        prepared = prepare_pause(run, Pause([Ask("approval", "c", "pay")]), Approvals())
+        prepared = prepare_pause(run, Pause([Ask("approval", "c", "pay")]), Approvals(), (0, 0))
         (row,) = prepared.rows
         row = replace(row, approval_id=self.id("ask-live"), arguments_hash="h")
         return (yield from write_pause(run, replace(prepared, rows=[row])))

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from agentctl.config.settings import Approvals
+from agentctl.config.settings import Approvals, Settings
+from agentctl.config.webhooks import Webhook
 from agentctl.runs.life import finish
 from agentctl.runs.life.finish import store_end, store_pause
 from agentctl.runs.states import Ending, Pause
 from agentctl.runtime.pauses import Ask
 from agentctl.runtime.transcript.history import StateChanges
-from agentctl.store.database import Sql
-from agentctl.store.repositories import approvals, run_reads, sessions
+from agentctl.store.database import Outbox, Sql
+from agentctl.store.repositories import approvals, run_reads, runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.conditions import PATIENCE
 from tests.deployment import Deployment
@@ -40,6 +41,42 @@ async def test_end_wakes_the_deliveries(
         monkeypatch.setattr(bench.database.outbox, "wake", lambda: wakes.append("woken"))
         await bench.end(bench.root)
         assert wakes == ["woken"]
+
+
+async def test_end_of_a_root_run_is_a_fact_for_webhooks(deployment: Deployment) -> None:
+    webhook = Webhook("ops", "https://example.com/", ("run.completed",))
+    told = Sql("SELECT run_id FROM webhook_deliveries").column()
+    async with open_bench(deployment) as bench:
+        bench.database.outbox = Outbox(Settings(webhooks=(webhook,)))
+        await bench.end(await bench.start_member())
+        assert await bench.database.read(told) == []
+        await bench.end(bench.root)
+        assert await bench.database.read(told) == ["root"]
+
+
+async def test_end_changes_the_state_of_its_session(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        stored = "UPDATE sessions SET session_state = '{\"old\": 1, \"kept\": 2}'"
+        await bench.database.write(Sql(stored).execute())
+        bench.root.state_changes = StateChanges({"new": 3}, ("old",))
+        await bench.end(bench.root)
+        session = await bench.database.read(sessions.get("s1", EVERYONE))
+        assert session is not None
+        assert json.loads(session.session_state or "") == {"kept": 2, "new": 3}
+
+
+async def test_first_of_two_cancels_counts(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        await bench.database.write(runs.request_cancel("root", 7, "bob", "enough"))
+        stored = await store_end(
+            bench.root,
+            Ending.cancelled("ann", "too late"),
+            lambda late: None,
+            lambda: None,
+            lambda: None,
+        )
+        assert (stored.actor, stored.reason, stored.requested_at) == ("bob", "enough", 7)
+        assert (await bench.read("root")).cancel_requested_by == "bob"
 
 
 async def test_failure_that_another_process_has_stored_is_kept(deployment: Deployment) -> None:
@@ -156,15 +193,16 @@ async def test_pause_without_open_questions_continues_at_once(deployment: Deploy
         assert (await bench.read("root")).status == "PENDING"
 
 
+@pytest.mark.parametrize(("tokens", "cost"), [(543, 1_046), (543, 0)])
 async def test_pause_with_a_question_waits_and_counts_for_budgets(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, tokens: int, cost: int
 ) -> None:
     async def measure(run: object) -> tuple[int, int, None]:
-        return 543, 1_046, None
+        return tokens, cost, None
 
     async with open_bench(deployment) as bench:
         monkeypatch.setattr(bench.service.hosting.budgets, "measure", measure)
         assert not (await pause(bench)).continues
         assert (await bench.read("root")).status == "PAUSED"
         used = Sql("SELECT tokens, cost FROM live_usage").rows(lambda *row: row)
-        assert await bench.database.read(used) == [(543, 1_046)]
+        assert await bench.database.read(used) == [(tokens, cost)]

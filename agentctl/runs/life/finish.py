@@ -117,8 +117,9 @@ async def store_pause(
         approvals are pending, or its state cannot be stored. The caller stores that one.
     """
     await _end_stream(run)
+    used = await run.measure_usage()
     try:
-        prepared = replace(prepare_pause(run, pause, settings), used=await run.measure_usage())
+        prepared = prepare_pause(run, pause, settings, used)
     except TypeError:
         _log.exception("run %s: its state at the pause has no JSON form", run.run_id)
         return _STATE_REJECTED

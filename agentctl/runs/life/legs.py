@@ -73,11 +73,16 @@ class PreparedPause:
     checkpoint: Checkpoint
     event: tuple[str, bytes]
     batch: events.Batch | None
-    used: tuple[int, int] = (0, 0)
+    used: tuple[int, int]
 
 
-def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPause:
+def prepare_pause(
+    run: LiveRun, pause: Pause, settings: Approvals, used: tuple[int, int]
+) -> PreparedPause:
     """Build the rows of a pause. The results of the run are those at this moment.
+
+    Args:
+        used: tokens and cost for budgets (`LiveRun.measure_usage`).
 
     Raises:
         TypeError: the state of the component has no JSON form.
@@ -119,7 +124,7 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
 
     checkpoint = Checkpoint(run.run_id, run.attempt, PAUSE, to_json(body))
     batch = run.stream.last_batch(event) if run.recorder is not None else None
-    return PreparedPause(values, rows, checkpoint, event, batch)
+    return PreparedPause(values, rows, checkpoint, event, batch, used)
 
 
 def build_approval(run: LiveRun, asked: Ask, at: int, settings: Approvals) -> ApprovalRow:
