@@ -42,7 +42,10 @@ RESULTS: dict[str, Callable[[], bytes]] = {
         b'{"content":[' + b'{"type":"text","text":""},' * 150_000 + b'{"type":"text","text":"x"}]}'
     ),
     "surrogate": lambda: b'{"content":[{"type":"text","text":"a\\ud83d"}]}',
-    "large-text": lambda: b'{"content":[{"type":"text","text":"' + b"x" * 4_000_000 + b'"}]}',
+    # The emoji makes each character four times as large.
+    "large-text": lambda: (
+        b'{"content":[{"type":"text","text":"\xf0\x9f\x98\x80' + b"x" * 4_000_000 + b'"}]}'
+    ),
 }
 
 LISTS: dict[str, Callable[[], list[dict[str, Any]]]] = {

@@ -33,7 +33,7 @@ AGENTS = (
     "large_arguments", "large_results", "much_progress", "fitting_model",
 )  # fmt: skip
 
-MCP = ("lines", "log", "many-parts", "many-tools", "large-schemas")
+MCP = ("lines", "log", "large-text", "many-parts", "many-tools", "large-schemas")
 
 SESSIONS = 50
 """Sessions with metadata that filters are compared with, times `scale`."""
@@ -422,8 +422,11 @@ CASES: dict[str, Case] = {
             "runtime.mcp.definitions.DESCRIPTION_BYTES",
         ),
     ),
-    "lines of an MCP server": Case(run("mcp-lines"), OK, ("runtime.mcp.stdio.NOISE_LINES",)),
-    "log of an MCP server": Case(run("mcp-log"), OK, ("runtime.mcp.stdio.LOGGED_LINES",)),
+    "lines of an MCP server": Case(run("mcp-lines"), OK, ()),
+    "message of an MCP server": Case(
+        run("mcp-large-text"), OK, ("runtime.mcp.stdio.MAXIMUM_MESSAGE_BYTES",)
+    ),
+    "log of an MCP server": Case(run("mcp-log"), OK, ("runtime.mcp.guard.LOGGED_LINES",)),
     "response of a webhook receiver": Case(
         complete_hooked,
         OK,

@@ -16,7 +16,18 @@ from uuid import uuid4
 
 from tests.conditions import PATIENCE
 
-TOOLS = ("who", "huge", "hang", "reset", "redirect", "compressed", "values", "streamed")
+TOOLS = (
+    "who",
+    "huge",
+    "hang",
+    "reset",
+    "redirect",
+    "compressed",
+    "values",
+    "streamed",
+    "cut",
+    "endless",
+)
 
 
 class State:
@@ -99,6 +110,15 @@ class Handler(BaseHTTPRequestHandler):
         elif tool == "compressed":
             self.answer(200, b"x", **{"Content-Type": "application/json"}, encoding="gzip")
             return
+        elif tool == "cut":
+            self.close_connection = True
+            fields = {"Content-Type": "application/json", "Content-Length": "100"}
+            self.answer(200, b'{"jsonrpc":', **fields)
+            return
+        elif tool == "endless":
+            event = b"event: message\ndata: " + b"x" * 1_000_000
+            self.answer(200, event, **{"Content-Type": "text/event-stream"})
+            return
         result: dict[str, Any] = {"content": [{"type": "text", "text": text}]}
         if tool in ("values", "streamed"):
             result["structuredContent"] = {"a": [[]] * 70_000}
@@ -128,7 +148,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
             if encoding:
                 self.send_header("Content-Encoding", encoding)
-            self.send_header("Content-Length", str(len(body)))
+            if "Content-Length" not in headers:
+                self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 

@@ -58,15 +58,15 @@ def count_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def count_children() -> int:
-    """Return the number of child processes, zombies included."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    return len(children.read_text().split())
+def list_children(process_id: int) -> list[int]:
+    """Return the ids of the child processes that the first thread started, zombies included."""
+    children = Path(f"/proc/{process_id}/task/{process_id}/children")
+    return [int(child) for child in children.read_text().split()]
 
 
 def count_left() -> tuple[int, int, int]:
     """Return the numbers of tasks, open file descriptors and child processes."""
-    return len(asyncio.all_tasks()), count_descriptors(), count_children()
+    return len(asyncio.all_tasks()), count_descriptors(), len(list_children(os.getpid()))
 
 
 async def measure(folder: Path, endpoint: ModelEndpoint, runs: int, *, kill: bool) -> Counts:
@@ -108,11 +108,12 @@ async def measure(folder: Path, endpoint: ModelEndpoint, runs: int, *, kill: boo
 
 
 async def _kill_program() -> None:
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    for child in children:
+    for child in list_children(os.getpid()):
         line = Path(f"/proc/{child}/cmdline").read_bytes()
         if str(SERVER).encode() in line:
-            os.kill(int(child), signal.SIGKILL)
+            # The child is the guard of the program.
+            (program,) = list_children(child)
+            os.kill(program, signal.SIGKILL)
 
 
 async def _run(service: Service, index: int, counts: Counts) -> None:

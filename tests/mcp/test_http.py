@@ -82,6 +82,24 @@ async def test_failed_request_does_not_end_other_calls(remote: State) -> None:
         assert hosted.server.counters.connections == 1
 
 
+@pytest.mark.parametrize(
+    ("tool", "problem"), [("cut", "the connection broke"), ("endless", "the connection ended")]
+)
+async def test_broken_body_or_endless_event_fails_its_call_only(
+    remote: State, tool: str, problem: str
+) -> None:
+    async with host(spec(remote), limits=Limits(tool_result_bytes=10_000)) as hosted:
+        hanging, _ = hosted.start_call("hang")
+        await wait_until(lambda: "tools/call" in remote.methods)
+        assert await hosted.call(tool) == (
+            f"The MCP server files is not available: {problem}",
+            True,
+        )
+        remote.released.set()
+        assert await hosted.call_result(hanging) == ("done", False)
+        assert hosted.server.counters.connections == 1
+
+
 async def test_large_or_compressed_body_fails_its_call_only(remote: State) -> None:
     async with host(spec(remote), limits=Limits(tool_result_bytes=10_000)) as hosted:
         for tool in ("huge", "compressed"):

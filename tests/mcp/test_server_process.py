@@ -49,10 +49,12 @@ def end_and_check(server: ServerProcess, number: int, workers: int) -> None:
     """End the server with a signal and check that the programs of all processes end."""
     pid = server.process.pid
     parents = {pid} if workers == 1 else find_children(pid)
-    wait_for(lambda: len(find_programs(parents)) == workers)
-    programs = find_programs(parents)
+    # The child of a worker is the guard of the program.
+    wait_for(lambda: len(find_programs(find_programs(parents))) == workers)
+    guards = find_programs(parents)
+    programs = find_programs(guards)
     server.stop(number)
-    wait_for(lambda: not exist(programs))
+    wait_for(lambda: not exist(guards | programs))
 
 
 @pytest.mark.parametrize("workers", [1, 2])

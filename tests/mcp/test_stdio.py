@@ -87,6 +87,14 @@ async def test_result_is_limited_and_a_longer_message_fails_only_its_call() -> N
         assert await hosted.text("pid") == pid
 
 
+async def test_message_has_a_maximum_also_where_results_may_be_larger() -> None:
+    async with host(stdio_spec(), limits=Limits(tool_result_bytes=4_000_000)) as hosted:
+        assert await hosted.call("huge", bytes=8_500_000) == (
+            "The tool files_huge failed: the result has over 8_388_608 bytes",
+            True,
+        )
+
+
 async def test_other_text_on_stdout_is_logged_once_and_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -8,8 +8,10 @@ two items at least, however fast the machine is. `make bench-hostile` measures t
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.json_schema import list_schema_problems
 from agentctl.runtime.mcp.definitions import build_tool_list
 from agentctl.runtime.mcp.library import ListedTool
-from agentctl.runtime.mcp.stdio import NOISE_LINES, _Noise
+from agentctl.runtime.mcp.stdio import Program, RunningProgram
 from agentctl.work import event_loop
 from agentctl.work.event_loop import STEP_BYTES, Turns, convert, take_shared_turn
 from tests.runtime import sample_agents
@@ -58,11 +60,14 @@ async def list_tools() -> None:
     assert (await build_tool_list(server, listed)).tools == ()
 
 
-async def read_noise() -> None:
-    """A program writes lines that are no messages."""
-    noise = _Noise()
-    for _ in range(min(ITEMS, NOISE_LINES)):
-        await noise.add()
+async def read_log() -> None:
+    """The program of an MCP server writes lines to its log."""
+    source, sink = os.pipe()
+    os.write(sink, b"line x\n" * 2 * ITEMS)
+    os.close(sink)
+    program = Program("files", ("true",), {}, Path(), (), 1_000)
+    with os.fdopen(source, "rb", buffering=0) as reports:
+        await RunningProgram(program, lambda *_: None)._read_reports(reports)
 
 
 async def yield_pieces(message: str) -> AsyncIterator[str]:
@@ -98,15 +103,7 @@ def code(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize(
     "work",
-    [
-        take_each,
-        take_in_tasks,
-        check_in_tasks,
-        list_tools,
-        read_noise,
-        report_pieces,
-        convert_result,
-    ],
+    [take_each, take_in_tasks, check_in_tasks, list_tools, read_log, report_pieces, convert_result],
 )
 async def test_other_tasks_have_a_turn_for_each_two_items(
     work: Work, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from agentctl.runtime.mcp.calls import (
     expand_values,
 )
 from agentctl.runtime.mcp.definitions import MAXIMUM_TOOLS, clean_text, replace_unusable_tools
-from agentctl.runtime.mcp.stdio import Program, build_environment, find_command, run_program
+from agentctl.runtime.mcp.stdio import Program, RunningProgram, find_command
 from agentctl.runtime.tracing import hide_trace
 
 if TYPE_CHECKING:
@@ -104,19 +104,27 @@ def _allow_questions(request: Any) -> None:
 
 @asynccontextmanager
 async def watch_calls(
-    transport: library.Transport, watcher: CallWatcher
+    transport: library.Transport, watcher: CallWatcher, at_end: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[library.Streams]:
-    """Connect through a transport whose messages the watcher sees."""
+    """Connect through a transport whose messages the watcher sees.
+
+    Args:
+        at_end: awaited between the last message from the server and the end of its stream, with
+            which all open calls fail.
+    """
     async with transport as (read, write):
-        yield _Watched(read, watcher), _Watched(write, watcher)
+        yield _Watched(read, watcher, at_end), _Watched(write, watcher, at_end)
 
 
 class _Watched:
     """A stream of received or of sent messages; all else is that of the stream of the library."""
 
-    def __init__(self, inner: Any, watcher: CallWatcher) -> None:
+    def __init__(
+        self, inner: Any, watcher: CallWatcher, at_end: Callable[[], Awaitable[None]]
+    ) -> None:
         self._inner = inner
         self._watcher = watcher
+        self._at_end = at_end
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -132,18 +140,17 @@ class _Watched:
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
-        return self._note(await self._inner.__anext__())
-
-    async def receive(self) -> SessionMessage | Exception:
-        return self._note(await self._inner.receive())
+        try:
+            item: SessionMessage | Exception = await self._inner.__anext__()
+        except StopAsyncIteration:
+            await self._at_end()
+            raise
+        self._watcher.note_received(item)
+        return item
 
     async def send(self, item: SessionMessage, /) -> None:
         self._watcher.note_sent(item)
         await self._inner.send(item)
-
-    def _note(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
-        self._watcher.note_received(item)
-        return item
 
 
 CLOSE_SECONDS = 8.0
@@ -179,6 +186,10 @@ class Endpoint(ABC):
         """Return the reason of the last failure, if the transport knows it."""
         return None
 
+    @abstractmethod
+    async def wait_for_reason(self) -> None:
+        """Wait for the call of `on_end`, after the last message from the server."""
+
 
 class StdioEndpoint(Endpoint):
     """A program that speaks over its stdin and stdout."""
@@ -186,6 +197,7 @@ class StdioEndpoint(Endpoint):
     def __init__(self, server: McpServer, folder: Path, message_bytes: int) -> None:
         super().__init__(server, message_bytes)
         self._folder = folder
+        self._program: RunningProgram | None = None
 
     @asynccontextmanager
     async def open(self, on_end: OnEnd) -> AsyncIterator[library.Streams]:
@@ -196,7 +208,7 @@ class StdioEndpoint(Endpoint):
         program = Program(
             server=server.id,
             line=(command, *server.args),
-            environment=build_environment(expand_values(server.env, NOBODY)),
+            variables=expand_values(server.env, NOBODY),
             folder=self._folder,
             secrets=collect_secrets(server.env),
             message_bytes=self._message_bytes,
@@ -207,8 +219,13 @@ class StdioEndpoint(Endpoint):
             on_end(reason)
 
         self.detail = ""
-        async with run_program(program, note_end) as streams:
+        self._program = RunningProgram(program, note_end)
+        async with self._program.open() as streams:
             yield streams
+
+    async def wait_for_reason(self) -> None:
+        if self._program is not None:
+            await self._program.wait_for_reason()
 
 
 class HttpEndpoint(Endpoint):
@@ -234,6 +251,9 @@ class HttpEndpoint(Endpoint):
 
     def problem(self) -> str | None:
         return self._client.problem if self._client is not None else None
+
+    async def wait_for_reason(self) -> None:
+        """Return at once: the client has called `on_end` when a request failed."""
 
 
 class McpConnection:
@@ -368,7 +388,8 @@ class McpConnection:
         return self.lost.result() if self.lost.done() else "the connection ended"
 
     async def _hold(self) -> None:
-        transport = watch_calls(self._endpoint.open(self.lose), self._watcher)
+        endpoint = self._endpoint
+        transport = watch_calls(endpoint.open(self.lose), self._watcher, endpoint.wait_for_reason)
         try:
             async with library.open_client(transport, CONNECT_SECONDS, self.changed.set) as client:
                 self._client = client

@@ -1,8 +1,9 @@
-"""The HTTP client of streamable HTTP servers.
+"""The HTTP client of the transport for streamable HTTP servers, with the bounds of its responses.
 
-The transport of the library ends the whole connection, with the calls of all runs, if one request
-fails. This client gives it a response with status 503 instead, and limits each body. It follows no
-redirect, so a server cannot direct its requests to another address (SSRF).
+The transport is that of the `mcp` library. It ends the whole connection, with the calls of all
+runs, if one request fails. This client gives it a response with status 503 instead, and limits each
+body (docs/decisions/0042). The transport follows redirects within the origin of the URL only, so a
+server cannot direct its requests to another address (SSRF).
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import mcp
 from mcp.client import streamable_http
-from mcp.shared.message import SessionMessage
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
@@ -60,21 +59,6 @@ def open_http(url: str, client: Any, message_bytes: int) -> Transport:
     connect: Any = streamable_http.streamable_http_client
     transport: Transport = connect(url, http_client=client, max_sse_event_size=message_bytes)
     return transport
-
-
-def parse_message(text: str | bytes) -> SessionMessage:
-    """Return the message in a line of JSON.
-
-    Raises:
-        ValueError: it is none.
-    """
-    return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
-
-
-def build_error(request_id: int | str, text: str) -> SessionMessage:
-    """Return the message of a server that refuses a request."""
-    error = types.ErrorData(code=types.INTERNAL_ERROR, message=text)
-    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
 
 def follows_protocol(tools: Mapping[str, Any], version: str) -> bool:
