@@ -56,7 +56,7 @@ async def test_end_of_a_root_run_is_a_fact_for_webhooks(deployment: Deployment) 
 
 async def test_end_changes_the_state_of_its_session(deployment: Deployment) -> None:
     async with open_bench(deployment) as bench:
-        stored = "UPDATE sessions SET session_state = '{\"old\": 1, \"kept\": 2}'"
+        stored = 'UPDATE sessions SET session_state = \'{"old": 1, "kept": 2}\''
         await bench.database.write(Sql(stored).execute())
         bench.root.state_changes = StateChanges({"new": 3}, ("old",))
         await bench.end(bench.root)
