@@ -7,16 +7,12 @@ import hashlib
 import json
 from collections import deque
 from itertools import count
-from typing import Any
 from uuid import UUID
 
-import asyncpg
-
 from agentctl.config import settings
-from agentctl.store.database import Value, Work, compile_for_postgres, list_statements
-from agentctl.store.postgres import plain_runs
+from agentctl.store.database import Steps, unit
 from agentctl.store.postgres.database import PostgresDatabase
-from agentctl.store.repositories.events import Batch
+from agentctl.store.repositories import audit, events, runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.postgres_server import PostgresServer
 from tests.store.rows import a_run, a_session, an_end
@@ -35,48 +31,34 @@ class PlainWriter:
     def __init__(self, schema: str, server: PostgresServer, runs_of_session: int) -> None:
         self.schema = schema
         self._runs_of_session = runs_of_session
-        self._server = server
         self._numbers = [count() for _ in range(CONNECTIONS)]
-        self._connections: list[asyncpg.Connection[Any]] = []
+        entry = settings.Database("main", server.url, search_path=schema, pool_size=CONNECTIONS)
+        self._database = PostgresDatabase(entry, create=True)
 
     async def open(self) -> None:
         """Create the schema with its tables, and connect."""
-        entry = settings.Database("main", self._server.url, search_path=self.schema)
-        database = PostgresDatabase(entry, create=True)
-        await database.check()
-        await database.close()
-        for _ in range(CONNECTIONS):
-            self._connections.append(
-                await asyncpg.connect(
-                    self._server.url,
-                    server_settings={"search_path": self.schema},
-                    statement_cache_size=1_000,
-                )
-            )
+        await self._database.check()
 
     async def close(self) -> None:
-        for connection in self._connections:
-            await connection.close()
+        await self._database.close()
 
     async def write(self, runs: int) -> None:
         """Write runs from their start to their end, over all connections."""
-        parts = (
-            self._write(each, lane, runs // CONNECTIONS)
-            for lane, each in enumerate(self._connections)
-        )
-        await asyncio.gather(*parts)
+        lanes = (self._write(lane, runs // CONNECTIONS) for lane in range(CONNECTIONS))
+        await asyncio.gather(*lanes)
 
-    async def _write(self, connection: asyncpg.Connection[Any], lane: int, runs: int) -> None:
+    async def _write(self, lane: int, runs: int) -> None:
+        write = self._database.write
         open_runs = deque[str]()
         for _ in range(runs):
             number = next(self._numbers[lane]) * CONNECTIONS + lane
             name = _build_id("run", number)
-            await _run(connection, _build_start(name, number, self._runs_of_session))
+            await write(_start(name, number, self._runs_of_session))
             open_runs.append(name)
             if len(open_runs) > OPEN:
-                await _run(connection, _build_end(open_runs.popleft(), number))
+                await write(_end(open_runs.popleft(), number))
         while open_runs:
-            await _run(connection, _build_end(open_runs.popleft(), number))
+            await write(_end(open_runs.popleft(), number))
 
 
 def _build_id(kind: str, number: int) -> str:
@@ -85,7 +67,8 @@ def _build_id(kind: str, number: int) -> str:
     return str(UUID(f"{1_700_000_000_000 + number * 1_000:012x}{digest[12:]}"))
 
 
-def _build_start(name: str, number: int, runs_of_session: int) -> Work[Any]:
+@unit
+def _start(name: str, number: int, runs_of_session: int) -> Steps[None]:
     lane = number % CONNECTIONS
     at = number // CONNECTIONS
     session = at // runs_of_session * CONNECTIONS + lane
@@ -97,21 +80,24 @@ def _build_start(name: str, number: int, runs_of_session: int) -> Work[Any]:
         session_name=f"Question {session}",
         component_name="Agent",
         component_data=json.dumps({"model": {"id": "model", "provider": "provider"}}),
+        first_status="RUNNING",
         **common,
     )
     run = a_run(
         name, row.session_id, owner="0123456789abcdef0123456789abcdef0123", created_at=at,
         input=TEXT * 2, background=False, **common,
     )  # fmt: skip
-    entry: dict[str, Value] = {
-        "at": at, "principal": common["user_id"], "via": "token", "operation": "create_run",
-        "resource": row.session_id, "outcome": "allowed", "status": 200, "reason": None,
-        "request_id": f"request-{number}", "count": 1, "trace_id": None,
-    }  # fmt: skip
-    return plain_runs.start(row, EVERYONE, run, entry)
+    entry = audit.AuditRow(
+        at, common["user_id"], "token", "create_run", row.session_id, "allowed", 200, None,
+        f"request-{number}",
+    )  # fmt: skip
+    stored = yield from sessions.get_or_create_for_run(row, EVERYONE)
+    yield from runs.create(run, 1 if stored is row else None)
+    yield from audit.append_entry(entry)
 
 
-def _build_end(name: str, number: int) -> Work[Any]:
+@unit
+def _end(name: str, number: int) -> Steps[None]:
     at = 1_700_000_000_500_000 + number * 1_000_000
     answer = TEXT * 6
     question = TEXT * 2
@@ -127,11 +113,5 @@ def _build_end(name: str, number: int) -> Work[Any]:
         finished_at=at,
         stopped_at=at,
     )
-    return plain_runs.end(end, Batch(name, 1, 0, 3, json.dumps({"event": "RunCompleted"})))
-
-
-async def _run(connection: asyncpg.Connection[Any], work: Work[Any]) -> None:
-    (statement,) = list_statements(work)
-    text, order = compile_for_postgres(statement.sql)
-    rows = await connection.fetch(text, *[statement.parameters[name] for name in order])
-    assert rows
+    yield from events.append_batch(name, 1, 0, 3, json.dumps({"event": "RunCompleted"}))
+    assert (yield from runs.finish(end))

@@ -128,21 +128,6 @@ Steps = Generator[Statement, list[Row], T]
 """One run of a unit with a result of type T."""
 
 
-class Shortcut(NamedTuple, Generic[T_co]):
-    """The common case of a write as one statement of PostgreSQL (docs/decisions/0096).
-
-    It is a transaction by itself, without BEGIN and COMMIT. Where it has no result, or fails, it
-    has changed nothing, and the driver runs a unit instead. A second execution after a success has
-    no result either, or fails.
-    """
-
-    statement: Work[T_co | None]
-    """The single unit. Its result is None if the case is not the common one."""
-
-    otherwise: Work[T_co]
-    """The unit to run instead. It also finds the changes of a statement whose response was lost."""
-
-
 class Work(partial[Any], Generic[T_co]):
     """A unit of work with a result of type T. An exception that it raises undoes all its changes.
 
@@ -158,9 +143,6 @@ class Work(partial[Any], Generic[T_co]):
     single = False
     repeatable = False
 
-    shortcut: Shortcut[T_co] | None = None
-    """The common case in the SQL of PostgreSQL; None without one."""
-
     if TYPE_CHECKING:
 
         def __iter__(self) -> Steps[T_co]: ...
@@ -174,18 +156,6 @@ class Work(partial[Any], Generic[T_co]):
         work.repeatable = True
         return work
 
-    def with_shortcut(
-        self, statement: Work[T_co | None], otherwise: Work[T_co] | None = None
-    ) -> Work[T_co]:
-        """Return this unit with a shortcut.
-
-        Args:
-            otherwise: see `Shortcut`; None for this unit.
-        """
-        work: Work[T_co] = Work(self.func, *self.args, **self.keywords)
-        work.shortcut = Shortcut(statement, otherwise or self)
-        return work
-
 
 class SingleWork(Work[T_co]):
     """A unit that has one statement in most cases; see `single_unit`."""
@@ -195,18 +165,6 @@ class SingleWork(Work[T_co]):
 
 class SecondStatement(RuntimeError):
     """A unit outside a transaction has a second statement."""
-
-
-def list_statements(work: Work[object]) -> list[Statement]:
-    """Return the statements of a unit that ignores their rows, without running them."""
-    steps = iter(work)
-    found = list[Statement]()
-    try:
-        found.append(next(steps))
-        while True:
-            found.append(steps.send([]))
-    except StopIteration:
-        return found
 
 
 def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:

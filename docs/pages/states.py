@@ -31,7 +31,6 @@ one of these is true. `--fix` repairs it:
 
 def page() -> str:
     """Build `states.md`."""
-    import agentctl.store.postgres.plain_runs
     import agentctl.store.repositories.retention
     import agentctl.store.repositories.runs
     import agentctl.store.repositories.steps  # noqa: F401  # they name the transitions

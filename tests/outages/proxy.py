@@ -20,17 +20,13 @@ _NAME = ".s.PGSQL.5432"
 _COMMIT = b"COMMIT\x00"
 _LISTEN = re.compile(rb'\bLISTEN "(\w+)"')
 
-_SHORTCUT = re.compile(rb"(__asyncpg_\w+)\x00WITH (?:taken|ended) AS")
-"""A prepared statement that is a transaction by itself, with its name."""
-
 
 class Proxy:
     """A proxy on one event loop.
 
     Attributes:
         url: the URL of the proxy.
-        at_commit: called once, when a connection sends a COMMIT, or a statement that starts or
-            ends a plain run. It returns "before" to cut the
+        at_commit: called once, when a connection sends a COMMIT. It returns "before" to cut the
             connection before the server receives the COMMIT, or "after" to cut it before the
             response.
         dropped: names of startup parameters that the server does not receive, as with a
@@ -115,17 +111,14 @@ class Proxy:
         decided: asyncio.Lock,
     ) -> None:
         begins = True
-        shortcuts = set[bytes]()
         while data := await _read(reader):
             await self._flows.wait()
             if begins and self.dropped:
                 data = _drop_parameters(data, self.dropped)
             begins = False
-            executed = any(b"\x00%b\x00" % name in data for name in shortcuts)
-            shortcuts |= set(_SHORTCUT.findall(data))
             if self.is_deafening:
                 data = _LISTEN.sub(rb"SELECT '\1'", data)
-            if self.at_commit is not None and (executed or _COMMIT in data):
+            if self.at_commit is not None and _COMMIT in data:
                 ask = self.at_commit
                 self.at_commit = None
                 async with decided:

@@ -87,8 +87,7 @@ def undone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return transact
 
-    for name in ("run_write", "run_shortcut"):
-        monkeypatch.setattr(database, name, pause(getattr(postgres_connection, name)))
+    monkeypatch.setattr(database, "run_write", pause(postgres_connection.run_write))
     return found
 
 

@@ -24,7 +24,6 @@ from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service import runs
 from agentctl.service.service import ServiceOperations
-from agentctl.store.database import single_unit
 from agentctl.store.repositories import events as event_store
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite import connection, database
@@ -433,43 +432,6 @@ async def test_end_waits_for_the_write_in_progress(
             assert (await operations.get_run(run["run_id"])).value["status"] == "RUNNING"
             is_held.set()
             assert [event.seq for event in await events] == [*range(len(await events))]
-
-
-async def test_only_plain_ends_take_the_shortcut(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An end with further rows, such as those of a cancel, needs all of its statements."""
-    plain: list[str] = []
-    lasts: list[bool] = []
-    write = finish._write_plain_end
-
-    def keep(run: LiveRun, ending: Ending, end: Any) -> Any:
-        plain.append(run.run_id)
-        return write(run, ending, end)
-
-    @single_unit
-    def end_plainly(end: Any, last: Any) -> Any:
-        lasts.append(last is not None)
-        return False
-        yield
-
-    monkeypatch.setattr(finish, "_write_plain_end", keep)
-    monkeypatch.setattr(finish.plain_runs, "end", end_plainly)
-    async with open_service(deployment) as service:
-        operations = user(service)
-        completed = (await operations.create_run("agent", "echo", RunRequest("x", "s1"))).value
-        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
-            run,
-            events,
-        ):
-            live = await wait_for_live_run(service, run["run_id"])
-            live.stop(Ending.cancelled("me", None))
-            await events
-            assert plain == [completed["run_id"]]
-            end = await finish._build_live_end(live, Ending.completed())
-            work = write(live, Ending.completed(), end)
-            assert await live.database.read(work) is None
-            assert lasts == [True]
 
 
 async def test_followers_of_a_run_that_another_process_has_ended_read_its_events(

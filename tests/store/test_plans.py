@@ -19,7 +19,6 @@ from agentctl.store.database import (
     Value,
     compile_for_postgres,
     compile_for_sqlite,
-    list_statements,
     unit,
 )
 from agentctl.store.repositories import queue, sessions
@@ -393,7 +392,7 @@ def test_postgres_plans_the_read_of_a_short_session_once(postgres: PostgresUnder
             transaction = connection.transaction()
             await transaction.start()
             await connection.execute(MANY_RUNS)
-            (statement,) = list_statements(sessions.get_with_history("s-none", EVERYONE, 65_536))
+            statement = next(iter(sessions.get_with_history("s-none", EVERYONE, 65_536)))
             text, names = compile_for_postgres(statement.sql)
             for _ in range(8):
                 await connection.fetch(text, *(statement.parameters[name] for name in names))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import agentctl
-from agentctl.store.database import Sql
-from agentctl.store.postgres import plain_runs
 from agentctl.store.states import CHANGES, IS_LIVE, IS_NEXT_LEG, MACHINES, Machine, Transition
 from tests.store.statements import module_statements
 
@@ -23,12 +20,6 @@ CASES = [
     for number, (sql, found) in enumerate(CHANGES.items())
     for machine, transition in found
 ]
-
-
-def find_statements() -> Iterator[Sql]:
-    yield from module_statements()
-    for statements in (plain_runs._STARTS, plain_runs._ENDS):
-        yield from statements.values()
 
 
 def split_update(text: str) -> tuple[str, str]:
@@ -61,7 +52,7 @@ def find_machines(sql: str) -> list[Machine]:
 def test_every_change_of_a_state_names_its_transitions() -> None:
     unnamed = [
         f"{machine.name}: {sql}"
-        for sql in find_statements()
+        for sql in module_statements()
         for machine in find_machines(sql)
         if machine not in [each for each, _ in CHANGES.get(sql, ())]
     ]
@@ -69,7 +60,7 @@ def test_every_change_of_a_state_names_its_transitions() -> None:
 
 
 def test_every_transition_has_a_statement() -> None:
-    known = set(find_statements())
+    known = set(module_statements())
     made = {
         (machine.name, transition.name)
         for sql, found in CHANGES.items()
@@ -83,8 +74,7 @@ def test_every_transition_has_a_statement() -> None:
 def test_no_other_module_changes_states() -> None:
     """The statements of other modules would not be among those that these tests read."""
     package = Path(agentctl.__file__).parent
-    allowed = {package / "store/postgres/plain_runs.py"}
-    allowed |= set((package / "store/repositories").glob("*.py"))
+    allowed = set((package / "store/repositories").glob("*.py"))
     found = [
         f"{path}:{node.lineno}"
         for path in package.rglob("*.py")

@@ -26,12 +26,10 @@ from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.transcript.history import StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
-from agentctl.store.database import Steps, Work, single_unit, unit
+from agentctl.store.database import Steps, Work, unit
 from agentctl.store.databases import Databases
-from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import (
     approvals,
-    audit,
     component_versions,
     files,
     idempotency,
@@ -175,24 +173,7 @@ def admit_run(
         TooLarge: the state of the session would be too large.
     """
     new = _build_session(submission, catalog, is_full)
-    admission = _admit_run(submission, catalog, worker_id, new, is_full)
-    quotas = catalog.settings.quotas
-    if (
-        submission.idempotency is not None
-        or submission.is_new_session is not None
-        or submission.component.on_busy != "allow"
-        or submission.spec.session_state is not None
-        or submission.spec.durable
-        or submission.files
-        or is_full
-        or quotas.sessions_per_user
-        or quotas.bytes_per_user
-    ):
-        return admission
-
-    return admission.with_shortcut(
-        _admit_plain_run(submission, worker_id, new), admit_once(submission.spec, admission)
-    )
+    return _admit_run(submission, catalog, worker_id, new, is_full)
 
 
 def _build_session(submission: Submission, catalog: Catalog, is_full: bool) -> SessionRow:
@@ -218,24 +199,6 @@ def _name_session(spec: RunSpec) -> str:
     if not text and spec.files is not None:
         text = str(orjson.loads(spec.files)[0]["name"])
     return cut_text(text, SESSION_NAME_LENGTH)
-
-
-@single_unit
-def _admit_plain_run(
-    submission: Submission, worker_id: str, new: SessionRow
-) -> Steps[AdmittedRun | None]:
-    entry = None
-    if submission.extra_write is not None:
-        entry = audit.find_entry(submission.extra_write())
-        if entry is None:
-            return None
-    spec = submission.spec
-    row = NewRun(spec, worker_id, now())
-    started = yield from plain_runs.start(new, submission.visibility, row, entry)
-    if started is None:
-        return None
-    spec = _with_user(spec, started.user_id)
-    return AdmittedRun(spec, started.session_state, is_first=started.is_first)
 
 
 @unit

@@ -27,8 +27,7 @@ from agentctl.runs.log.results import build_run_end, to_json
 from agentctl.runs.states import AlreadyFinished, Ending, HandOver, LegEnd, Pause, is_final
 from agentctl.runs.workers.recovery import return_members, return_tree
 from agentctl.runtime.failures import DETAILS
-from agentctl.store.database import Steps, Work, single_unit, unit
-from agentctl.store.postgres import plain_runs
+from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.webhooks.facts import publish_run
 from agentctl.work.event_loop import convert, retry_while_unavailable
@@ -192,10 +191,7 @@ async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Endin
     try:
         journal = None if run.parent is None else run.parent.journal
         kept = None if journal is None else journal.end_member(run.run_id)
-        work = _write_end(run, ending, end, kept)
-        if _is_plain(run, ending):
-            work = work.with_shortcut(_write_plain_end(run, ending, end))
-        return await run.database.write(work)
+        return await run.database.write(_write_end(run, ending, end, kept))
     except AlreadyFinished:
         if run.parent is None:
             run.stream.abandon()
@@ -210,25 +206,6 @@ async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Endin
             reason=state.cancel_reason,
             requested_at=state.cancel_requested_at,
         )
-
-
-def _is_plain(run: LiveRun, ending: Ending) -> bool:
-    """Return True if the end of a run has nothing to write but its rows and its events."""
-    return (
-        ending.status != "CANCELLED"
-        and run.leg is None
-        and not (run.has_checkpoint or run.has_asked)
-        and run.state_changes is None
-        and run.spec.purpose is None
-        and not any(child.has_asked for child in run.children)
-        and (run.parent is not None or not run.database.outbox.is_used)
-    )
-
-
-@single_unit
-def _write_plain_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending | None]:
-    last = None if run.recorder is None else _build_last_batch(run, ending, end)
-    return ending if (yield from plain_runs.end(end, last)) else None
 
 
 def _build_last_batch(run: LiveRun, ending: Ending, end: RunEnd) -> events.Batch:

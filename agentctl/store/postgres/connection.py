@@ -27,7 +27,7 @@ from agentctl.store.database import (
     Work,
     compile_for_postgres,
 )
-from agentctl.store.postgres.failures import CONFLICTS, CONNECTION_LOST, to_public_error
+from agentctl.store.postgres.failures import CONNECTION_LOST, to_public_error
 
 T = TypeVar("T")
 
@@ -184,10 +184,6 @@ class InDoubt(Exception):
         if last_crash != self.last_crash:
             raise build_unknown_outcome()
         return True if status == "committed" else None
-
-
-class StatementInDoubt(Exception):
-    """The connection was lost during a shortcut: it is not known here if it was executed."""
 
 
 def build_unknown_outcome() -> errors.OutcomeUnknown:
@@ -459,27 +455,6 @@ async def run_write(connection: PooledConnection, work: Work[T]) -> T:
         if transaction is not None:
             raise InDoubt(transaction, last_crash, result) from None
     return result
-
-
-async def run_shortcut(connection: PooledConnection, statement: Work[T]) -> T | None:
-    """Run the statement of a shortcut as a transaction by itself.
-
-    Returns:
-        None also if the statement failed: the unit that runs instead reports why.
-
-    Raises:
-        StatementInDoubt: the connection was lost after the statement may have been sent.
-        Exception: the errors that any statement would have, such as those of `CONFLICTS`.
-    """
-    try:
-        return await run_unit(connection, statement, alone=True)
-    except (*CONFLICTS, asyncpg.QueryCanceledError):
-        raise
-    except CONNECTION_LOST:
-        connection.terminate()
-        raise StatementInDoubt from None
-    except asyncpg.PostgresError:
-        return None
 
 
 def _unstorable_text() -> errors.ValidationFailed:

@@ -26,7 +26,6 @@ from agentctl.store.database import (
     Outbox,
     ReadSize,
     SecondStatement,
-    Shortcut,
     Sql,
     Work,
 )
@@ -34,9 +33,7 @@ from agentctl.store.postgres.connection import (
     LAST_CRASH,
     InDoubt,
     PooledConnection,
-    StatementInDoubt,
     build_unknown_outcome,
-    run_shortcut,
     run_unit,
     run_write,
 )
@@ -239,8 +236,6 @@ class PostgresDatabase:
             return await _run_read(connection, work, _LARGE_SNAPSHOT, alone=alone)
 
     async def _write(self, work: Work[T]) -> T:
-        if work.shortcut is not None:
-            return await self._write_shortcut(work.shortcut)
         try:
             async with (await self._open_pool()).borrow() as connection:
                 return await run_write(connection, work)
@@ -249,36 +244,6 @@ class PostgresDatabase:
                 result: T = doubt.result
                 return result
             raise ConnectionResetError from None
-
-    async def _write_shortcut(self, shortcut: Shortcut[T]) -> T:
-        try:
-            async with (await self._open_pool()).borrow() as connection:
-                found = await run_shortcut(connection, shortcut.statement)
-        except StatementInDoubt:
-            return await self._write_in_doubt(shortcut.otherwise)
-        return await self._write(shortcut.otherwise) if found is None else found
-
-    async def _write_in_doubt(self, work: Work[T]) -> T:
-        """Run the unit that finds the changes of a lost statement, or makes them.
-
-        Raises:
-            OutcomeUnknown: the database did not answer within `statement_seconds`.
-        """
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + self._entry.statement_seconds
-        self._pool.discard_open_connections()
-
-        while clock() < deadline:
-            try:
-                return await self._write(work)
-            except (*CONNECTION_LOST, errors.Unavailable):
-                self._pool.discard_open_connections()
-            except (*CONFLICTS, asyncpg.UniqueViolationError):
-                # The lost statement was still running. Its changes are found now.
-                pass
-            await asyncio.sleep(_OUTCOME_RETRY_SECONDS)
-
-        raise build_unknown_outcome()
 
     async def _was_committed(self, doubt: InDoubt) -> bool:
         """Return True if a transaction was committed. Ask until the database is back.

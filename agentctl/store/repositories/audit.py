@@ -8,23 +8,12 @@ Each signed head covers the entries since the head before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from agentctl.interface.requests.administration import AuditFilter
 from agentctl.records.kinds import AuditOutcome
-from agentctl.store.database import (
-    Sql,
-    Statement,
-    Steps,
-    Value,
-    Work,
-    build_insert,
-    list_statements,
-    single_unit,
-    unit,
-)
+from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
 
 DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` reads: other writers wait for it."""
@@ -121,14 +110,6 @@ def append_entry(entry: AuditRow) -> Work[None]:
     values = entry._asdict()
     del values["seq"]
     return _APPEND.execute(**values)
-
-
-def find_entry(work: Work[None]) -> Mapping[str, Value] | None:
-    """Return the values of the entry that a unit appends; None if that is not all that it does."""
-    statements = list_statements(work)
-    if len(statements) != 1 or statements[0].sql is not _APPEND:
-        return None
-    return statements[0].parameters
 
 
 @unit

@@ -28,13 +28,13 @@ _get_stored = attrgetter(*_STORED)
 _NEW = tuple(field.name for field in fields(RunSpec) if field.name in _STORED)
 _get_new = attrgetter(*_NEW)
 
-CREATED_COLUMNS = (
+_CREATED = (
     *_NEW, "seq", "status", "attempt", "owner", "created_at", "started_at", "late_result",
     "queued_at", "queue_turn", "origin_run_id", "origin_kind", "origin_at",
 )  # fmt: skip
 """The columns of a new row that have a value: its specification and its state."""
 
-_CREATE = change(RUN, "start", "accept", "enqueue")(build_insert("runs", CREATED_COLUMNS))
+_CREATE = change(RUN, "start", "accept", "enqueue")(build_insert("runs", _CREATED))
 
 # Its usage belongs to another system.
 _RESTORE = change(RUN, "import")(build_insert("runs", (*_STORED, "counted")))
@@ -42,7 +42,7 @@ _RESTORE = change(RUN, "import")(build_insert("runs", (*_STORED, "counted")))
 _END = tuple(field.name for field in fields(RunEnd))
 _get_end = attrgetter(*_END)
 
-CHANGED = "RETURNING session_id, seq, parent_run_id"
+_CHANGED = "RETURNING session_id, seq, parent_run_id"
 
 
 def _not_before(value: str, floor: str) -> str:
@@ -64,7 +64,7 @@ _LATEST = (
 _START = change(RUN, "begin")(
     "UPDATE runs SET status = 'RUNNING', owner = :owner,"
     f" started_at = {_not_before(':now', 'created_at')}"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {_CHANGED}"
 )
 
 _NOT_REPLACED = (
@@ -75,13 +75,13 @@ _NOT_REPLACED = (
 
 _REPLACED = ", ".join(f"{name} = :{name}" for name in _END if name not in _NOT_REPLACED)
 
-FINISH = change(RUN, "end", "end lost", "end waiting")(
+_FINISH = change(RUN, "end", "end lost", "end waiting")(
     f"UPDATE runs SET {_REPLACED},"
     f" finished_at = {_not_before(':finished_at', _LATEST)},"
     f" stopped_at = {_not_before(':stopped_at', _LATEST)},"
     " attempt = attempt + :lost, queue_turn = NULL, counted = 1,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {_CHANGED}"
 )
 
 _ENDS = "status = 'PENDING' AND attempt = 1 AND cast(:claimed as bigint) = 0"
@@ -125,12 +125,12 @@ _PAUSE = change(RUN, "pause")(
     " content = :content, messages = :messages, tools = :tools, metrics = :metrics,"
     " model_metrics = :model_metrics, spans = :spans, requests = :requests, leg_effects = 0,"
     " attempt = attempt + CASE WHEN cast(:status as text) = 'PENDING' THEN 1 ELSE 0 END"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {_CHANGED}"
 )
 
 _RELEASE = change(RUN, "release")(
     "UPDATE runs SET status = 'PENDING', attempt = attempt + 1, owner = NULL"
-    f" WHERE run_id = :run_id AND {{where}} {CHANGED}"
+    f" WHERE run_id = :run_id AND {{where}} {_CHANGED}"
 )
 
 _SET_VERSION = (
@@ -148,25 +148,25 @@ _ADD_FILE = Sql(
 _HOLD = change(RUN, "hold")(
     "UPDATE runs SET status = 'PAUSED', queue_turn = NULL,"
     f" paused_at = {_not_before(':now', 'coalesce(started_at, created_at)')}"
-    f" WHERE run_id = :run_id AND {{where}} {CHANGED}"
+    f" WHERE run_id = :run_id AND {{where}} {_CHANGED}"
 )
 
 _CLAIM_LEG = change(RUN, "claim")(
     "UPDATE runs SET status = 'RUNNING', owner = :owner, leg_effects = 0, queue_turn = NULL,"
     f" {_SET_VERSION},"
     f" started_at = coalesce(started_at, {_not_before(':now', 'created_at')})"
-    f" WHERE run_id = :run_id AND {{where}} {CHANGED}"
+    f" WHERE run_id = :run_id AND {{where}} {_CHANGED}"
 )
 
 _CLAIM_MEMBER = change(RUN, "claim member")(
     "UPDATE runs SET status = 'RUNNING', owner = :owner, attempt = attempt + 1,"
-    f" {_SET_VERSION} WHERE run_id = :run_id AND {{where}} {CHANGED}"
+    f" {_SET_VERSION} WHERE run_id = :run_id AND {{where}} {_CHANGED}"
 )
 
 _RETURN = change(RUN, "return")(
     "UPDATE runs SET status = :status, attempt = attempt + 1, owner = NULL,"
     " queue_turn = NULL"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {_CHANGED}"
 )
 
 _KEEP_EFFECTS = Sql("UPDATE runs SET leg_effects = 1 WHERE run_id = :run_id")
@@ -212,7 +212,7 @@ def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
         seq = yield from sessions.allocate_seq(spec.session_id, at, last_status, run.session_name)
     if seq is None:
         return None
-    yield Statement(_CREATE, {**build_new_values(run), "seq": seq})
+    yield Statement(_CREATE, {**_build_new_values(run), "seq": seq})
     return seq
 
 
@@ -221,8 +221,8 @@ def get_first_status(spec: RunSpec, *, is_queued: bool) -> str:
     return "PENDING" if is_queued or spec.background else "RUNNING"
 
 
-def build_new_values(run: NewRun) -> dict[str, Value]:
-    """Return the values of `CREATED_COLUMNS`, without `seq`."""
+def _build_new_values(run: NewRun) -> dict[str, Value]:
+    """Return the values of `_CREATED`, without `seq`."""
     spec = run.spec
     at = run.created_at
     origin = spec.origin
@@ -365,12 +365,6 @@ def _change_status(sql: Sql, *, status: str, **values: Value) -> Steps[bool]:
     return True
 
 
-def build_end_values(end: RunEnd, *, lost: bool = False) -> dict[str, Value]:
-    """Return the parameters of `FINISH`."""
-    flags = {"late_result": int(end.late_result), "lost": int(lost)}
-    return dict(zip(_END, _get_end(end), strict=True)) | flags
-
-
 @unit
 def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
     """Store the end of a run, and add its usage to its session.
@@ -383,7 +377,9 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
         None, without a change, if the run has already ended, does not exist, or has another
         attempt. A run becomes CANCELLED only after a cancel request: the schema enforces that.
     """
-    changed = yield Statement(FINISH, build_end_values(end, lost=lost))
+    values = dict(zip(_END, _get_end(end), strict=True))
+    values |= {"late_result": int(end.late_result), "lost": int(lost)}
+    changed = yield Statement(_FINISH, values)
     if not changed:
         return None
 

@@ -62,10 +62,10 @@ def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
 DAMAGED_STATE = "damaged_state"
 """The key under which a change keeps the text of a state that is no JSON object."""
 
-STORED_COLUMNS = tuple(field.name for field in fields(SessionRow) if field.name != "hold")
+_STORED = tuple(field.name for field in fields(SessionRow) if field.name != "hold")
 """The columns of a new session: the columns of `SessionRow`, in its order, without `hold`."""
 
-_get_values = attrgetter(*STORED_COLUMNS)
+_get_values = attrgetter(*_STORED)
 _COLUMNS = ", ".join(field.name for field in fields(SessionRow))
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}")
@@ -95,8 +95,7 @@ _GET_WITH_HISTORY = Sql(
 )
 
 _CREATE = Sql(
-    f"{build_insert('sessions', STORED_COLUMNS)}"
-    " ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
+    f"{build_insert('sessions', _STORED)} ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
 )
 
 _ADOPT = Sql(
@@ -260,12 +259,7 @@ def build_session(
 
 def create(row: SessionRow) -> Work[bool]:
     """Store a new session. Return False if the id exists (for any owner)."""
-    return _CREATE.has_rows(**build_values(row))
-
-
-def build_values(row: SessionRow) -> dict[str, Value]:
-    """Return the values of a session by column."""
-    return dict(zip(STORED_COLUMNS, _get_values(row), strict=True))
+    return _CREATE.has_rows(**dict(zip(_STORED, _get_values(row), strict=True)))
 
 
 @unit
