@@ -199,12 +199,10 @@ RUN = Machine(
             " root run with a call in doubt, is `paused`", new_attempt=True,
         ),
         Transition(
-            "request cancel", ("queued", "ready", "running", "paused"), ("running", "cancelled"),
-            ("caller", "owner", "sweep"),
-            "no cancel is requested; its owner ends it, and without one the same transaction does",
-        ),
-        Transition(
-            "cancel", ("accepted",), ("cancelled",), ("caller",), "its worker has not begun it",
+            "request cancel", ("queued", "accepted", "ready", "running", "paused"),
+            ("running", "cancelled"), ("caller", "owner", "sweep"),
+            "no cancel is requested; its owner ends it if it executes it, and otherwise the same"
+            " transaction does",
         ),
         Transition(
             "end", ("accepted", "running"), _FINAL_STATES, ("owner",),
@@ -215,9 +213,9 @@ RUN = Machine(
             "its worker is dead, and it cannot be returned", new_attempt=True,
         ),
         Transition(
-            "end waiting", ("queued", "ready", "paused"), ("error", "cancelled"),
+            "end waiting", ("queued", "accepted", "ready", "paused"), ("error", "cancelled"),
             ("caller", "owner", "sweep"),
-            "it has no owner, and is cancelled, its parent ends, or it waited too long",
+            "nothing executes it, and it is cancelled, its parent ends, or it waited too long",
         ),
         Transition("delete", _FINAL_STATES, (), ("caller", "sweep"), "its session is deleted"),
     ),

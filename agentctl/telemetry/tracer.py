@@ -28,9 +28,9 @@ from agentctl.records import logs
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
+from agentctl.runs.desk.end import EndedRun
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import LegEnd
-from agentctl.runs.workers.recovery import LostRun
 from agentctl.runtime.tracing import LegTrace, Span, find_current_span
 from agentctl.telemetry.spans import EndedLeg, ModelMetrics, SpanBuilder
 
@@ -229,7 +229,7 @@ class OtlpTracer:
         except Exception as error:
             _rate_limited.log("spans of runs could not be built", cause=error)
 
-    def end_lost(self, lost: LostRun) -> None:
+    def end_lost(self, lost: EndedRun) -> None:
         try:
             first = logs.parse_run_trace(lost.run.trace)
             if first is not None and first.own.is_sampled:
@@ -289,7 +289,7 @@ def _describe_leg(run: LiveRun, trace: LegTrace, ending: LegEnd, calls: Sequence
     )
 
 
-def _describe_lost(lost: LostRun, first: logs.RunTrace) -> EndedLeg:
+def _describe_lost(lost: EndedRun, first: logs.RunTrace) -> EndedLeg:
     run = lost.run
     transcript = lost.transcript
     leg_trace = first

@@ -281,7 +281,12 @@ def test_latest_changes_of_the_session_state_are_kept(kind: str) -> None:
 
 
 RUN: Any = SimpleNamespace(
-    run_id="r1", component_type="agent", input="hello", created_at=5_000_000, content=None
+    run_id="r1",
+    component_type="agent",
+    input="hello",
+    files=None,
+    created_at=5_000_000,
+    content=None,
 )
 IDENTITY = RunIdentity("r1", "s1", None, "agent", "a", "A")
 

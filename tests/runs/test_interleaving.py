@@ -302,7 +302,9 @@ CHANGES: dict[str, Callable[[Scene], Change]] = {
     ),
     "delete soon": asked(lambda s: s.operations.delete_session(s.id("x"))),
     "pause": written(lambda s: s.pause_live()),
-    "cancel next": written(lambda s: runs.request_cancel(s.id("next"), 7, "bob", "no need")),
+    "cancel next": written(
+        lambda s: _request_cancel(s.database.outbox, s.id("next"), "bob", "no need", None)
+    ),
     "recover": asked(lambda s: recover_runs(s.database, s.id("worker"))),
     "recover next": asked(lambda s: recover_runs(s.database, s.id("waiter"))),
     "delete": asked(lambda s: s.operations.delete_session(s.id("s"))),

@@ -494,7 +494,7 @@ async def test_cancel_after_a_pause_ends_the_run_at_once(
     async with open_service(deployment) as service:
         run = await start(service)
         database = database_of(service)
-        assert await database.write(runs.request_cancel(run["run_id"], 1, "ann", None)) is None
+        assert not await database.write(runs.request_cancel(run["run_id"], 1, "ann", None))
         states = await database.write(cancel_run(database.outbox, run["run_id"], "ann", None))
         assert states is not None
         assert [state.status for state in states] == ["PAUSED", "CANCELLED"]

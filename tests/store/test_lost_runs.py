@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -188,55 +187,3 @@ def test_a_dropped_result_stays_recorded(store: Store) -> None:
     store.write(runs.finish(an_end(status="ERROR", stopped_at=None, late_result=True)))
     assert store.write(runs.record_work_stopped("r1", 1, START + 20, False))
     assert run_of(store).late_result == 1
-
-
-def test_the_question_of_an_unclaimed_run_is_stored(store: Store) -> None:
-    store.write(a_session_with_run(owner="w1"))
-    store.write(runs.request_cancel("r1", START + 7, "ann", None))
-    assert store.read(run_reads.list_histories("s1")) == []
-    store.write(runs.store_question("r1", HISTORY, '[{"role":"user"}]'))
-    assert store.read(run_reads.list_histories("s1")) == [(1, HISTORY[1:-1].encode())]
-    (recent,) = store.read(run_reads.list_recent("s1", 5, 10_000))
-    assert recent.messages == '[{"role":"user"}]'
-    session = session_of(store)
-    assert (session.history_bytes, session.total_tokens) == (len(HISTORY.encode()), 0)
-    assert (session.updated_at, session.last_status) == (START + 7, "CANCELLED")
-
-
-def test_an_existing_history_is_not_replaced(store: Store) -> None:
-    store.write(a_session_with_run())
-    store.write(runs.store_question("r1", HISTORY, "[]"))
-    assert run_of(store).history is None
-    store.write(runs.finish(an_end()))
-    before = run_of(store), session_of(store)
-    store.write(runs.store_question("r1", HISTORY, "[]"))
-    store.write(runs.store_question("absent", HISTORY, "[]"))
-    assert (run_of(store), session_of(store)) == before
-
-
-@pytest.mark.parametrize("has", [{"history": None}, {"messages": None}])
-def test_a_partial_history_is_not_replaced(store: Store, has: dict[str, Any]) -> None:
-    store.write(a_session_with_run())
-    store.write(runs.finish(an_end(**has)))
-    before = run_of(store), session_of(store)
-    store.write(runs.store_question("r1", HISTORY, "[]"))
-    assert (run_of(store), session_of(store)) == before
-
-
-def test_the_question_of_a_member_is_not_in_the_history(store: Store) -> None:
-    store.write(a_session_with_run())
-    store.write(runs.create(a_run("m1", parent_run_id="r1", owner="w1")))
-    store.write(runs.request_cancel("m1", START, "ann", None))
-    store.write(runs.store_question("m1", None, "[]"))
-    assert run_of(store, "m1").messages == "[]"
-    assert session_of(store).history_bytes == 0
-
-
-def test_a_late_question_does_not_set_the_session_time_back(store: Store) -> None:
-    store.write(a_session_with_run(owner="w1"))
-    store.write(runs.request_cancel("r1", START + 7, "ann", None))
-    store.write(runs.create(a_run("r2", created_at=START + 50)))
-    store.write(runs.store_question("r1", HISTORY, "[]"))
-    session = session_of(store)
-    assert (session.updated_at, session.last_status) == (START + 50, "PENDING")
-    assert session.history_bytes == len(HISTORY.encode())

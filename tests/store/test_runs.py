@@ -8,6 +8,7 @@ import pytest
 
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import queue, run_reads, runs, sessions
+from agentctl.store.repositories.runs import FinishedRun
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
@@ -130,7 +131,7 @@ def test_a_final_status_never_changes(store: Store, first: str) -> None:
     for status in FINAL:
         assert not store.write(runs.finish(an_end(status=status, content="late")))
     assert not store.write(runs.claim("r1", 1, "w1", START))
-    assert store.write(runs.request_cancel("r1", START, "bob", "late")) is None
+    assert not store.write(runs.request_cancel("r1", START, "bob", "late"))
     assert store.read(run_reads.get("r1", EVERYONE)) == before
     assert store.read(sessions.get("s1", EVERYONE)) == session
 
@@ -143,30 +144,28 @@ def test_the_end_of_an_older_attempt_is_rejected(store: Store) -> None:
     assert row.status == "PENDING"
 
 
-def test_a_cancel_without_an_owner_needs_the_end_in_its_transaction(store: Store) -> None:
-    store.write(a_session_with_run())
-    assert store.write(runs.request_cancel("r1", START + 7, "ann", None)) is None
-    row = store.write(runs.request_cancel("r1", START + 7, "ann", None, claimed=True))
+@pytest.mark.parametrize("owner", ["w1", None])
+def test_a_cancel_of_a_run_that_waits_needs_the_end_in_its_transaction(
+    store: Store, owner: str | None
+) -> None:
+    store.write(a_session_with_run(owner=owner))
+    assert not store.write(runs.request_cancel("r1", START + 7, "ann", None))
+    assert store.write(runs.request_cancel("r1", START + 7, "ann", "no need", claimed=True))
+    row = store.read(run_reads.get_state("r1"))
     assert row is not None
-    assert (row.status, row.cancel_requested_at) == ("PENDING", START + 7)
-
-
-def test_a_cancel_of_a_pending_run_ends_it_at_once(store: Store) -> None:
-    store.write(a_session_with_run(owner="w1"))
-    row = store.write(runs.request_cancel("r1", START + 7, "ann", "no need"))
-    assert row is not None
-    assert (row.status, row.finished_at, row.stopped_at) == ("CANCELLED", START + 7, START + 7)
+    assert (row.status, row.finished_at) == ("PENDING", None)
     assert (row.cancel_requested_at, row.cancel_requested_by) == (START + 7, "ann")
     assert row.cancel_reason == "no need"
-    assert row == store.read(run_reads.get("r1", EVERYONE))
     assert not store.write(runs.claim("r1", 1, "w1", START + 8))
 
 
-def test_a_cancel_of_an_accepted_run_gives_the_turn_to_the_next_one(store: Store) -> None:
+def test_the_end_of_an_accepted_run_gives_the_turn_to_the_next_one(store: Store) -> None:
     store.write(a_session_with_run(owner="w1"))
     store.write(runs.create(a_run("r2")._replace(queue_turn=queue.AFTER_RUNS)))
-    assert not store.write(queue.advance_stalled("s1", START + 6))
-    store.write(runs.request_cancel("r1", START + 7, "ann", None))
+    assert not store.write(queue.add("s1", START + 6))
+    end = an_end(status="ERROR", finished_at=START + 7)
+    finished = store.write(runs.finish(end))
+    assert finished == FinishedRun("s1", is_root=True, advanced=True)
     row = store.read(run_reads.get_state("r2"))
     assert row is not None
     assert (row.status, row.queue_turn) == ("PENDING", START + 7)
@@ -175,26 +174,23 @@ def test_a_cancel_of_an_accepted_run_gives_the_turn_to_the_next_one(store: Store
 def test_a_cancel_of_a_running_run_is_recorded_once_and_ends_nothing(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.claim("r1", 1, "w1", START))
-    row = store.write(runs.request_cancel("r1", START + 7, "ann", None))
-    assert row is not None
-    assert (row.status, row.finished_at) == ("RUNNING", None)
-    assert store.write(runs.request_cancel("r1", START + 8, "bob", "again")) is None
+    assert store.write(runs.request_cancel("r1", START + 7, "ann", None))
+    assert not store.write(runs.request_cancel("r1", START + 8, "bob", "again"))
     state = store.read(run_reads.get_state("r1"))
     assert state is not None
+    assert (state.status, state.finished_at) == ("RUNNING", None)
     assert (state.cancel_requested_at, state.cancel_requested_by) == (START + 7, "ann")
 
 
 def test_the_worker_of_a_pending_run_can_store_its_end(store: Store) -> None:
     store.write(a_session_with_run())
-    row = store.write(runs.request_cancel("r1", START, "ann", None, claimed=True))
-    assert row is not None
-    assert row.status == "PENDING"
+    assert store.write(runs.request_cancel("r1", START, "ann", None, claimed=True))
     assert not store.write(runs.claim("r1", 1, "w1", START))
     assert store.write(runs.finish(an_end(status="CANCELLED")))
 
 
 def test_a_cancel_of_an_unknown_run_stores_nothing(store: Store) -> None:
-    assert store.write(runs.request_cancel("r1", START, "ann", None)) is None
+    assert not store.write(runs.request_cancel("r1", START, "ann", None))
     store.write(a_session_with_run())
     state = store.read(run_reads.get_state("r1"))
     assert state is not None
@@ -290,7 +286,10 @@ def test_times_of_a_run_never_go_back(store: Store) -> None:
         runs.finish(an_end(status="CANCELLED", finished_at=START - 3 * hour, stopped_at=None))
     )
     assert store.write(runs.record_work_stopped("r1", 1, START - 4 * hour, late_result=False))
-    store.write(runs.request_cancel("r2", START - hour, "ann", None))
+    store.write(runs.request_cancel("r2", START - hour, "ann", None, claimed=True))
+    store.write(
+        runs.finish(an_end("r2", "CANCELLED", finished_at=START - hour, stopped_at=START - hour))
+    )
     store.write(runs.create(a_run("r3", created_at=START - hour)))
     session = store.read(sessions.get("s1", EVERYONE))
     assert session is not None

@@ -161,7 +161,8 @@ def test_the_last_status_is_that_of_the_newest_top_level_run(store: Store) -> No
     store.write(runs.create(a_run("r2", owner="w1")))
     store.write(runs.finish(an_end("r1")))
     assert status() == "PENDING"
-    store.write(runs.request_cancel("r2", START, "ann", None))
+    store.write(runs.request_cancel("r2", START, "ann", None, claimed=True))
+    store.write(runs.finish(an_end("r2", "CANCELLED")))
     assert status() == "CANCELLED"
 
 
@@ -176,7 +177,7 @@ def test_an_older_run_does_not_replace_the_last_status(store: Store) -> None:
     store.write(runs.create(a_run("r3")))
     store.write(runs.claim("r1", 1, "w", START))
     assert status() == "PENDING"
-    store.write(runs.request_cancel("r2", START, "ann", None))
+    store.write(runs.finish(an_end("r2", "ERROR")))
     assert status() == "PENDING"
     store.write(runs.finish(an_end("r1")))
     assert status() == "PENDING"

@@ -18,7 +18,7 @@ from typing import Literal, TypeVar, cast
 from agentctl.config.upkeep import Approvals
 from agentctl.records.runs import FinalStatus, RunEnd
 from agentctl.records.times import now
-from agentctl.runs.desk.waiting import cancel_waiting_members, close_approvals
+from agentctl.runs.desk.end import EndOfRun, write_end
 from agentctl.runs.life.background import build_summary
 from agentctl.runs.life.legs import prepare_pause, write_pause
 from agentctl.runs.life.live import LiveRun
@@ -28,8 +28,7 @@ from agentctl.runs.states import AlreadyFinished, Ending, HandOver, LegEnd, Paus
 from agentctl.runs.workers.recovery import return_members, return_tree
 from agentctl.runtime.failures import DETAILS
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
-from agentctl.webhooks.facts import publish_run
+from agentctl.store.repositories import approvals, events, run_reads, runs
 from agentctl.work.event_loop import convert, retry_while_unavailable
 
 T = TypeVar("T")
@@ -76,7 +75,7 @@ async def store_end(
         run.transcript.close_open_calls(now())
     if run.component.kind != "workflow" and not run.transcript.messages:
         # The run was stopped before its component started: keep the message in the session.
-        run.transcript.add_user(run.spec.input, run.spec.files)
+        run.transcript.add_question(run.spec)
 
     for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
@@ -215,55 +214,38 @@ def _build_last_batch(run: LiveRun, ending: Ending, end: RunEnd) -> events.Batch
 
 @unit
 def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | None) -> Steps[Ending]:
-    """Write the end and everything that belongs to it.
+    """Write the end and everything that belongs to it; return the ending that is stored.
+
+    CANCELLED requires a recorded request, and the first of several requests counts.
 
     Args:
         kept: what the journal of the parent keeps of a member; None for nothing.
-
-    CANCELLED requires a recorded request, and the first of several requests counts. The last
-    events are stored in the same transaction, so a run with a final status has all its events:
-    a follower in another process needs no second rule.
     """
     if kept is not None:
         yield from kept
-    # The row of the run is locked first, that of its session by `finish` (`store.database`).
     if ending.status == "CANCELLED":
         ending = yield from _keep_cancel(run, ending)
 
-    if run.recorder is not None:
-        # Before `finish`: events of a run that is final are refused.
-        last = _build_last_batch(run, ending, end)
-        yield from events.append_batch(run.run_id, *last[1:])
-
-    finished = yield from runs.finish(end)
-    if finished is None:
-        # Another process has ended the run: the events of this transaction are undone as well.
-        raise AlreadyFinished
-
-    run.lets_begin = finished.advanced
-    for approval_id, began_at in run.begins_in_doubt.items():
-        # Before `close_approvals`, for which an executing call has an unknown outcome.
-        yield from approvals.forget_begin(approval_id, began_at)
     durable = run.spec.durable
-    may_wait = run.has_asked or run.leg is not None
     # A member that has tried to pause, not only one that is known to be paused: its pause may be
     # committed while this process does not know that yet. If it comes after this end, it finds the
     # status of this run, and is refused.
     members_may_wait = any(child.has_asked for child in run.children)
-    if durable or may_wait or members_may_wait:
-        yield from cancel_waiting_members(run.run_id, end.finished_at)
-        yield from close_approvals(
-            run.run_id, ending.actor or "system", end.finished_at, durable=durable
-        )
-    elif run.has_checkpoint:
-        yield from approvals.drop_checkpoint(run.run_id)
-
-    if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
-        yield from sessions.set_summary(run.spec.session_id, summary)
-    if (changes := run.state_changes) is not None:
-        yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
-    if run.parent is None:
-        yield from publish_run(run.database.outbox, run.run_id)
+    has_waited = run.has_asked or run.leg is not None
+    run.lets_begin = yield from write_end(
+        run.database.outbox,
+        EndOfRun(
+            end,
+            ending,
+            last=None if run.recorder is None else _build_last_batch(run, ending, end),
+            begins_in_doubt=run.begins_in_doubt,
+            state_changes=run.state_changes,
+            summary=build_summary(run) if ending.status == "COMPLETED" else None,
+            may_wait=durable or has_waited or members_may_wait,
+            has_journal=durable,
+            has_checkpoint=run.has_checkpoint,
+        ),
+    )
     return ending
 
 
@@ -320,7 +302,7 @@ def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
         # An earlier attempt of this write may have been committed, or the run was recovered.
         return "handed over"
     if state.cancel_requested_at is not None:
-        yield from return_members(run.run_id)
+        yield from return_members(run.database.outbox, run.run_id)
         return "cancelled"
     if run.recorder is not None and (batch := run.stream.unstored_batch()) is not None:
         yield from events.append_batch(run.run_id, *batch[1:])
@@ -328,9 +310,9 @@ def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
         # As after the death of this process: a call under way is in doubt.
         returned = yield from return_tree(run.database.outbox, run.run_id, state.owner)
         if not returned:
-            yield from return_members(run.run_id)
+            yield from return_members(run.database.outbox, run.run_id)
         return "handed over" if returned else "ended"
     yield from approvals.renew_checkpoint(run.run_id, run.attempt)
-    yield from return_members(run.run_id)
+    yield from return_members(run.database.outbox, run.run_id)
     yield from runs.return_leg(run.run_id, run.attempt, "PENDING")
     return "handed over"

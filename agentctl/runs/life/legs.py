@@ -246,7 +246,7 @@ class ClaimedLeg:
     @property
     def was_lost(self) -> bool:
         """True if a worker that died may have delivered events of its leg that were not stored."""
-        return self.state.attempt - self.log.checkpoint.attempt > 1
+        return self.log.has_lost_leg(self.state.attempt)
 
     def has_expired_call(self, spec: RunSpec) -> bool:
         """Return True if the caller of the run did not give the result of a tool of its request."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from agentctl.records.logs import TraceContext
     from agentctl.records.run_spec import RunSpec
+    from agentctl.runs.desk.end import EndedRun
     from agentctl.runs.life.live import LiveRun
     from agentctl.runs.states import LegEnd
-    from agentctl.runs.workers.recovery import LostRun
     from agentctl.runtime.tracing import LegTrace, Span
 
 
@@ -42,5 +42,5 @@ class RunTracer(Protocol):
     def end_leg(self, run: LiveRun, ending: LegEnd, calls: Sequence[Span]) -> None:
         """Export the spans of a leg that has ended."""
 
-    def end_lost(self, lost: LostRun) -> None:
+    def end_lost(self, lost: EndedRun) -> None:
         """Export the spans of the last leg of a run whose worker died."""

@@ -18,7 +18,8 @@ from agentctl.runs.desk.decisions import (
     find_answer,
     is_version_question,
 )
-from agentctl.runs.desk.waiting import end_waiting_run, lock_queue
+from agentctl.runs.desk.end import end_waiting_run
+from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.legs import MAXIMUM_PENDING, begin_queued
 from agentctl.runs.log.fold import load_log
 from agentctl.runs.states import Ending
@@ -204,11 +205,9 @@ def _build_ending(before: str, after: str, answer: ApprovalRow | None) -> Ending
 def _end_run(outbox: Outbox, run_id: str, ending: Ending) -> Steps[None]:
     """End a run that waits for its next leg."""
     yield from lock_queue((yield from run_reads.get_state(run_id)))
-    state = yield from run_reads.lock_state(run_id)
-    if state is None or state.status != "PENDING":
-        return
-    if (yield from end_waiting_run(run_id, ending)):
-        yield from publish_run(outbox, run_id)
+    run = yield from run_reads.get_for_update(run_id)
+    if run is not None and run.status == "PENDING":
+        yield from end_waiting_run(outbox, run, ending)
 
 
 @unit
@@ -245,8 +244,8 @@ def _ask(
     yield from approvals.create([question])
     if state.queue_turn is not None:
         yield from begin_queued(state, at)
-    if state.attempt - log.checkpoint.attempt <= 1:
-        # No leg was lost: the next one is not a repetition.
+    if not log.has_lost_leg(state.attempt):
+        # The next leg is not a repetition.
         yield from approvals.renew_checkpoint(run_id, state.attempt)
 
     yield from append_pause_event(run_id, [question])

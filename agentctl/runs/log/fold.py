@@ -16,16 +16,18 @@ of its last step. Calls of models have no events, so they have no spans here
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from agentctl.errors import InvalidResponse
 from agentctl.records.events import Event, EventKind, find_event_kind, parse_event
+from agentctl.records.files import is_saved
 from agentctl.records.kinds import find_component
 from agentctl.records.run_reader import RunReader
 from agentctl.records.run_spec import RunSpec
@@ -35,11 +37,15 @@ from agentctl.runs.log.event_rows import decode_events
 from agentctl.runtime.files import build_files
 from agentctl.runtime.pauses import ENDED, STEP_PREFIX, WaitingCall
 from agentctl.runtime.tracing import SPAN_STATUSES
+from agentctl.runtime.transcript.history import StateChanges, mark_kept, parse_messages
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, steps
 from agentctl.store.repositories.approvals import Checkpoint
 from agentctl.store.repositories.steps import StepRow
+from agentctl.store.visibility import EVERYONE
+
+_log = logging.getLogger("agentctl.runs")
 
 START = "start"
 """The kind of a checkpoint that an admission stores."""
@@ -81,6 +87,16 @@ class StoredLog:
     @property
     def spec(self) -> RunSpec:
         return RunSpec.from_json(self.body["spec"])
+
+    def has_lost_leg(self, attempt: int) -> bool:
+        """Return True if a worker that died had a leg after the checkpoint.
+
+        It may have delivered events that were never stored.
+
+        Args:
+            attempt: the attempt of the run, of its next leg if it waits for one.
+        """
+        return attempt - self.checkpoint.attempt > 1
 
     def find_arguments(self) -> dict[str, Any]:
         """Return the arguments of the calls of a durable run by their ids."""
@@ -346,21 +362,20 @@ def begin_transcript(run: RunRow, kept: Sequence[Mapping[str, Any]] = ()) -> Tra
             own message.
     """
     transcript = Transcript()
-    if run.component_type != "workflow":
-        transcript.add_kept(kept)
-        if not kept or kept[-1]["role"] != "tool":
-            asked = {"role": "user", "content": run.input}
-            transcript.add_kept([{**asked, "created_at": whole_seconds(run.created_at)}])
-    return transcript
+    if run.component_type == "workflow":
+        return transcript
 
-
-def fold_row(run: RunRow) -> Transcript:
-    """Return the transcript of a run of which only the content in its row is known."""
-    transcript = begin_transcript(run)
-    if content := run.content or "":
-        if run.component_type != "workflow":
-            transcript.add_answer(content)
-        transcript.replace_content(content)
+    transcript.add_kept(kept)
+    if not kept or kept[-1]["role"] != "tool":
+        files = [file for file in orjson.loads(run.files or "[]") if not is_saved(file)]
+        asked: dict[str, Any] = {
+            "role": "user",
+            "content": run.input,
+            "created_at": whole_seconds(run.created_at),
+        }
+        if files:
+            asked["files"] = files
+        transcript.add_kept([asked])
     return transcript
 
 
@@ -369,22 +384,32 @@ class EventFold:
 
     Args:
         transcript: what the run began with; its answers, calls and spans are added.
+        leg_only: True if the transcript has all of the legs before the present one: the events
+            before its begin are left out. So are those of a lost leg that was done again.
 
     Attributes:
         component_name: name of the component in the events; None without events.
     """
 
-    def __init__(self, run: RunRow, transcript: Transcript) -> None:
+    def __init__(self, run: RunRow, transcript: Transcript, *, leg_only: bool = False) -> None:
         self.component_name: str | None = None
         self.transcript = transcript
         self._run = run
+        self._has_begun = not leg_only
         self._has_messages = run.component_type != "workflow"
         self._began_with = len(transcript.messages)
+        self._content_before = transcript.content
         # Of the calls, by their ids: a call of a later answer may repeat one.
-        self._entries: dict[str, dict[str, Any]] = {}
+        self._entries: dict[str, dict[str, Any]] = {
+            entry["tool_call_id"]: entry for entry in transcript.tools
+        }
 
     def apply(self, event: Event) -> None:
         """Apply an event of the run or of one of its members."""
+        if event.kind is EventKind.CONTINUED and event.run_id == self._run.run_id:
+            self._has_begun = self._has_begun or event.data["attempt"] == self._run.attempt
+        if not self._has_begun:
+            return
         if event.data.get("parent_run_id") == self._run.run_id:
             self._apply_member(event)
         if event.run_id != self._run.run_id:
@@ -453,7 +478,7 @@ class EventFold:
         transcript = self.transcript
         transcript.close_open_calls(at)
         is_unanswered = self._has_messages and len(transcript.messages) == self._began_with
-        if is_unanswered and transcript.content:
+        if is_unanswered and transcript.content != self._content_before:
             transcript.add_answer(transcript.content)
         return transcript
 
@@ -486,6 +511,87 @@ def fold_events(
     fold = EventFold(run, transcript)
     yield from _replay(root_id, fold.apply, run_id=run.run_id, texts=content)
     return fold
+
+
+class FoldedRun(NamedTuple):
+    """The results that a run has left, while no process executes it.
+
+    Attributes:
+        transcript: its results, with an end of each call.
+        component_name: the name in its events, as the component may not be configured here; None
+            if it is not known.
+        previous_instructions: the system message of the run of the session before it, if known.
+        state_changes: the changes of the session state that its journal has; None for none.
+        has_lost_leg: True if a worker that died had a leg after the checkpoint.
+    """
+
+    transcript: Transcript
+    component_name: str | None = None
+    previous_instructions: str | None = None
+    state_changes: StateChanges | None = None
+    has_lost_leg: bool = False
+
+
+@unit
+def fold_run(run: RunRow, at: int) -> Steps[FoldedRun]:
+    """Fold everything that a run has left: its checkpoint, its journal, and its events.
+
+    The journal of a durable run has all that counts of its legs; the text of an answer that was
+    arriving is dropped, as it is when the run goes on. The checkpoint of any other run has the legs
+    before the one that was lost, of which there are only the events.
+
+    Args:
+        run: its row; no process executes it.
+        at: the time of the end of the calls that are open.
+    """
+    log = yield from load_log(run.run_id)
+    body: Mapping[str, Any] = {}
+    transcript = Transcript()
+    if log is not None:
+        try:
+            body = log.fold(ends=True)
+            transcript = Transcript.from_json(body["transcript"])
+        except Exception:
+            # A run must end, whatever is stored: its events remain.
+            _log.exception("run %s: its checkpoint could not be read", run.run_id)
+            log = None
+            body = {}
+
+    if not transcript.messages:
+        began_with = begin_transcript(run, (yield from _read_kept(run)))
+        transcript.add_kept(began_with.messages)
+
+    has_leg = run.status == "RUNNING" and not (log is not None and log.is_durable)
+    is_later_leg = log is not None and log.checkpoint.kind == PAUSE
+    fold = EventFold(run, transcript, leg_only=is_later_leg)
+    if log is None or has_leg:
+        root_id = yield from find_root_id(run)
+        yield from _replay(root_id, fold.apply, run_id=run.run_id)
+    if log is None and not transcript.content:
+        # A run that waits has its content in its row, too.
+        transcript.replace_content(run.content or "")
+    fold.end(at)
+
+    changes = body.get("session_changes")
+    return FoldedRun(
+        transcript,
+        body.get("component_name") or fold.component_name,
+        body.get("previous_instructions"),
+        None if changes is None else StateChanges(changes["values"], tuple(changes["removed"])),
+        has_lost_leg=log is not None and log.has_lost_leg(run.attempt),
+    )
+
+
+@unit
+def _read_kept(run: RunRow) -> Steps[Sequence[Mapping[str, Any]]]:
+    """Return the messages of its origin with which a run began; none if they are gone."""
+    if run.origin_run_id is None or run.component_type == "workflow":
+        return ()
+    origin = yield from run_reads.get(run.origin_run_id, EVERYONE)
+    if origin is None:
+        return ()
+    messages = parse_messages(origin.messages or "[]") or []
+    return mark_kept(messages[: run.origin_at or 0], origin.run_id)
 
 
 @unit

@@ -12,12 +12,9 @@ from agentctl.records.document import parse_stored
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunEnd, RunRow
 from agentctl.records.text import replace_unstorable
-from agentctl.runs.log.fold import begin_transcript
 from agentctl.runs.states import Ending
 from agentctl.runtime.transcript.history import build_chat_history
 from agentctl.runtime.transcript.transcript import Transcript
-from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import runs
 from agentctl.store.repositories.quotas import Counters
 
 
@@ -87,14 +84,6 @@ def _encode_history(
     if run.parent_run_id is not None or run.component_type == "workflow":
         return None
     return to_json(build_chat_history(messages, previous_instructions))
-
-
-@unit
-def store_question(run: RunRow) -> Steps[None]:
-    """Store the message of a run that ended before it started."""
-    messages = begin_transcript(run).messages
-    history = _encode_history(run, messages)
-    yield from runs.store_question(run.run_id, history, to_json(messages))
 
 
 def encode_requests(transcript: Transcript) -> str | None:

@@ -43,7 +43,7 @@ from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import Heartbeat, WorkerRow
 
 if TYPE_CHECKING:
-    from agentctl.runs.workers.recovery import LostRun
+    from agentctl.runs.desk.end import EndedRun
 
 
 _EXITED_STATES = frozenset({"Z", "X", "x"})
@@ -244,7 +244,7 @@ class WorkerMonitor:
         self.rate_limited_log = RateLimitedLog(logging.getLogger("agentctl.runs"))
         self.oldest_heartbeat: int | None = None
         self.is_long_lived = False
-        self.on_lost_run: Callable[[LostRun], None] | None = None
+        self.on_lost_run: Callable[[EndedRun], None] | None = None
         # By worker: a heartbeat, and the observed seconds when it was written.
         self._heartbeats: dict[str, tuple[int, float]] = {}
         # The stored heartbeats of this process, with the observed seconds at their times.

@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import RunRow, RunState
@@ -33,30 +32,12 @@ from agentctl.runs.desk.decisions import (
     ask_about_lost_steps,
     build_outcome_question,
 )
-from agentctl.runs.desk.waiting import (
-    cancel_waiting_members,
-    cancel_waiting_run,
-    close_approvals,
-    release_if_decided,
-    write_end,
-)
-from agentctl.runs.log.event_rows import LOST_SEQ_STEP
-from agentctl.runs.log.fold import StoredLog, begin_transcript, find_root_id, fold_events
-from agentctl.runs.log.results import take_counters
-from agentctl.runs.states import WORKER_LOST, AlreadyFinished, Ending, is_final
-from agentctl.runtime.transcript.history import mark_kept, parse_messages
-from agentctl.runtime.transcript.transcript import Transcript
+from agentctl.runs.desk.end import EndedRun, cancel_waiting_run, close_approvals, end_stored_run
+from agentctl.runs.desk.waiting import release_if_decided
+from agentctl.runs.log.fold import StoredLog, find_root_id
+from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, AlreadyFinished, Ending, is_final
 from agentctl.store.database import Database, Outbox, Steps, unit
-from agentctl.store.repositories import (
-    approvals,
-    integrity,
-    quotas,
-    run_reads,
-    runs,
-    steps,
-    webhooks,
-)
-from agentctl.store.visibility import EVERYONE
+from agentctl.store.repositories import approvals, integrity, run_reads, runs, steps, webhooks
 from agentctl.webhooks.facts import publish_run
 
 PARALLEL_RUNS = 64
@@ -68,21 +49,13 @@ MAXIMUM_RETURNS = 2
 WORKER_LOST_REASON = "The worker was lost"
 
 
-class LostRun(NamedTuple):
-    """A run that ended because its worker died, with the parts in its stored events."""
-
-    run: RunRow
-    ending: Ending
-    transcript: Transcript
-
-
 async def recover_runs(
     database: Database,
     owner: str | None,
     *,
     may_still_run: bool = False,
     returns: bool = True,
-    on_ended: Callable[[LostRun], None] | None = None,
+    on_ended: Callable[[EndedRun], None] | None = None,
 ) -> list[str]:
     """End the live runs of a dead worker, children before their parents.
 
@@ -120,11 +93,11 @@ async def recover_runs(
 
     for level in _group_by_depth(lost):
         for first in range(0, len(level), PARALLEL_RUNS):
-            lost = level[first : first + PARALLEL_RUNS]
+            some = level[first : first + PARALLEL_RUNS]
             results = await asyncio.gather(
-                *(_end_run(database, run, may_still_run) for run in lost), return_exceptions=True
+                *(_end_run(database, run, may_still_run) for run in some), return_exceptions=True
             )
-            for run, result in zip(lost, results, strict=True):
+            for run, result in zip(some, results, strict=True):
                 if isinstance(result, BaseException):
                     raise result
                 if result is not None:
@@ -134,6 +107,8 @@ async def recover_runs(
     if owner is not None:
         gone = runs.record_worker_gone(owner, now(), exited=not may_still_run)
         await database.write(gone)
+    if lost:
+        database.outbox.wake()
     return ended
 
 
@@ -150,7 +125,7 @@ def _group_by_depth(lost: list[RunRow]) -> list[list[RunRow]]:
     return [levels[depth] for depth in sorted(levels, reverse=True)]
 
 
-async def _end_run(database: Database, run: RunRow, may_still_run: bool) -> LostRun | None:
+async def _end_run(database: Database, run: RunRow, may_still_run: bool) -> EndedRun | None:
     try:
         return await database.write(
             _write_end(database.outbox, run.run_id, run.owner, may_still_run)
@@ -160,21 +135,9 @@ async def _end_run(database: Database, run: RunRow, may_still_run: bool) -> Lost
 
 
 @unit
-def _read_kept(run: RunRow) -> Steps[Sequence[Mapping[str, Any]]]:
-    """Return the messages of its origin with which a run began; none if they are gone."""
-    if run.origin_run_id is None or run.component_type == "workflow":
-        return ()
-    origin = yield from run_reads.get(run.origin_run_id, EVERYONE)
-    if origin is None:
-        return ()
-    messages = parse_messages(origin.messages or "[]") or []
-    return mark_kept(messages[: run.origin_at or 0], origin.run_id)
-
-
-@unit
 def _write_end(
     outbox: Outbox, run_id: str, owner: str | None, may_still_run: bool
-) -> Steps[LostRun | None]:
+) -> Steps[EndedRun | None]:
     """End one run in its current state; return None if it has ended meanwhile.
 
     The row is locked and read again: a cancel may have been requested since, and no request and
@@ -184,32 +147,14 @@ def _write_end(
     if run is None or is_final(run.status) or run.owner != owner:
         # Ended meanwhile, or returned to its checkpoint.
         return None
-    root_id = yield from find_root_id(run)
-    began_with = begin_transcript(run, (yield from _read_kept(run)))
-    fold = yield from fold_events(run, root_id, began_with)
+
     ending = WORKER_LOST
     if run.cancel_requested_at is not None:
         reason = f"{run.cancel_reason}; the worker was lost" if run.cancel_reason else None
         ending = Ending.cancelled(run.cancel_requested_by or "system", reason or WORKER_LOST_REASON)
-
-    at = now()
-    transcript = fold.end(at)
-    take_counters(transcript, (yield from quotas.read_counters(run_id)))
-    has_ended = yield from write_end(
-        run,
-        ending,
-        transcript,
-        at,
-        stopped_at=None if may_still_run else at,
-        component_name=fold.component_name,
-        seq_step=LOST_SEQ_STEP if root_id == run.run_id else None,
-        lost=True,
+    return (
+        yield from end_stored_run(outbox, run, ending, is_lost=True, may_still_run=may_still_run)
     )
-    if not has_ended:
-        raise AlreadyFinished
-    yield from cancel_waiting_members(run_id, at)
-    yield from publish_run(outbox, run_id)
-    return LostRun(run, ending, transcript)
 
 
 @unit
@@ -234,8 +179,9 @@ def settle_inconsistent(outbox: Outbox, run_id: str) -> Steps[bool]:
             yield from close_approvals(run_id, "system", now())
         case "end it":
             if state.parent_run_id is not None:
-                reason = "The parent run ended"
-                yield from runs.request_cancel(run_id, now(), "system:parent", reason, claimed=True)
+                actor = PARENT_ENDED.actor or ""
+                reason = PARENT_ENDED.reason
+                yield from runs.request_cancel(run_id, now(), actor, reason, claimed=True)
             yield from _write_end(outbox, run_id, state.owner, state.owner is not None)
             yield from release_if_decided(root_id)
     return True
@@ -300,7 +246,7 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
         # The run can only end once a person has reported what happened to its call.
         yield from runs.keep_effects(root_id)
     for member in lost:
-        yield from return_member(member)
+        yield from return_member(outbox, member)
 
     if asked:
         # After the members: the question may be that of one whose cancel was requested, which has
@@ -311,25 +257,25 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
 
 
 @unit
-def return_member(member: RunState) -> Steps[None]:
+def return_member(outbox: Outbox, member: RunState) -> Steps[None]:
     """Return the leg of a member to its checkpoint; end it if its cancel was requested.
 
     Its row, and that of its root run, are locked.
     """
     yield from runs.return_leg(member.run_id, member.attempt, "PAUSED")
     if member.cancel_requested_at is not None:
-        yield from cancel_waiting_run(member.run_id, "system", None, now())
+        yield from cancel_waiting_run(outbox, member.run_id, "system", None, now())
 
 
 @unit
-def return_members(root_id: str) -> Steps[None]:
+def return_members(outbox: Outbox, root_id: str) -> Steps[None]:
     """Let the members whose legs have ended wait: for the next leg of the root, or for its end."""
     for member_id in (yield from approvals.list_checkpoints_below(root_id)):
         member = yield from run_reads.lock_state(member_id)
         if member is not None and member.status == "RUNNING":
             # Its claim raises the attempt once more.
             yield from approvals.renew_checkpoint(member_id, member.attempt + 1)
-            yield from return_member(member)
+            yield from return_member(outbox, member)
 
 
 RESTORED_QUESTION = (

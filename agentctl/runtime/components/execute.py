@@ -196,7 +196,7 @@ async def execute_component(
     finally:
         if component.kind != "workflow" and not context.transcript.messages:
             # The run failed before its model was called: keep the message in the session.
-            context.transcript.add_user(context.spec.input, context.spec.files)
+            context.transcript.add_question(context.spec)
 
 
 async def _execute(component: Component, context: RunEnvironment, catalog: Catalog) -> None:

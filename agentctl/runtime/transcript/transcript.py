@@ -20,6 +20,7 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from agentctl.records import times
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.failures import Causes, ExecutionError
 from agentctl.runtime.files import build_files
@@ -309,6 +310,14 @@ class Transcript:
         """Add the message of the user, with its files: a JSON array of references."""
         self._messages.append(_build_message("user", text) | build_files(files))
         self.name_left_out()
+
+    def add_question(self, spec: RunSpec) -> None:
+        """Add what a run begins with: the messages of the run that it repeats, then its own."""
+        origin = spec.origin
+        if origin is not None:
+            self.add_kept(origin.messages)
+        if origin is None or origin.has_prompt:
+            self.add_user(spec.input, spec.files)
 
     def name_left_out(self) -> None:
         """Record what the run did not get (`left_out`) with the message that it answers."""

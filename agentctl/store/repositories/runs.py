@@ -2,7 +2,7 @@
 
 So the final status of a run is stored once. A PENDING run is not claimed yet; `claim` makes it
 RUNNING. Most runs are created as RUNNING. A cancel request is stored separately from the status
-(docs/contract.md "Cancel"). If the run is not claimed, the request ends it at once.
+(docs/contract.md "Cancel"); `runs/desk/end.py` ends a run that nothing executes.
 
 A transaction that ends a run lets the next one of its session begin, if one waits in the queue.
 """
@@ -18,7 +18,6 @@ from agentctl.records.runs import NewRun, RunEnd, RunPause, RunRow
 from agentctl.records.text import new_id
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import queue, sessions, usage
-from agentctl.store.repositories.run_reads import RUN_COLUMNS
 from agentctl.store.repositories.sessions import parse_counters
 from agentctl.store.states import IS_OPEN, RUN, change
 
@@ -84,20 +83,13 @@ _FINISH = change(RUN, "end", "end lost", "end waiting")(
     f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {_CHANGED}"
 )
 
-_ENDS = "status = 'PENDING' AND attempt = 1 AND cast(:claimed as bigint) = 0"
-
-_REQUESTED = _not_before(":now", "coalesce(started_at, created_at)")
-
-_REQUEST_CANCEL = change(RUN, "request cancel", "cancel")(
-    f"UPDATE runs SET cancel_requested_at = {_REQUESTED}, cancel_requested_by = :actor,"
-    " cancel_reason = :reason,"
-    f" finished_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
-    f" stopped_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
-    f" status = CASE WHEN {_ENDS} THEN 'CANCELLED' ELSE status END,"
-    f" counted = CASE WHEN {_ENDS} THEN 1 ELSE counted END"
+_REQUEST_CANCEL = change(RUN, "request cancel")(
+    "UPDATE runs SET"
+    f" cancel_requested_at = {_not_before(':now', 'coalesce(started_at, created_at)')},"
+    " cancel_requested_by = :actor, cancel_reason = :reason"
     " WHERE run_id = :run_id AND {where} AND cancel_requested_at IS NULL"
-    " AND (owner IS NOT NULL OR cast(:claimed as bigint) = 1)"
-    f" RETURNING {RUN_COLUMNS}"
+    " AND (status = 'RUNNING' OR cast(:claimed as bigint) = 1)"
+    " RETURNING run_id"
 )
 
 _WORK_STOPPED = Sql(
@@ -176,17 +168,18 @@ _MARK_EFFECTS = Sql(
     " AND status = 'RUNNING' RETURNING run_id"
 )
 
-_LEAVE = Sql(
-    "UPDATE runs SET history = :history, messages = :messages"
-    f" WHERE run_id = :run_id AND NOT {IS_OPEN} AND history IS NULL AND messages IS NULL"
-    " RETURNING session_id, parent_run_id, finished_at"
-)
-
 
 class FinishedRun(NamedTuple):
-    """The stored end of a run. `advanced` is True if another run of its session may begin now."""
+    """The stored end of a run.
 
-    advanced: bool
+    Attributes:
+        is_root: False for the run of a member, and for background work.
+        advanced: True if another run of its session may begin now.
+    """
+
+    session_id: str
+    is_root: bool
+    advanced: bool = False
 
 
 def add_file(run_id: str, file: str) -> Work[None]:
@@ -395,10 +388,11 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
         last=(seq, end.status) if parent_run_id is None else None,
     )
 
-    if parent_run_id is not None or not has_queue:
-        return FinishedRun(advanced=False)
+    finished = FinishedRun(session_id, parent_run_id is None)
+    if not finished.is_root or not has_queue:
+        return finished
 
-    return FinishedRun((yield from queue.advance(session_id, end.finished_at)))
+    return finished._replace(advanced=(yield from queue.advance(session_id, end.finished_at)))
 
 
 def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Work[bool]:
@@ -435,54 +429,25 @@ def record_worker_gone(owner: str, at: int, *, exited: bool) -> Work[None]:
     return _WORKER_GONE.execute(owner=owner, at=at, exited=int(exited))
 
 
-@unit
-def store_question(run_id: str, history: str | None, messages: str | None) -> Steps[None]:
-    """Store the question of a run that ended before it was claimed.
-
-    Nothing is changed if the run has not ended, does not exist, or has a history or messages.
-
-    Args:
-        history, messages: as in `RunEnd`.
-    """
-    changed = yield Statement(_LEAVE, {"run_id": run_id, "history": history, "messages": messages})
-    for session_id, parent_run_id, finished_at in changed:
-        size = _count_history_bytes(history, parent_run_id)
-        yield from sessions.add_usage(session_id, {}, size, finished_at)
-
-
 def _count_history_bytes(history: str | None, parent_run_id: str | None) -> int:
     return len(history.encode()) if history is not None and parent_run_id is None else 0
 
 
-@unit
 def request_cancel(
     run_id: str, now: int, actor: str, reason: str | None, *, claimed: bool = False
-) -> Steps[RunRow | None]:
-    """Store a cancel request. A PENDING run becomes CANCELLED at once.
+) -> Work[bool]:
+    """Store a cancel request. The worker of the run ends it.
 
     Args:
         now: the time of the request, in microseconds UTC.
         claimed: True if the caller stores the end in the same transaction, or executes the run.
 
     Returns:
-        The run after the request. None, without a change, if the run has ended, its cancel was
-        requested before, nothing executes it, or it does not exist; `get_state` shows which.
+        False, without a change, if the run has ended, its cancel was requested before, nothing
+        executes it, or it does not exist; `get_state` shows which.
     """
     values: dict[str, Value] = {"run_id": run_id, "now": now, "actor": actor, "reason": reason}
-    rows = yield Statement(_REQUEST_CANCEL, {**values, "claimed": int(claimed)})
-    if not rows:
-        return None
-
-    run = RunRow(*rows[0])
-
-    if run.status == "CANCELLED":
-        # The request ends a run that no process has claimed: no end of a run follows, which would
-        # do this.
-        yield from usage.append(run_id)
-        yield from _update_session_status((run.session_id, run.seq, run.parent_run_id), run.status)
-        yield from queue.advance_stalled(run.session_id, now)
-
-    return run
+    return _REQUEST_CANCEL.has_rows(**values, claimed=int(claimed))
 
 
 @unit

@@ -1,0 +1,235 @@
+"""The end of a run: one writer for all who end it.
+
+The process that executes a run ends it with the results that it has (`runs/life/finish.py`). Every
+other one ends it with what the run has left in the database: a run whose worker died
+(`runs/workers/recovery.py`), one that waits and is cancelled, or waited too long
+(`runs/desk/waiting.py`), and the members that wait below a run that ends. All of them fill an
+`EndOfRun`, and `write_end` stores it. A new part of an end belongs here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from agentctl.records.runs import RunEnd, RunRow
+from agentctl.records.times import now
+from agentctl.runs.log import event_rows
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP, encode_event
+from agentctl.runs.log.fold import fold_run
+from agentctl.runs.log.results import build_run_end, take_counters
+from agentctl.runs.states import PARENT_ENDED, AlreadyFinished, Ending, is_final
+from agentctl.runtime.transcript.history import StateChanges
+from agentctl.runtime.transcript.transcript import Transcript
+from agentctl.store.database import Outbox, Steps, unit
+from agentctl.store.repositories import approvals, events, quotas, run_reads, runs, sessions, steps
+from agentctl.store.repositories.events import Batch
+from agentctl.webhooks.facts import publish_run
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfRun:
+    """All that the transaction of an end writes.
+
+    The last three fields spare the end of a plain run the statements that would find nothing.
+    """
+
+    row: RunEnd
+    """The final columns of the row."""
+
+    ending: Ending
+    """The status of the row, and who has caused it."""
+
+    last: Batch | None = None
+    """The last events; None for a run whose events are not stored, or are part of those of its
+    root run."""
+
+    is_lost: bool = False
+    """True if its worker is considered dead: its later writes are refused."""
+
+    begins_in_doubt: Mapping[str, int] = field(default_factory=dict)
+    """The times of begins of approved calls that may be committed, by the ids of the approvals.
+    Their calls were not made."""
+
+    state_changes: StateChanges | None = None
+    """The changes of a root run to the state of its session."""
+
+    summary: str | None = None
+    """The summary of the session that the run has made, as JSON text."""
+
+    may_wait: bool = True
+    """False if neither the run nor a member below it can have asked for anything."""
+
+    has_journal: bool = True
+    """False if the run is not durable."""
+
+    has_checkpoint: bool = True
+    """False if neither a pause nor the start has stored a checkpoint."""
+
+
+@unit
+def write_end(outbox: Outbox, end: EndOfRun) -> Steps[bool]:
+    """Store the end of a run with everything that belongs to it.
+
+    The row of the run is locked first, that of its session second (`store.database`). The last
+    events are stored in the same transaction, so a run with a final status has all its events: a
+    follower in another process needs no second rule.
+
+    Returns:
+        True if another run of the session may begin now.
+
+    Raises:
+        AlreadyFinished: the run has ended, was deleted, or has another attempt. What the
+            transaction has written before must be undone.
+    """
+    run_id = end.row.run_id
+    at = end.row.finished_at
+    if end.last is not None:
+        # Before the row: events of a run that is final are refused.
+        yield from events.append_batch(run_id, *end.last[1:])
+
+    finished = yield from runs.finish(end.row, lost=end.is_lost)
+    if finished is None:
+        raise AlreadyFinished
+
+    for approval_id, began_at in end.begins_in_doubt.items():
+        # Before the approvals are closed, when an executing call gets an unknown outcome.
+        yield from approvals.forget_begin(approval_id, began_at)
+    if end.may_wait:
+        yield from _cancel_waiting_members(outbox, run_id, at)
+        actor = end.ending.actor or "system"
+        yield from close_approvals(run_id, actor, at, durable=end.has_journal)
+    elif end.has_checkpoint:
+        yield from approvals.drop_checkpoint(run_id)
+
+    if end.summary is not None:
+        yield from sessions.set_summary(finished.session_id, end.summary)
+    if end.state_changes is not None:
+        changes = end.state_changes
+        yield from sessions.merge_state(finished.session_id, changes.values, changes.removed)
+    if finished.is_root:
+        yield from publish_run(outbox, run_id)
+    return finished.advanced
+
+
+@unit
+def close_approvals(run_id: str, actor: str, at: int, *, durable: bool = True) -> Steps[None]:
+    """Close what a run that has ended waited for; delete its checkpoint and its journal.
+
+    Args:
+        durable: False if the run has no journal.
+    """
+    yield from approvals.mark_unknown(run_id)
+    yield from approvals.cancel_pending(run_id, actor, at)
+    yield from approvals.drop_checkpoint(run_id)
+    if durable:
+        yield from steps.drop(run_id)
+
+
+class EndedRun(NamedTuple):
+    """A run that another process than its own has ended.
+
+    Attributes:
+        run: its row before the end.
+        transcript: the results that it had left, with which it ended.
+    """
+
+    run: RunRow
+    ending: Ending
+    transcript: Transcript
+
+
+@unit
+def end_stored_run(
+    outbox: Outbox,
+    run: RunRow,
+    ending: Ending,
+    *,
+    is_lost: bool = False,
+    may_still_run: bool = False,
+) -> Steps[EndedRun]:
+    """End a run that no process executes, with the results that it has left.
+
+    Args:
+        run: its row, which is locked. For CANCELLED it has a cancel request.
+        is_lost: True if its worker died. The reason of `ending` replaces that of the request then.
+        may_still_run: True if its work may continue: the time of its stop stays unknown.
+    """
+    # Not before any other time of the row: a clock may be behind that of another machine, and the
+    # last event has the time that the row gets.
+    began_at = max(run.created_at, run.started_at or 0, run.queued_at or 0)
+    at = max(now(), began_at, run.cancel_requested_at or 0)
+
+    left = yield from fold_run(run, at)
+    transcript = left.transcript
+    take_counters(transcript, (yield from quotas.read_counters(run.run_id)))
+    transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
+
+    last: Batch | None = None
+    seq = -1
+    if run.parent_run_id is None:
+        seq = yield from events.get_last_seq(run.run_id)
+    if seq >= 0:
+        # A worker that died may have delivered events that were never stored.
+        seq += LOST_SEQ_STEP if is_lost or left.has_lost_leg else 1
+        identity = event_rows.identify_run(run, left.component_name)
+        event = event_rows.format_end(identity, ending, transcript, at)
+        last = Batch(run.run_id, run.attempt, seq, seq, encode_event(*event))
+
+    row = build_run_end(
+        run,
+        run.attempt,
+        ending,
+        transcript,
+        previous_instructions=left.previous_instructions,
+        finished_at=at,
+        stopped_at=None if may_still_run else at,
+        cancel_reason=ending.reason if is_lost else None,
+    )
+    state_changes = left.state_changes if run.parent_run_id is None else None
+    end = EndOfRun(row, ending, last, is_lost=is_lost, state_changes=state_changes)
+    yield from write_end(outbox, end)
+    return EndedRun(run, ending, transcript)
+
+
+@unit
+def end_waiting_run(outbox: Outbox, run: RunRow, ending: Ending) -> Steps[bool]:
+    """End a run that waits or has not begun, and the members that wait below it.
+
+    Args:
+        run: its row, which is locked; so is that of its session if it waits for its turn. For
+            CANCELLED it has a cancel request; the requests of members are recorded here.
+
+    Returns:
+        False, without a change, if the run has ended or executes.
+    """
+    if is_final(run.status) or run.status == "RUNNING":
+        return False
+    yield from end_stored_run(outbox, run, ending)
+    return True
+
+
+@unit
+def cancel_waiting_run(
+    outbox: Outbox, run_id: str, actor: str, reason: str | None, at: int
+) -> Steps[bool]:
+    """Record the cancel of a run that waits or has not begun, and end it at once.
+
+    Its row is locked, and that of its session if it waits for its turn.
+    """
+    yield from runs.request_cancel(run_id, at, actor, reason, claimed=True)
+    run = yield from run_reads.get_for_update(run_id)
+    if run is None:
+        return False
+    # The first request counts.
+    ending = Ending.cancelled(
+        run.cancel_requested_by or actor, run.cancel_reason, run.cancel_requested_at
+    )
+    return (yield from end_waiting_run(outbox, run, ending))
+
+
+def _cancel_waiting_members(outbox: Outbox, run_id: str, at: int) -> Steps[None]:
+    actor = PARENT_ENDED.actor or ""
+    for member_id in (yield from run_reads.list_paused_children(run_id)):
+        yield from cancel_waiting_run(outbox, member_id, actor, PARENT_ENDED.reason, at)
