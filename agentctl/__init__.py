@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     def operations(request: HTTPConnection) -> Operations: ...
 
-    def require(scope: str) -> Callable[[Request], Awaitable[Principal]]: ...
+    def require(scope: str) -> Callable[[Request, Principal], Awaitable[Principal]]: ...
 
 
 __all__ = [
@@ -100,11 +100,11 @@ __version__ = "0.2.1"
 INTERFACE_VERSION = "2.7.2"
 """Version of the HTTP API, `info.version` of the OpenAPI document (docs/contract.md "Routes")."""
 
-_ACCESS = "agentctl.server.own_routes.access"
+_ACCESS = "agentctl.server.access"
 
 _MODULES = dict.fromkeys(__all__, "agentctl.agents") | {
     "Principal": "agentctl.auth.principal",
-    "create_app": "agentctl.server.own_routes.application",
+    "create_app": "agentctl.server.app",
     "current_user": _ACCESS,
     "http_client": "agentctl.runtime.models.provider",
     "operations": _ACCESS,

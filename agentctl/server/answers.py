@@ -64,8 +64,8 @@ LARGE_BYTES = 262_144
 CALLER_KEY = "agentctl.caller"
 """Key of the `Caller` in the ASGI scope."""
 
-OWN_ROUTE_KEY = "agentctl.own_route"
-"""Key of the method and the path template of a route that is no operation, in the ASGI scope."""
+USER_ROUTE_KEY = "agentctl.user_route"
+"""Key of the method and the path template of a route of a user, in the ASGI scope."""
 
 _ANONYMOUS = Principal(subject=None)
 

@@ -13,19 +13,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import threading
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
-from starlette.applications import Starlette
+import orjson
+from fastapi import FastAPI
+from fastapi.params import Depends
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
+from starlette.routing import Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agentctl.config.load import load_settings
 from agentctl.config.settings import Settings
-from agentctl.errors import BadRequest, Unauthenticated, Unavailable
+from agentctl.errors import AgentctlError, BadRequest, InternalError, Unauthenticated, Unavailable
 from agentctl.extensions import load_extensions
 from agentctl.records.logs import (
     add_log_context,
@@ -37,7 +45,7 @@ from agentctl.records.logs import (
 from agentctl.records.text import new_id
 from agentctl.server.answers import (
     CALLER_KEY,
-    OWN_ROUTE_KEY,
+    USER_ROUTE_KEY,
     AppState,
     BytesResponse,
     Caller,
@@ -46,18 +54,23 @@ from agentctl.server.answers import (
 )
 from agentctl.server.observability.log import FIELDS_ATTRIBUTE, FinishedRequest
 from agentctl.server.openapi import pages
+from agentctl.server.openapi.document import add_user_routes, build_document
 from agentctl.server.origins import OriginGuard
 from agentctl.server.routes import build_all_operations
 from agentctl.server.routing import (
     RESPONSE_KEY,
-    Dispatcher,
+    Entrance,
     Face,
     Operation,
-    check_routes,
-    send_error_response,
+    build_error_response,
+    list_operations,
+    respond_to_error,
+    respond_to_failure,
 )
+from agentctl.server.user_routes import UserRoutes, check_routes, refuse_unknown_path
 from agentctl.work.event_loop import build_abandoned_outcome
 
+_log = logging.getLogger("agentctl.server")
 _access_log = logging.getLogger("agentctl.access")
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -78,15 +91,17 @@ class _SentResponse:
 
     Attributes:
         status: status of the response; None until it starts: then no error can be sent.
+        is_complete: True after its last part.
     """
 
-    __slots__ = ("omits_body", "request_id", "send", "status")
+    __slots__ = ("is_complete", "omits_body", "request_id", "send", "status")
 
     def __init__(self, send: Send, request_id: str, *, omits_body: bool) -> None:
         self.send = send
         self.request_id = request_id
         self.omits_body = omits_body
         self.status: int | None = None
+        self.is_complete = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -94,8 +109,10 @@ class _SentResponse:
             message["headers"] = add_common_headers(message["headers"], self.request_id)
             if (trace_id := current_log_context().get("trace_id")) is not None:
                 message["headers"].append((b"x-trace-id", trace_id.encode("ascii")))
-        elif self.omits_body:
-            message["body"] = b""
+        else:
+            self.is_complete = not message.get("more_body", False)
+            if self.omits_body:
+                message["body"] = b""
         await self.send(message)
 
 
@@ -133,21 +150,43 @@ class AuthenticationMiddleware:
             scope[CALLER_KEY] = await self._identify_caller(scope["headers"], request_id)
             await self.app(scope, receive, response)
         except Exception as error:
-            await send_error_response(error, scope, receive, response, self._faces)
+            await self._end_failed(error, scope, receive, response)
         except asyncio.CancelledError:
             # The server ends and waits no longer; what the request has begun may be committed.
             if response.status is not None:
                 raise
-            outcome = build_abandoned_outcome()
-            await send_error_response(outcome, scope, receive, response, self._faces)
+            await self._end_failed(build_abandoned_outcome(), scope, receive, response)
         finally:
             seconds = perf_counter() - start
-            operation = getattr(scope.get("route"), "operation", None) or scope.get(OWN_ROUTE_KEY)
+            operation = getattr(scope.get("route"), "operation", None) or scope.get(USER_ROUTE_KEY)
             caller = scope.get(CALLER_KEY)
             identity = None if caller is None else caller.owner or None
             finished = FinishedRequest(operation, method, response.status, seconds, identity)
             for observe in self.state.request_observers:
                 observe(finished)
+
+    async def _end_failed(
+        self, error: Exception, scope: Scope, receive: Receive, response: _SentResponse
+    ) -> None:
+        """Respond to an exception that no handler has taken, and log it.
+
+        Raises:
+            Exception: the response had already started, so only the closed connection can show the
+                error.
+        """
+        # Starlette wraps the error of a response that has started.
+        if response.status is not None and isinstance(error.__cause__, AgentctlError):
+            error = error.__cause__
+        if not isinstance(error, AgentctlError):
+            _log.error("request %s failed", response.request_id, exc_info=error)
+            # The handler of all exceptions has responded, and has raised the exception again.
+            if response.is_complete:
+                return
+        shown = error if isinstance(error, AgentctlError) else InternalError()
+        answer = build_error_response(shown, scope, self._faces)
+        if response.status is not None:
+            raise error
+        await answer(scope, receive, response)
 
     async def _identify_caller(self, headers: HeaderFields, request_id: str) -> Caller:
         assert self.state.verifier is not None
@@ -251,88 +290,139 @@ def _has_field_names(text: str) -> bool:
     return all(_FIELD_NAME.fullmatch(name) for name in names if name)
 
 
-class ServedApplication(Starlette):
-    """Starlette with the dispatcher of `routing` in place of its router.
+class Application(FastAPI):
+    """The FastAPI application of the operations, to which a user adds routes.
 
     Attributes:
-        root_path: the path that a proxy serves the application under, if the ASGI server does not
-            set it.
         faces: the interfaces of other systems; the first that serves a path responds.
     """
 
-    root_path = ""
     faces: Sequence[Face] = ()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.root_path:
-            scope["root_path"] = self.root_path
-        # Not `super()`: FastAPI's adds a fifth to the time of a small request, for its telemetry.
-        await Starlette.__call__(self, scope, receive, send)
+    def __init__(self, settings: Settings, **options: Any) -> None:
+        super().__init__(
+            # The pages of the documentation are operations.
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            exception_handlers={AgentctlError: respond_to_error, Exception: respond_to_failure},
+            **options,
+        )
+        self.router.default = refuse_unknown_path
+        self._document: bytes | None = None
+        self._document_lock = threading.Lock()
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Serve a configuration, also another one than before; only before the start.
+
+        Raises:
+            RuntimeError: an operation has no row in the policy table.
+        """
+        operations = list_operations([*build_all_operations(), *pages.build_operations()])
+        self._described = operations
+        served = operations
+        faces: list[Face] = []
+        for extension in load_extensions():
+            served = extension.adapt_operations(served, settings) or served
+            face = extension.build_face(settings)
+            if face is not None:
+                faces.append(face)
+
+        self.faces = faces
+        self.state.agentctl = AppState(settings, self.build_document)
+        self.serve_operations(served)
+
+    def serve_operations(self, operations: Sequence[Operation]) -> None:
+        """Serve these operations instead of others, before the routes of the user."""
+        others = [route for route in self.routes if not isinstance(route, Operation)]
+        self.router.routes[:] = [*operations, *others]
+        # In front of the list of routes, as the middleware of a Starlette router.
+        self.router.middleware_stack = Entrance(
+            operations, self.faces, UserRoutes(self, self._serve_others)
+        )
 
     def build_middleware_stack(self) -> ASGIApp:
         state = get_app_state(self)
-        stack: ASGIApp = self.build_dispatcher()
-        for middleware, args, kwargs in reversed(self.user_middleware):
-            stack = middleware(stack, *args, **kwargs)
+        stack = super().build_middleware_stack()
         if origins := state.settings.server.cors_origins:
             stack = CrossOriginMiddleware(stack, origins)
         return AuthenticationMiddleware(stack, state, self.faces)
 
-    def build_dispatcher(self) -> Dispatcher:
-        """Return the innermost application."""
-        return Dispatcher(check_routes(self.routes), otherwise=self.router, faces=self.faces)
+    async def _serve_others(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of a user's route, or the lifespan of an ASGI server."""
+        if scope["type"] == "lifespan":
+            await Router(lifespan=self._run)(scope, receive, send)
+            return
+        await self.router.app(scope, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def _run(self, app: object) -> AsyncIterator[Mapping[str, Any]]:
+        """Run below an ASGI server that is not `agentctl serve`."""
+        async with running(self), self.router.lifespan_context(self) as state:
+            yield state or {}
 
     def check(self) -> None:
-        """Check the routes before the start."""
-        check_routes(self.routes)
+        """Check the routes before the start.
 
-    def build_document(self, operations: Sequence[Operation]) -> bytes:
-        """Return the OpenAPI document as JSON."""
-        from agentctl.server.openapi.document import build_document
+        Raises:
+            InvalidConfiguration: a route of the user can never be reached, or is a WebSocket.
+            RuntimeError: an operation has no row in the policy table.
+        """
+        check_routes(self, list_operations(self.routes), self.faces)
 
+    def build_document(self) -> bytes:
+        """Return the OpenAPI document without a base path, as JSON."""
         enabled = get_app_state(self).settings.authorization.enabled
-        return build_document(operations, authorization=enabled)
+        # Requests that come together wait for the first one.
+        with self._document_lock:
+            if self._document is None:
+                document = orjson.loads(build_document(self._described, authorization=enabled))
+                document = add_user_routes(document, self, authorization=enabled)
+                self._document = orjson.dumps(document)
+        return self._document
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document of all operations and routes."""
+        document: dict[str, Any] = orjson.loads(self.build_document())
+        return document
 
 
-def create_app(settings: Settings) -> ServedApplication:
-    """Return the application for a configuration. Its lifespan opens the databases.
+def create_app(
+    config: str | os.PathLike[str] | Settings | None = None,
+    *,
+    title: str = "agentctl",
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+    | None = None,
+    dependencies: Sequence[Depends] | None = None,
+) -> Application:
+    """Return a FastAPI application that serves agentctl, for routes of your own.
 
     A mounted application has no lifespan: use `running` in the host's.
 
+    Args:
+        config: the path of the configuration file, relative to the current folder; or settings.
+            None finds the file as the commands do (docs/contract.md "Configuration").
+        title: the title of the OpenAPI document.
+        lifespan: an async context manager that is active while a process serves; the databases of
+            agentctl are open inside.
+        dependencies: dependencies of all your routes.
+
     Raises:
+        InvalidConfiguration: the first mistake of the configuration.
+        TypeError: `config` is neither a path nor settings.
         RuntimeError: an operation has no row in the policy table.
     """
-    app = ServedApplication(lifespan=running)
-    app.router.routes.extend(configure(app, settings))
-    return app
-
-
-def configure(app: ServedApplication, settings: Settings) -> list[Operation]:
-    """Set the state and the faces of an application, and return the operations that it serves."""
-    routes = check_routes([*build_all_operations(), *pages.build_operations()])
-
-    documents: list[bytes] = []
-    building = threading.Lock()
-
-    def build_openapi_document() -> bytes:
-        with building:  # calls that come together wait for the first one
-            if not documents:
-                documents.append(app.build_document(routes))
-        return documents[0]
-
-    served = routes
-    faces: list[Face] = []
-    for extension in load_extensions():
-        served = extension.adapt_operations(served, settings) or served
-        if (face := extension.build_face(settings)) is not None:
-            faces.append(face)
-    app.faces = faces
-    app.state.agentctl = AppState(settings, build_openapi_document)
-    return served
+    if not isinstance(config, (str, os.PathLike, Settings, type(None))):
+        raise TypeError(f"config must be a path or Settings, not {type(config).__name__}")
+    if not isinstance(config, Settings):
+        config = load_settings(None if config is None else Path(config))
+    return Application(config, title=title, lifespan=lifespan, dependencies=dependencies)
 
 
 @contextlib.asynccontextmanager
-async def running(app: ServedApplication) -> AsyncIterator[None]:
+async def running(app: Application) -> AsyncIterator[None]:
     """Open the databases of the application; at the end cancel live runs and close them.
 
         @contextlib.asynccontextmanager
@@ -344,8 +434,8 @@ async def running(app: ServedApplication) -> AsyncIterator[None]:
         Unavailable: a database is missing, unreadable or not a database of agentctl.
         SchemaMismatch: the schema of a database is older or newer than this version.
         InvalidKey: the verification keys are rejected, or there are none.
-        InvalidConfiguration: a tool cannot be used.
-        RuntimeError: a route has no row in the policy table.
+        InvalidConfiguration: a tool or a route of the user cannot be used.
+        RuntimeError: an operation has no row in the policy table.
     """
     from agentctl.service.service import Service
 
@@ -368,6 +458,6 @@ async def running(app: ServedApplication) -> AsyncIterator[None]:
             state.stopped = True
 
 
-def get_app_state(app: Starlette) -> AppState:
+def get_app_state(app: FastAPI) -> AppState:
     state: AppState = app.state.agentctl
     return state

@@ -1,14 +1,14 @@
-"""The route class of every operation, the dispatcher of requests, and faces.
+"""The route class of every operation, the entrance of the router, and faces.
 
-The server is a Starlette application with its own router. FastAPI only makes the OpenAPI
-document, in `openapi/document.py`, from the declarations of the operations (docs/decisions/0009).
+The server is a FastAPI application. Each operation is an `APIRoute` of it, whose parameters and
+results FastAPI describes in the OpenAPI document.
 
 A request passes, in this order: the match of its decoded path and method, the policy of the
 matched operation, the parameters, the body, and the operation. So it is refused as 401, 403, 404,
 422, in this order (docs/contract.md "Errors"), and no parameter is read before the caller is
 authorized. There are no redirects, and an unknown path is a 404.
 
-Faces are interfaces of other systems, served inside of the authentication, before the router. A
+Faces are interfaces of other systems, served inside of the authentication, before the routes. A
 face adds no operation and no scope. Each of its requests is one of an operation, with the policy,
 the audit entry and the cancel of that operation.
 """
@@ -16,23 +16,26 @@ the audit entry and the cancel of that operation.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
+import re
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Collection,
+    Coroutine,
     Iterable,
     Mapping,
     Sequence,
 )
 from functools import partial
-from inspect import Parameter, getdoc
 from typing import Any, NamedTuple, cast
 
-from starlette.requests import ClientDisconnect
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
@@ -58,14 +61,15 @@ from agentctl.records.logs import RateLimitedLog, add_log_context
 from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.times import now
-from agentctl.server.answers import CALLER_KEY, Call, error_response, revalidate
+from agentctl.server.answers import CALLER_KEY, USER_ROUTE_KEY, Call, error_response, revalidate
+from agentctl.server.openapi.descriptions import describe_operation
+from agentctl.server.openapi.parameters import build_signature_function
+from agentctl.server.openapi.responses import Responses
 from agentctl.server.requests import Adapt, BodyFields, Parameters, RequestBody
 from agentctl.service.audit_log import EntryCounter
 from agentctl.store.repositories.audit import AuditRow
 
 Endpoint = Callable[..., Awaitable[Response]]
-Responses = Mapping[int | str, dict[str, Any]]
-"""OpenAPI responses by status."""
 
 BuildErrorResponse = Callable[[AgentctlError], Response]
 
@@ -78,8 +82,10 @@ _limited_log = RateLimitedLog(_log)
 _LOGGED_PATH_PARAMETERS = frozenset({"session_id", "run_id"})
 """Path parameters that log lines contain."""
 
+_PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
-class Operation(Route):
+
+class Operation(APIRoute):
     """An operation of the HTTP interface. Its method and path are in `interface.operations.ROUTES`.
 
     Args:
@@ -97,6 +103,7 @@ class Operation(Route):
         signature: the parameters; by default those of the endpoint after the call.
 
     Attributes:
+        execute: the endpoint.
         declared: its path, query and header parameters.
         parameters: the parser of these.
         body_fields: the parser of the parameters in its body; None: the endpoint reads the body.
@@ -123,31 +130,62 @@ class Operation(Route):
     ) -> None:
         self.operation = name or cast(str, getattr(endpoint, "__name__"))  # noqa: B009
         method, template = route or ROUTES[self.operation]
-        super().__init__(template, endpoint, name=template if route else self.operation)
-        self.methods = {method}
         self.place = Place(method, template)
         self.tag = tag
-        self.result = result
-        self.status = status
-        self.errors = errors
         self.body = body
         self.adapt_body = adapt_body
-        self.responses = responses or {}
-        first_line = (getdoc(endpoint) or "").partition("\n")[0]
-        self.summary, self.description = texts or (first_line.rstrip("."), "")
-        self.path_names = {each: each for each in self.param_convertors} | dict(path_names or {})
-        self.include_in_schema = in_document
+        self.execute = endpoint
+        path_parameters = _PATH_PARAMETER.findall(template)
+        self.path_names = {name: name for name in path_parameters} | dict(path_names or {})
         public = isinstance(policy.POLICY.get(self.operation), policy.Public)
         self.has_tag = method == "GET" and result is not None and not public
+
         self.signature = signature or Signature(partial(endpoint, None))
         in_path = set(self.path_names.values())
-        self.declared = list[Parameter]()
-        in_body = list[Parameter]()
+        self.declared = list[inspect.Parameter]()
+        in_body = list[inspect.Parameter]()
         for item in self.signature.parameters:
             place = find_declared(item.annotation, (Query, Header))
             (self.declared if item.name in in_path or place else in_body).append(item)
         self.parameters = Parameters(self.declared, self.path_names)
         self.body_fields = BodyFields(in_body, adapt_body) if in_body else None
+
+        first_line = (inspect.getdoc(endpoint) or "").partition("\n")[0]
+        description = describe_operation(
+            self.operation,
+            texts=texts or (first_line.rstrip("."), ""),
+            has_tag=self.has_tag,
+            body=body,
+            errors=errors,
+            responses=responses or {},
+        )
+        super().__init__(
+            template,
+            build_signature_function(self.declared, self.path_names),
+            methods=[method],
+            name=template if route else self.operation,
+            tags=[tag],
+            status_code=status,
+            response_model=result,
+            include_in_schema=in_document,
+            **description,
+        )
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return the match of a request, as FastAPI's router and libraries of users ask for it."""
+        # The entrance has found that no operation has this path: to compare it again with each of
+        # them would take longer than most routes of users.
+        if USER_ROUTE_KEY in scope:
+            return Match.NONE, {}
+        return super().matches(scope)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the function that FastAPI calls for a request of this operation."""
+
+        async def handle(request: Request) -> Response:
+            return await self.handle_call(Call(request.scope, request.receive))
+
+        return handle
 
     async def handle_call(self, call: Call) -> Response:
         """Authorize a call, read its parameters and execute the endpoint.
@@ -182,7 +220,7 @@ class Operation(Route):
             if self.body is not None and self.body_fields is not None:
                 values |= self.body_fields.read(await self._read_body(call, values), values)
             arguments = self.signature.build_arguments(values)
-            response: Response = await self.endpoint(call, **arguments)
+            response = await self.execute(call, **arguments)
             return revalidate(response, scope["headers"]) if self.has_tag else response
         except ValidationFailed:
             await _require_named_resources(call, values)
@@ -231,100 +269,111 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
                 await operations.require_run(kind, component_id, path["run_id"], session_id)
 
 
-def check_routes(routes: Iterable[BaseRoute]) -> list[Operation]:
-    """Return the routes as operations; RuntimeError for one without a row in the policy table."""
-    operations = list[Operation]()
-    for route in routes:
-        if not isinstance(route, Operation) or route.operation not in policy.POLICY:
-            raise RuntimeError(f"no policy for {route!r}: the server must not start with it")
-        operations.append(route)
+def list_operations(routes: Iterable[BaseRoute]) -> list[Operation]:
+    """Return the operations among the routes of an application.
+
+    Raises:
+        RuntimeError: one has no row in the policy table.
+    """
+    operations = [route for route in routes if isinstance(route, Operation)]
+    for operation in operations:
+        if operation.operation not in policy.POLICY:
+            raise RuntimeError(f"no policy for {operation!r}: the server must not start with it")
     return operations
 
 
-class Dispatcher:
-    """The ASGI application that finds the face or operation of a request and sends its errors.
+class Entrance:
+    """The first step of the router: it serves faces and operations, in front of the routes.
+
+    FastAPI compares a path with one route after the other. Here a table finds the operation, with
+    the methods of its path for a 405, and every request that nothing serves is a 401 first
+    (docs/decisions/0009).
 
     Args:
-        otherwise: the application for scopes that are not HTTP, such as the lifespan.
-        own_routes: the application for requests whose path no operation has (`server.own_routes`).
+        operations: the operations of the application.
         faces: the interfaces of other systems, which come before the operations.
+        others: the application for all other requests (`user_routes`), and for scopes that are not
+            HTTP.
     """
 
     def __init__(
-        self,
-        routes: Iterable[Operation],
-        otherwise: ASGIApp,
-        own_routes: ASGIApp | None = None,
-        faces: Sequence[Face] = (),
+        self, operations: Iterable[Operation], faces: Sequence[Face], others: ASGIApp
     ) -> None:
-        self.routes = {route.name: route for route in routes}
-        self.otherwise = otherwise
-        self._own_routes = own_routes
+        self._operations = {route.name: route for route in operations}
+        self._table = RouteTable({name: route.place for name, route in self._operations.items()})
         self._faces = faces
-        self._table = RouteTable({name: route.place for name, route in self.routes.items()})
+        self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.otherwise(scope, receive, send)
+            await self._others(scope, receive, send)
             return
 
-        try:
+        with contextlib.suppress(ClientDisconnect):
             await self._respond(scope, receive, send)
-        except ClientDisconnect:
-            return
-        except Exception as error:
-            service = scope[CALLER_KEY].app_state.service
-            if isinstance(error, Unauthenticated) and service is not None:
-                count_rejection(service.hosting.audit_log.counter, error)
-            await send_error_response(error, scope, receive, send, self._faces)
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = path_below_root(scope)
-        if (face := find_face(self._faces, path)) is not None:
+        face = find_face(self._faces, path)
+        if face is not None:
             scope[CALLER_KEY].count_request()
             await face.respond(scope, receive, send)
             return
 
         match = self._table.find(scope["method"], path)
-        if match is None:
-            if self._own_routes is None or self._table.methods(path):
-                policy.refuse_path(self._table, path, scope[CALLER_KEY].failure)
-            await self._own_routes(scope, receive, send)
+        if match is not None:
+            route = self._operations[match.operation]
+            scope["route"] = route
+            scope["path_params"] = match.path_params
+            await route.handle(scope, receive, send)
             return
 
-        scope["route"] = route = self.routes[match.operation]
-        scope["path_params"] = match.path_params
-        response = await route.handle_call(Call(scope, receive))
-        await response(scope, receive, send)
+        if self._table.methods(path):
+            policy.refuse_path(self._table, path, scope[CALLER_KEY].failure)
+        await self._others(scope, receive, send)
 
 
-async def send_error_response(
-    error: Exception, scope: Scope, receive: Receive, send: Send, faces: Iterable[Face]
-) -> None:
-    """Send an error response of a face or ours; log an exception that is not ours and send a 500.
+async def respond_to_error(request: Request, error: Exception) -> Response:
+    """Return the response to an error of this package, as FastAPI's exception handler.
 
-    Raises:
-        Exception: the response had already started, so only the closed connection can show the
-            error.
+    A response of a face has the shape of that face.
     """
-    response = scope[RESPONSE_KEY]
-    shown = error if isinstance(error, AgentctlError) else None
-    if shown is None or (shown.status == 500 and not isinstance(shown, InternalError)):
-        _log.error("request %s failed", response.request_id, exc_info=error)
+    assert isinstance(error, AgentctlError)
+    scope = request.scope
+    service = scope[CALLER_KEY].app_state.service
+    if isinstance(error, Unauthenticated) and service is not None:
+        count_rejection(service.hosting.audit_log.counter, error)
+    return build_error_response(error, scope, scope["app"].faces)
+
+
+async def respond_to_failure(request: Request, error: Exception) -> Response:
+    """Return the response to any other exception; `AuthenticationMiddleware` logs it."""
+    return _choose_error_response(request.scope, request.scope["app"].faces)(InternalError())
+
+
+def build_error_response(
+    error: AgentctlError, scope: Scope, faces: Iterable[Face] = ()
+) -> Response:
+    """Return the response to an error, and log what the operator has to know about it."""
+    request_id = scope[RESPONSE_KEY].request_id
+    shown = error
+    if error.status == 500 and not isinstance(error, InternalError):
+        _log.error("request %s failed", request_id, exc_info=error)
         shown = InternalError()
-    elif isinstance(shown, CrossSiteRequest):
-        _limited_log.log("refused with 403: %s", shown.detail)
-    elif isinstance(shown, Unavailable):
+    elif isinstance(error, CrossSiteRequest):
+        _limited_log.log("refused with 403: %s", error.detail)
+    elif isinstance(error, Unavailable):
         # The same cause fails many requests: log it rarely.
-        _limited_log.log("requests fail with 503: %s", shown.detail_with_cause)
-        _log.debug("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)
-    elif shown.status >= 500:
-        _log.warning("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)
-    if response.status is not None:
-        raise error
+        _limited_log.log("requests fail with 503: %s", error.detail_with_cause)
+        _log.debug("request %s: %s", request_id, error.detail, exc_info=error.__cause__)
+    elif error.status >= 500:
+        _log.warning("request %s: %s", request_id, error.detail, exc_info=error.__cause__)
+    return _choose_error_response(scope, faces)(shown)
+
+
+def _choose_error_response(scope: Scope, faces: Iterable[Face]) -> BuildErrorResponse:
     face = find_face(faces, path_below_root(scope))
-    build_response = error_response if face is None else face.find_error_response(scope)
-    await build_response(shown)(scope, receive, send)
+    return error_response if face is None else face.find_error_response(scope)
 
 
 def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:

@@ -177,7 +177,7 @@ def test_one_module_converts_values_by_their_annotations() -> None:
         "agentctl.remote.client",  # lists are JSON arrays
         "agentctl.runtime.context",  # annotations of code of users
         "agentctl.runtime.runners.declared_types",  # annotations of code of users
-        "agentctl.server.openapi.document",  # declarations for FastAPI
+        "agentctl.server.openapi.parameters",  # declarations for FastAPI
     }
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,9 @@ from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, run_agentctl, start_server
 
 PAGE = page("docs/own-routes.md")
+
+FILES = ("orders.py", "shop.py", "test_shop.py")
+"""The files of the Python blocks of the page."""
 
 CALL = {"name": "list_orders", "arguments": "{}"}
 
@@ -49,7 +55,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
     [settings] = PAGE.blocks("toml")
     text = settings.text.replace("https://api.openai.com/v1", model_endpoint.base_url)
     (folder / "agentctl.toml").write_text(text.replace("gpt-5.2-mini", "exact"))
-    for name, block in zip(("orders.py", "shop.py"), PAGE.blocks("python"), strict=True):
+    for name, block in zip(FILES, PAGE.blocks("python"), strict=True):
         (folder / name).write_text(block.text)
     environment = {**os.environ, "OPENAI_API_KEY": "test"}
     options = ("--app", "shop:app", "--port", "0")
@@ -60,7 +66,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 def test_agent_answers_about_the_orders_of_the_customer(shop: Shop) -> None:
     scopes = ("agents:clerk:run", "sessions:read")
     with shop.client("ann", *scopes) as ann, shop.client("bob", *scopes) as bob:
-        assert ann.post("/shop/orders", params={"article": "a chair"}).status_code == 201
+        assert ann.post("/shop/orders", json={"article": "a chair"}).status_code == 201
         assert ann.get("/shop/orders").json() == ["a chair"]
         assert bob.get("/shop/orders").json() == []
         run = ann.post("/agents/clerk/runs", json={"message": QUESTION, "stream": False}).json()
@@ -72,10 +78,27 @@ def test_agent_answers_about_the_orders_of_the_customer(shop: Shop) -> None:
     assert httpx2.get(f"{shop.server.url}/shop/orders").status_code == 401
 
 
+def test_tests_of_the_shop_succeed(shop: Shop, tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    shutil.copytree(shop.folder, folder, ignore=shutil.ignore_patterns("*.db*", "server.log"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py"]
+    environment = {**os.environ, "OPENAI_API_KEY": "test"}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium")
 def test_page_of_the_shop_asks_the_agent(shop: Shop) -> None:
     with shop.client("cid") as client:
-        assert client.post("/shop/orders", params={"article": "a desk"}).status_code == 201
+        assert client.post("/shop/orders", json={"article": "a desk"}).status_code == 201
     with open_browser() as browser:
         shown = open_context(browser).new_page()
         faults = list[str]()

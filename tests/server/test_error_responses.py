@@ -13,8 +13,7 @@ from agentctl.config.settings import Settings
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.server import create_app, running
 from agentctl.server.answers import Call
-from agentctl.server.app import AuthenticationMiddleware
-from agentctl.server.routing import Dispatcher, Operation
+from agentctl.server.routing import Operation
 from tests.deployment import ADMIN, Deployment
 from tests.server.test_mounting import bearer, client
 
@@ -29,11 +28,9 @@ async def ask(deployment: Deployment, failure: Exception) -> httpx2.Response:
         raise failure
 
     app = create_app(deployment.settings)
-    route = Operation(get_health, tag="System")
-    async with running(app):
-        broken = AuthenticationMiddleware(Dispatcher([route], otherwise=app), app.state.agentctl)
-        async with client(broken) as http:
-            return await http.get("/health")
+    app.serve_operations([Operation(get_health, tag="System")])
+    async with running(app), client(app) as http:
+        return await http.get("/health")
 
 
 @pytest.mark.parametrize("failure", [RuntimeError(SECRET), InvalidConfiguration(SECRET)])

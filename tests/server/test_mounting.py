@@ -14,7 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from agentctl.server import create_app, running
-from agentctl.server.app import create_app as create
+from agentctl.server.answers import Call
+from agentctl.server.routing import Operation
 from tests.deployment import ADMIN, Deployment
 
 
@@ -97,28 +98,28 @@ async def test_application_under_a_root_path(settled: Deployment) -> None:
                 await check_refusals_in_order(http, settled)
 
 
-async def test_route_without_a_policy_prevents_the_start(settled: Deployment) -> None:
-    app = create(settled.settings)
+async def test_operation_without_a_policy_prevents_the_start(settled: Deployment) -> None:
+    app = create_app(settled.settings)
 
-    async def extra(request: Request) -> Response:
-        return Response("open to everybody")
+    async def get_extra(call: Call) -> Response:
+        """Respond to everybody."""
+        raise NotImplementedError
 
-    app.router.routes.append(Route("/extra", extra))
+    app.router.routes.append(Operation(get_extra, tag="System", route=("GET", "/extra")))
     with pytest.raises(RuntimeError, match="no policy"):
         async with running(app):
             pass
-    async with client(app) as http:
-        with pytest.raises(RuntimeError, match="no policy"):
-            await http.get("/extra")
 
 
-async def test_route_added_later_is_not_served(settled: Deployment) -> None:
+async def test_route_that_is_added_later_needs_a_token(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with running(app), client(app) as http:
-        assert (await http.get("/health")).status_code == 200
+        assert (await http.get("/extra")).status_code == 401
 
         async def extra(request: Request) -> Response:
             return Response("open to everybody")
 
         app.router.routes.append(Route("/extra", extra))
-        assert (await http.get("/extra", headers=bearer(settled, ADMIN))).status_code == 404
+        assert (await http.get("/extra")).status_code == 401
+        answer = await http.get("/extra", headers=bearer(settled, "teams:read"))
+        assert answer.text == "open to everybody"

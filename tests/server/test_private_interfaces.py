@@ -1,18 +1,22 @@
 """The private interfaces of libraries that the server uses.
 
 An upgrade that changes one of them fails here first, with its name. uvicorn's are used in
-`agentctl.server.transport` only, Starlette's in `agentctl.server.app` and `routing`.
+`agentctl.server.transport` only, FastAPI's in `agentctl.server.app` and `routing`.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 
 import httptools
+import httpx2
 import uvicorn
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.applications import Starlette
-from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http import httptools_impl
 from uvicorn.server import ServerState
 
@@ -48,8 +52,9 @@ SERVER = {
     "should_exit", "shutdown", "started", "startup",
 }  # fmt: skip
 STATE = {"connections", "default_headers", "tasks", "total_requests"}
-STARLETTE = {"build_middleware_stack", "router", "routes", "state", "user_middleware"}
-ROUTE = {"app", "endpoint", "include_in_schema", "methods", "param_convertors", "path"}
+APPLICATION = {"build_middleware_stack", "dependency_overrides", "router", "routes", "state"}
+ROUTER = {"app", "default", "lifespan_context", "middleware_stack", "routes"}
+ROUTE = {"get_route_handler", "handle", "include_in_schema", "matches", "methods", "path"}
 PARSER = {"feed_data", "get_http_version", "get_method", "should_keep_alive", "should_upgrade"}
 
 LOST = "has lost attributes that agentctl uses (agentctl.server.transport or .app): "
@@ -85,13 +90,28 @@ def test_httptools_has_the_interfaces_that_are_used() -> None:
     assert issubclass(httptools.HttpParserUpgrade, Exception)
 
 
-def test_starlette_has_the_private_interfaces_that_are_used() -> None:
+def test_fastapi_has_the_private_interfaces_that_are_used() -> None:
     async def endpoint() -> None:
         raise NotImplementedError
 
-    check_attributes(Starlette(), STARLETTE)
-    check_attributes(Route("/{name}", endpoint), ROUTE)
-    assert set(Route("/{name}", endpoint).param_convertors) == {"name"}
+    check_attributes(FastAPI(), APPLICATION)
+    check_attributes(FastAPI().router, ROUTER)
+    check_attributes(APIRoute("/{name}", endpoint), ROUTE)
+
+
+async def test_router_of_fastapi_calls_its_middleware_stack() -> None:
+    """`agentctl.server.routing.Entrance` stands there, in front of the list of routes."""
+    received = list[str]()
+
+    async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
+        received.append(scope["path"])
+
+    app = FastAPI()
+    app.router.middleware_stack = entrance
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as client:
+        with contextlib.suppress(AssertionError):  # There is no response.
+            await client.get("http://test/any")
+    assert received == ["/any"]
 
 
 def test_each_library_is_imported_in_one_place() -> None:
@@ -99,7 +119,7 @@ def test_each_library_is_imported_in_one_place() -> None:
         "uvicorn": ("agentctl.server.transport.",),
         # The client of model endpoints has its own transport (docs/decisions/0048).
         "httptools": ("agentctl.server.transport.", "agentctl.runtime.models.stream_transport"),
-        "fastapi": ("agentctl.server.openapi.", "agentctl.server.own_routes."),
+        "fastapi": ("agentctl.server.",),
     }
     for module in modules():
         for node in ast.walk(module.tree):

@@ -14,11 +14,11 @@ from agentctl.interface.operations import ROUTES
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteMatch, RouteTable, operation_ids
 from agentctl.server import create_app
-from agentctl.server.routing import Operation, check_routes
+from agentctl.server.routing import Operation, list_operations
 from tests.architecture.sources import modules
 
 APP = create_app(Settings(databases=(Database("main", "sqlite:////nowhere.db"),)))
-SERVED = {route.operation: route for route in check_routes(APP.routes)}
+SERVED = {route.operation: route for route in list_operations(APP.routes)}
 TABLE = RouteTable(ROUTES)
 
 

@@ -11,13 +11,13 @@ from agentctl.auth.policy import POLICY, NeedsScope, Public
 from agentctl.config.settings import Database, Settings
 from agentctl.records.kinds import KINDS
 from agentctl.server import create_app
-from agentctl.server.routing import Operation, check_routes
+from agentctl.server.routing import Operation, list_operations
 from tests.declared import DeclaredAnswers
 from tests.server.scenarios import SCENARIOS, Scenario
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
 
-OPERATIONS = check_routes(
+OPERATIONS = list_operations(
     create_app(Settings(databases=(Database("main", "sqlite:////nowhere.db"),))).routes
 )
 """The operations of any application; that of the scenarios has the same."""

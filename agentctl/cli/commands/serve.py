@@ -132,7 +132,7 @@ def _read_settings_of(app: str) -> Callable[[], Settings]:
     It reads their file again, unless the application has changed their values.
     """
     from agentctl.server.app import get_app_state
-    from agentctl.server.own_routes.application import load_application
+    from agentctl.server.processes.user_application import load_application
 
     settings = get_app_state(load_application(app)).settings
     if settings.path is not None and _read_settings(settings.path) == settings:

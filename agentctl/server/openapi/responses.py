@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from agentctl.records.document import HeldBody
 from agentctl.records.run_spec import ConfirmationBody
 from agentctl.records.sessions import ExportFormat
 from agentctl.server.requests import JSON
-from agentctl.server.routing import Responses
+
+Responses = Mapping[int | str, dict[str, Any]]
+"""OpenAPI responses by status."""
 
 EVENT_STREAM = "text/event-stream"
 JSON_LINES = "application/jsonl"

@@ -7,19 +7,20 @@ import contextlib
 import gc
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from agentctl.config.settings import Settings
 from agentctl.errors import InternalError
-from agentctl.server.app import ServedApplication, create_app, get_app_state, running
+from agentctl.server.app import Application, create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.measurements import LoopLag, RequestCounters
 from agentctl.server.observability.metrics_endpoint import serve_metrics
 from agentctl.server.processes.listener import Announcements, base_url, open_listeners
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
+from agentctl.server.processes.user_application import load_application, run_lifespan
 from agentctl.server.transport.server import HttpServer
 from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
 
@@ -101,13 +102,13 @@ def serve_on_socket(
 
     The socket is closed at the end.
     """
-    app, lifespan = _load(settings, reference)
+    app = _load(settings, reference)
     server = DrainingServer(app, controller)
 
     async def run() -> None:
         handlers = dict.fromkeys(stop_signals(), server.handle_signal)
         with handle_signals(handlers), controller.control(server):
-            async with running(app), lifespan as state, _observe_server(app, controller):
+            async with running(app), run_lifespan(app) as state, _observe_server(app, controller):
                 server.request_state = state
                 await server.serve(sockets=[listener])
 
@@ -120,17 +121,12 @@ def serve_on_socket(
         ) from None
 
 
-def _load(
-    settings: Settings, reference: str | None
-) -> tuple[ServedApplication, AbstractAsyncContextManager[Mapping[str, Any]]]:
-    """Return the application, and the lifespan of its user."""
+def _load(settings: Settings, reference: str | None) -> Application:
     if reference is None:
-        return create_app(settings), contextlib.nullcontext({})
-    from agentctl.server.own_routes.application import load_application, run_lifespan
-
+        return create_app(settings)
     app = load_application(reference)
     app.configure(settings)
-    return app, run_lifespan(app)
+    return app
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +162,7 @@ class _SingleProcess:
 
 
 @contextlib.asynccontextmanager
-async def _observe_server(
-    app: ServedApplication, controller: ServerController
-) -> AsyncIterator[None]:
+async def _observe_server(app: Application, controller: ServerController) -> AsyncIterator[None]:
     """Sample the event loop lag and, if configured, publish metrics while the block lasts."""
     state = get_app_state(app)
     lag = LoopLag()
@@ -202,7 +196,7 @@ class DrainingServer(HttpServer):
         app: the application, which `running` has opened before the server is stopped.
     """
 
-    def __init__(self, app: ServedApplication, controller: ServerController) -> None:
+    def __init__(self, app: Application, controller: ServerController) -> None:
         super().__init__(app, GRACEFUL_SECONDS)
         self._state = get_app_state(app)
         self._controller = controller

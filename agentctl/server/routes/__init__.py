@@ -65,6 +65,7 @@ from agentctl.server.openapi.responses import (
     NOT_READY_RESPONSES,
     REPEAT_RESPONSES,
     RUN_RESPONSES,
+    Responses,
 )
 from agentctl.server.requests import (
     ADAPTERS,
@@ -74,7 +75,7 @@ from agentctl.server.requests import (
     read_content_type,
 )
 from agentctl.server.routes import console
-from agentctl.server.routing import Endpoint, Operation, Responses
+from agentctl.server.routing import Endpoint, Operation
 
 T = TypeVar("T")
 

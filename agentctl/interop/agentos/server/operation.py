@@ -61,7 +61,7 @@ class AdaptedOperation(Operation):
             "signature": native.signature if endpoint is None else None,
         }
         super().__init__(
-            endpoint or native.endpoint,
+            endpoint or native.execute,
             name=native.operation,
             tag=native.tag,
             path_names=None if "route" in changes else native.path_names,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+from fastapi import Depends
 from starlette.requests import HTTPConnection, Request
 
 from agentctl.auth import policy
@@ -16,7 +17,7 @@ from agentctl.auth.principal import Principal
 from agentctl.errors import Forbidden, Unauthenticated
 from agentctl.interface.operations import Operations
 from agentctl.records.authorization import RESOURCES_WITH_IDS, is_well_formed
-from agentctl.server.answers import CALLER_KEY, OWN_ROUTE_KEY, Call
+from agentctl.server.answers import CALLER_KEY, USER_ROUTE_KEY, Call
 
 _PUBLIC_ATTRIBUTE = "__agentctl_public__"
 
@@ -79,7 +80,7 @@ def operations(request: HTTPConnection) -> Operations:
     return _get_call(request).operations
 
 
-def require(scope: str) -> Callable[[Request], Awaitable[Principal]]:
+def require(scope: str) -> Callable[[Request, Principal], Awaitable[Principal]]:
     """Return a dependency that checks a scope: `Depends(agentctl.require("sessions:read"))`.
 
     Its value is the caller. A refusal is the 401 or 403 of an operation, with the same body and
@@ -101,8 +102,9 @@ def require(scope: str) -> Callable[[Request], Awaitable[Principal]]:
             f" {', '.join(sorted(RESOURCES_WITH_IDS))} resource:id:action"
         )
 
-    async def check_scope(request: Request) -> Principal:
-        principal = await current_user(request)
+    async def check_scope(
+        request: Request, principal: Annotated[Principal, Depends(current_user)]
+    ) -> Principal:
         identifier = ids[0] if ids else None
         if ids and (parameter := _ID_PARAMETER.fullmatch(ids[0])):
             identifier = str(request.path_params[parameter[1]])
@@ -110,7 +112,7 @@ def require(scope: str) -> Callable[[Request], Awaitable[Principal]]:
             policy.authorize_scope(principal, resource, action, identifier)
         except Forbidden as error:
             path = {name: str(value) for name, value in request.path_params.items()}
-            route = request.scope[OWN_ROUTE_KEY]
+            route = request.scope[USER_ROUTE_KEY]
             await _get_call(request).operations.record_refusal(route, path, error)
             raise
         return principal

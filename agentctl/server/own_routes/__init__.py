@@ -1,1 +1,0 @@
-"""Routes of a user next to those of agentctl, in one FastAPI application (docs/own-routes.md)."""
