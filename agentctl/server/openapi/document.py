@@ -17,12 +17,14 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypeAliasType
 
 from agentctl import INTERFACE_VERSION
+from agentctl.records.document import ErrorBody, ForbiddenBody, HeldBody
 from agentctl.records.event_records import ItemsChangedEvent, RunEventRecord
 from agentctl.records.kinds import KINDS
+from agentctl.records.run_spec import ConfirmationBody
 from agentctl.records.runs import SessionExport
 from agentctl.server.access import is_public
 from agentctl.server.openapi.descriptions import EXAMPLES, describe_error, name_form
-from agentctl.server.openapi.responses import EVENT_STREAM, JSON_LINES, REFERENCE, refer
+from agentctl.server.openapi.responses import EVENT_STREAM, JSON_LINES, REFERENCE
 from agentctl.server.requests import JSON, RequestBody
 from agentctl.server.routing import Operation
 from agentctl.server.user_routes import list_routes
@@ -50,7 +52,15 @@ _TAGS = [
 RunEvent = TypeAliasType("RunEvent", Annotated[RunEventRecord, Field(discriminator="event")])
 """The data of an event of a stream, as a schema of the document."""
 
-_FURTHER_RECORDS: tuple[Any, ...] = (RunEvent, ItemsChangedEvent, SessionExport)
+_FURTHER_RECORDS: tuple[Any, ...] = (
+    RunEvent,
+    ItemsChangedEvent,
+    SessionExport,
+    ErrorBody,
+    ForbiddenBody,
+    ConfirmationBody,
+    HeldBody,
+)
 """The records of responses that no operation declares as its result."""
 
 _DESCRIPTION = """Runs agents, teams and workflows, stores their sessions, and cancels their runs.
@@ -108,10 +118,7 @@ def _remove_authorization(operation: dict[str, Any]) -> None:
     operation.pop("security", None)
     responses = operation["responses"]
     responses.pop("401", None)
-    forbidden = describe_error(403)
-    content = {"schema": refer("ForbiddenBody"), **forbidden["content"][JSON]}
-    described = {"description": forbidden["description"], "content": {JSON: content}}
-    responses.setdefault("403", described)
+    responses.setdefault("403", describe_error(403))
 
 
 def _build_schemas(bodies: Iterable[RequestBody]) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentctl.records.document import HeldBody
-from agentctl.records.run_spec import ConfirmationBody
 from agentctl.records.sessions import ExportFormat
 from agentctl.server.requests import JSON
 
@@ -45,10 +43,10 @@ RUN_RESPONSES: Responses = {
 REPEAT_RESPONSES: Responses = {
     **RUN_RESPONSES,
     409: {
-        "model": ConfirmationBody,
         "description": "Conflict, or effects that have to be confirmed",
         "content": {
             JSON: {
+                "schema": refer("ConfirmationBody"),
                 "example": {
                     "detail": "The retry may repeat 1 tool call: confirm it",
                     "error_code": "NEEDS_CONFIRMATION",
@@ -71,7 +69,7 @@ REPEAT_RESPONSES: Responses = {
                         "retries": [],
                         "confirm": f"sha256:{'9b6c4a4f' * 8}",
                     },
-                }
+                },
             }
         },
     },
@@ -80,15 +78,15 @@ REPEAT_RESPONSES: Responses = {
 
 HELD_RESPONSES: Responses = {
     409: {
-        "model": HeldBody,
         "description": "Conflict, or a session that is held",
         "content": {
             JSON: {
+                "schema": refer("HeldBody"),
                 "example": {
                     "detail": "Session s1 is held and is not deleted",
                     "error_code": "HELD",
                     "session_ids": ["s1"],
-                }
+                },
             }
         },
     }
