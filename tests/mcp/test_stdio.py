@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -129,6 +130,29 @@ async def test_crash_fails_the_call_and_the_server_is_started_again() -> None:
         # The next call waits for the new program instead of a failure.
         assert await hosted.text("pid") != pid
         assert hosted.server.counters.connections == 2
+
+
+async def test_reason_of_an_end_is_known_though_it_arrives_after_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of the messages and its reason come through two pipes."""
+
+    class LateReports(stdio.RunningProgram):
+        asked = asyncio.Event()
+
+        async def wait_for_reason(self) -> None:
+            self.asked.set()
+            await super().wait_for_reason()
+
+        async def _read_reports(self, pipe: IO[bytes]) -> None:
+            await self.asked.wait()
+            await super()._read_reports(pipe)
+
+    monkeypatch.setattr(connection, "RunningProgram", LateReports)
+    async with host(stdio_spec()) as hosted:
+        text, failed = await hosted.call("crash")
+        assert failed
+        assert text.endswith("its program ended with code 3")
 
 
 async def test_killed_program_is_replaced() -> None:
