@@ -43,7 +43,7 @@ class GitLedger:
         wait_for(lambda: not self._find_orphans(alive), problem=problem)
 
     def _find_orphans(self, alive: set[int]) -> list[int]:
-        orphans = []
+        parents: dict[int, int] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -53,10 +53,14 @@ class GitLedger:
             except OSError:
                 continue
             if str(self.folder).encode() in words and b"mcp-server-git" in words:
-                parent = int(status[1])
-                if parent not in alive:
-                    orphans.append(int(entry.name))
-        return orphans
+                parents[int(entry.name)] = int(status[1])
+
+        # The parent of a program is its guard, which the server has started.
+        return [
+            process_id
+            for process_id, parent in parents.items()
+            if parents.get(parent, parent) not in alive
+        ]
 
     def _git(self, *words: str) -> str:
         done = subprocess.run(
