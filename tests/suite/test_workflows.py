@@ -47,6 +47,7 @@ def test_each_change_runs_the_layers_with_every_supported_python() -> None:
     assert list_targets(jobs["lint"]) == ["lint"]
     assert list_targets(jobs["test"]) == ["test"]
     assert jobs["test"]["steps"][1]["with"]["python-version"] == versions[0]
+    assert list_targets(jobs["coverage"]) == ["coverage"]
     assert list_targets(jobs["check"]) == ["check"]
     assert jobs["check"]["strategy"]["matrix"]["python"] == versions[1:]
 
