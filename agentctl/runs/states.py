@@ -136,8 +136,9 @@ class RunCounters:
 
     Attributes:
         started: committed rows, by kind of component.
-        finished: by kind and final status, once that is stored by this process. Runs that another
-            process ended after it declared this one dead are not counted.
+        finished: by kind and final status, once that is stored by this process: also of runs that
+            it ends for a dead one, or that wait. Runs that another process has ended are not
+            counted, and neither are members that end because their parent waits and is ended.
         waiting: what waits in each open database, by its id; empty without metrics.
         decided: decisions that this process has stored, by the status that they gave.
         wait_seconds: from the pause of a run to a decision about what it waits for.

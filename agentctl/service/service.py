@@ -66,6 +66,7 @@ from agentctl.work.event_loop import Tasks
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
+    from agentctl.runs.desk.end import EndedRun
     from agentctl.telemetry.tracer import OtlpTracer
 
 _log = logging.getLogger("agentctl.store")
@@ -222,9 +223,10 @@ class Service:
             tracer = open_tracer(settings)
             if tracer is not None:
                 stack.push_async_callback(tracer.close)
-                monitor.on_lost_run = tracer.end_lost
 
             engine = Engine(databases, catalog, settings, worker, budgets, tracer)
+            monitor.on_lost_run = functools.partial(_report_lost_run, engine, tracer)
+
             sums = UsageSums(databases, prices)
             stack.push_async_callback(_add_last_runs, sums, engine)
 
@@ -280,6 +282,12 @@ class Service:
                 statement_key=functools.cache(lambda: _load_statement_key(settings)),
             )
             yield cls(hosting, worker)
+
+
+def _report_lost_run(engine: Engine, tracer: OtlpTracer | None, lost: EndedRun) -> None:
+    engine.counters.count_finished(lost.run.component_type, lost.ending)
+    if tracer is not None:
+        tracer.end_lost(lost)
 
 
 async def _add_last_runs(sums: UsageSums, engine: Engine) -> None:

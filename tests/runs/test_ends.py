@@ -17,7 +17,7 @@ import pytest
 from agentctl.config.settings import Approvals
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.run_spec import Origin
-from agentctl.records.runs import RunRow
+from agentctl.records.runs import FinalStatus, RunRow
 from agentctl.records.times import format_rfc3339
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run, release_if_decided
 from agentctl.runs.life.finish import store_pause
@@ -404,6 +404,33 @@ async def test_recovery_wakes_the_deliveries(
         monkeypatch.setattr(bench.database.outbox, "wake", lambda: wakes.append("woken"))
         await recover_runs(bench.database, OWNER)
         assert wakes == ([] if has_ended else ["woken"])
+
+
+async def cancel_as_a_client(bench: Bench) -> None:
+    canceller = bench.service.hosting.canceller
+    await canceller.cancel(bench.database, "new", actor="ann", reason=None, wait=0)
+
+
+async def end_overdue(bench: Bench) -> None:
+    await bench.service.hosting.engine.claims.end_overdue(bench.database)
+
+
+async def sweep(bench: Bench) -> None:
+    on_ended = bench.service.hosting.monitor.on_lost_run
+    await recover_runs(bench.database, None, returns=False, on_ended=on_ended)
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [(cancel_as_a_client, "CANCELLED"), (end_overdue, "ERROR"), (sweep, "ERROR")]
+)
+async def test_process_counts_the_runs_that_it_has_not_executed(
+    deployment: Deployment, end: Callable[[Bench], Awaitable[None]], status: FinalStatus
+) -> None:
+    async with open_bench(deployment, durable=False) as bench:
+        queued = a_run("new")._replace(queue_turn=queue.AFTER_RUNS)
+        await bench.database.write(runs.create(queued))
+        await end(bench)
+        assert bench.service.hosting.engine.counters.finished == {("agent", status): 1}
 
 
 async def test_ends_close_what_the_run_waited_for(deployment: Deployment) -> None:

@@ -447,6 +447,8 @@ async def test_followers_of_a_run_that_another_process_has_ended_read_its_events
             assert await recover_runs(live.database, live.worker_id) == [run["run_id"]]
             live.stop(Ending.cancelled("me", None))
             sent = await events
+        # The process that has written the end counts it.
+        assert not service.hosting.engine.counters.finished
         rows = await live.database.read(event_store.list_after(run["run_id"], -1))
         assert sent == [event for row in rows for event in decode_events(row)]
         assert sent[-1].name == "RunError"

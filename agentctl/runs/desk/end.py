@@ -128,16 +128,15 @@ def close_approvals(run_id: str, actor: str, at: int, *, durable: bool = True) -
 
 
 class EndedRun(NamedTuple):
-    """A run that another process than its own has ended.
-
-    Attributes:
-        run: its row before the end.
-        transcript: the results that it had left, with which it ended.
-    """
+    """A run that was ended while no process executed it."""
 
     run: RunRow
+    """Its row before the end."""
+
     ending: Ending
+
     transcript: Transcript
+    """The results that it had left, with which it ended."""
 
 
 @unit
@@ -194,7 +193,7 @@ def end_stored_run(
 
 
 @unit
-def end_waiting_run(outbox: Outbox, run: RunRow, ending: Ending) -> Steps[bool]:
+def end_waiting_run(outbox: Outbox, run: RunRow, ending: Ending) -> Steps[EndedRun | None]:
     """End a run that waits or has not begun, and the members that wait below it.
 
     Args:
@@ -202,26 +201,29 @@ def end_waiting_run(outbox: Outbox, run: RunRow, ending: Ending) -> Steps[bool]:
             CANCELLED it has a cancel request; the requests of members are recorded here.
 
     Returns:
-        False, without a change, if the run has ended or executes.
+        None, without a change, if the run has ended or executes.
     """
     if is_final(run.status) or run.status == "RUNNING":
-        return False
-    yield from end_stored_run(outbox, run, ending)
-    return True
+        return None
+    return (yield from end_stored_run(outbox, run, ending))
 
 
 @unit
 def cancel_waiting_run(
     outbox: Outbox, run_id: str, actor: str, reason: str | None, at: int
-) -> Steps[bool]:
+) -> Steps[EndedRun | None]:
     """Record the cancel of a run that waits or has not begun, and end it at once.
 
     Its row is locked, and that of its session if it waits for its turn.
+
+    Returns:
+        None if the run has ended or executes, or does not exist.
     """
     yield from runs.request_cancel(run_id, at, actor, reason, claimed=True)
     run = yield from run_reads.get_for_update(run_id)
     if run is None:
-        return False
+        return None
+
     # The first request counts.
     ending = Ending.cancelled(
         run.cancel_requested_by or actor, run.cancel_reason, run.cancel_requested_at

@@ -11,7 +11,7 @@ from agentctl import errors
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import now
-from agentctl.runs.desk.end import cancel_waiting_run, end_waiting_run
+from agentctl.runs.desk.end import EndedRun, cancel_waiting_run, end_waiting_run
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity, encode_event
 from agentctl.runs.log.fold import find_root_id
@@ -76,12 +76,12 @@ def lock_queue(state: RunState | None) -> Steps[None]:
 
 
 @unit
-def end_overdue_run(outbox: Outbox, run_id: str, before: int) -> Steps[bool]:
-    """End a run that has waited in the queue since a time as ERROR; False if it has begun."""
+def end_overdue_run(outbox: Outbox, run_id: str, before: int) -> Steps[EndedRun | None]:
+    """End a run that has waited in the queue since a time as ERROR; None if it has begun."""
     yield from lock_queue((yield from run_reads.get_state(run_id)))
     run = yield from run_reads.get_for_update(run_id)
     if run is None or run.queue_turn is None or (run.queued_at or before + 1) > before:
-        return False
+        return None
     return (yield from end_waiting_run(outbox, run, QUEUE_TIMEOUT))
 
 
@@ -118,8 +118,8 @@ def cancel_run(
         # Its worker ends it.
         yield from runs.request_cancel(run_id, now(), actor, reason)
     else:
-        has_ended = yield from cancel_waiting_run(outbox, run_id, actor, reason, now())
-        if has_ended and root_id != run_id:
+        ended = yield from cancel_waiting_run(outbox, run_id, actor, reason, now())
+        if ended is not None and root_id != run_id:
             yield from release_if_decided(root_id)
     return before, (yield from run_reads.get_state(run_id)) or before
 

@@ -87,6 +87,8 @@ class Canceller:
         if is_final(before.status):
             return CancelResult("already_final", before)
         if is_final(state.status):
+            ending = Ending.cancelled(actor, state.cancel_reason, state.cancel_requested_at)
+            self._engine.counters.count_finished(state.component_type, ending)
             database.outbox.wake()
 
         live = self._engine.find_run(run_id)

@@ -149,7 +149,10 @@ class LegClaims:
             before = min(before, await database.clock() - limit)
             overdue = await database.read(queue.list_overdue(before))
         for run_id in overdue:
-            await database.write(end_overdue_run(database.outbox, run_id, before))
+            ended = await database.write(end_overdue_run(database.outbox, run_id, before))
+            if ended is not None:
+                counters = self._host.counters
+                counters.count_finished(ended.run.component_type, ended.ending)
             database.outbox.wake()
 
     async def advance_stalled(self, database: Database) -> None:

@@ -192,6 +192,7 @@ async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Endin
         kept = None if journal is None else journal.end_member(run.run_id)
         return await run.database.write(_write_end(run, ending, end, kept))
     except AlreadyFinished:
+        run.was_ended_elsewhere = True
         if run.parent is None:
             run.stream.abandon()
         state = await run.database.read(run_reads.get_state(run.run_id))

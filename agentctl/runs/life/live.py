@@ -96,6 +96,7 @@ class LiveRun:
         begins_in_doubt: the times of begins of approved calls that may be committed, by the ids of
             the approvals. Their calls were not made.
         lets_begin: True if its end let another run of the session begin, which waited.
+        was_ended_elsewhere: True if its end was refused, because another process has ended it.
         version_change: JSON of the change of the version before this leg; None for none.
         trace: the trace of this leg, once it has begun; None if it is not traced.
         start_place, end_place: the places of the first and of the last event of the leg in the
@@ -124,6 +125,7 @@ class LiveRun:
         self.leg = start.leg
         self.has_checkpoint = continuation is not None
         self.has_asked = self.lets_begin = False
+        self.was_ended_elsewhere = False
         self.begins_in_doubt: dict[str, int] = {}
         self.trace: LegTrace | None = None
         self.spec = spec

@@ -246,7 +246,9 @@ class Supervision:
             ending = handed
         assert isinstance(ending, Ending)
         stored = await store_end(run, ending, on_stopped, on_change, on_unavailable)
-        self._counters.count_finished(run.component.kind, stored)
+        # The process that has written the end counts it.
+        if not run.was_ended_elsewhere:
+            self._counters.count_finished(run.component.kind, stored)
         return stored
 
     async def _execute(self, run: LiveRun) -> LegEnd:

@@ -1,9 +1,9 @@
 """The fold of a run: its transcript and its state, built from what it has left behind.
 
-What a run leaves are its checkpoint, the steps of its journal, and its events. The next leg, the
-end of a run that waits and the questions about lost calls fold the checkpoint and the steps
-(`StoredLog`). The end of a run whose worker died folds the events (`EventFold`): they have what a
-run without a journal did since its checkpoint.
+What a run leaves are its checkpoint, the steps of its journal, and its events. The next leg and the
+questions about lost calls fold the checkpoint and the steps (`StoredLog`). The end of a run that no
+process executes (`fold_run`) does so, too, and folds the events (`EventFold`): they have what a run
+without a journal did since its checkpoint.
 
 A run that waits in the queue has a start checkpoint, and so has a durable run. Its attempt is 0: it
 was written before the first leg. It has no transcript and no state.
@@ -503,16 +503,6 @@ def _replay(
         seq = batches[-1].last_seq
 
 
-@unit
-def fold_events(
-    run: RunRow, root_id: str, transcript: Transcript, *, content: bool = True
-) -> Steps[EventFold]:
-    """Fold the events of a run in the stored stream of its root; `content` includes texts."""
-    fold = EventFold(run, transcript)
-    yield from _replay(root_id, fold.apply, run_id=run.run_id, texts=content)
-    return fold
-
-
 class FoldedRun(NamedTuple):
     """The results that a run has left, while no process executes it.
 
@@ -598,7 +588,8 @@ def _read_kept(run: RunRow) -> Steps[Sequence[Mapping[str, Any]]]:
 def read_stored_spans(run: RunRow) -> Steps[list[dict[str, Any]]]:
     """Read the spans in the stored events of a live run that another process executes."""
     root_id = yield from find_root_id(run)
-    fold = yield from fold_events(run, root_id, Transcript(), content=False)
+    fold = EventFold(run, Transcript())
+    yield from _replay(root_id, fold.apply, run_id=run.run_id, texts=False)
     return fold.transcript.spans.records()
 
 

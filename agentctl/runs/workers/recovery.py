@@ -9,7 +9,7 @@ the run goes on from there. If a call was executing, no one knows whether it hap
 again, and a person is asked (`runs/desk/decisions.py`). A run that may be repeated begins again
 from its start checkpoint.
 
-The results of an ended run come from the stored events (`runs/log/fold.py`).
+An ended run has the results that it has left in the database (`runs/desk/end.py`).
 
 The unfinished work of a database that was restored to an earlier time may have ended since, with
 its effects, so none of it goes on by itself. Live runs end. An approved call without an end is
