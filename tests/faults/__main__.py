@@ -119,7 +119,8 @@ def record(given: argparse.Namespace) -> int:
         # With more near tests, the recorded faults are noticed as before.
         if reference.seed != given.seed or not set(reference.tests) <= set(near_tests):
             reference.faults = []
-        faults = find_faults((REPOSITORY / module).read_text())
+        source = (REPOSITORY / module).read_text()
+        faults = find_faults(source)
         reference.follow(faults, read_equivalents(str(module)))
 
         # The faults that were recorded before the module changed stay.
@@ -135,6 +136,8 @@ def record(given: argparse.Namespace) -> int:
         reference.tests = near_tests
         with open_forks() as (copy, forks):
             trial = Trial(copy, forks, module, reference.tests)
+            if trial.source != source:
+                sys.exit(f"{module} has changed since its faults were found: record it again")
             print_left_out(trial)
             reference.left_out = {
                 name: reason.partition(":")[0] for name, reason in trial.left_out.items()

@@ -176,6 +176,28 @@ def test_fault_of_a_line_that_coverage_lost_is_tried_with_the_tests_of_its_funct
     assert trial.find_tests(fault) == ["t.py::test_a"]
 
 
+def test_test_that_never_ends_is_repeated_without_the_fault(tmp_path: Path) -> None:
+    """On a busy machine a test may take long although the fault does nothing to it."""
+    module = Path("module.py")
+    (tmp_path / module).write_text(WAITING)
+    usual = Outcome(seconds={"t.py::test_a": 0.1}, reached={2: ["t.py::test_a"]})
+    stuck = Outcome(stuck="t.py::test_a")
+    copy: Any = SimpleNamespace(root=tmp_path, write=lambda module, source: None)
+    (fault,) = [each for each in find_faults(WAITING) if each.new == "pass"]
+    for without in (usual, stuck):
+        outcomes = [usual, usual, stuck, without]
+        forks: Any = SimpleNamespace(
+            run=lambda tests, outcomes=outcomes, **options: outcomes.pop(0),
+            import_libraries=lambda: None,
+        )
+        trial = Trial(copy, forks, module, ["t.py"])
+        if without is stuck:
+            with pytest.raises(SystemExit, match="the machine is too busy"):
+                trial.try_fault(fault)
+        else:
+            assert trial.try_fault(fault).stuck == "t.py::test_a"
+
+
 SEEN = {"tests/a.py": {"test_a": 2, "test_b": 1}, "tests/b.py": {"(not imported)": 1}}
 
 

@@ -77,6 +77,7 @@ class Trial:
         tests: paths and ids of the near tests.
 
     Attributes:
+        source: the module without a fault.
         left_out: the tests that try no faults, with the reason: they fail without a fault, or take
             long.
     """
@@ -85,7 +86,7 @@ class Trial:
         self._copy = copy
         self._forks = forks
         self._module = module
-        self._source = (copy.root / module).read_text()
+        self.source = (copy.root / module).read_text()
         self._tests = tests
         self._seconds: dict[str, float] = {}
         self._reached: dict[int, list[str]] = {}
@@ -117,7 +118,7 @@ class Trial:
 
     def find_tests(self, fault: Fault) -> list[str]:
         """Return the ids of the tests that can notice a fault, in the order of a run."""
-        lines = find_deciding_lines(self._source, fault.line)
+        lines = find_deciding_lines(self.source, fault.line)
         if lines is None:
             lines = self._reached.keys()
         chosen = self._find_reaching(lines)
@@ -127,7 +128,7 @@ class Trial:
         elif not chosen:
             # Coverage loses the lines that a coroutine executes after an exception was thrown into
             # the one that it awaits, as by a timeout.
-            chosen = self._find_reaching(find_function_lines(self._source, fault.line))
+            chosen = self._find_reaching(find_function_lines(self.source, fault.line))
 
         return [name for name in self._seconds if name in chosen and name not in self.left_out]
 
@@ -140,6 +141,9 @@ class Trial:
 
         Args:
             only: of these tests, the ids of those to run.
+
+        Raises:
+            SystemExit: a test does not end without the fault either.
         """
         names = self.find_tests(fault)
         if only is not None:
@@ -149,14 +153,18 @@ class Trial:
 
         self._copy.write(self._module, fault.source)
         outcome = self._run(names)
-        self._copy.write(self._module, self._source)
+        self._copy.write(self._module, self.source)
         used = outcome.cpu_seconds
         failed = list(outcome.failed)
-        repeated = [name for name in failed if "::" in name]
+        repeated = [name for name in (*failed, outcome.stuck) if name in self._seconds]
         if 0 < len(repeated) <= CONFIRMED:
             without = self._run(repeated)
             used += without.cpu_seconds
             failed = [name for name in failed if name not in without.failed]
+            if without.stuck is not None:
+                raise SystemExit(
+                    f"{without.stuck}: no end without a fault: the machine is too busy"
+                )
         return Result(failed, outcome.stuck, len(names), used)
 
     def _run(self, names: Sequence[str]) -> Outcome:
