@@ -325,6 +325,17 @@ async def test_damaged_events_do_not_stop_the_stream(
         assert len(shown) == (batches if damaged.endswith("\n") else 0)
 
 
+async def test_stream_of_which_all_events_are_damaged_ends(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        database = main_database(service)
+        run = await create_live_run(database, "dead", component_id="echo")
+        await store_events(database, run, "one ", "two")
+        assert await recover_runs(database, "dead") == ["r1"]
+        await database.write(Sql("UPDATE run_events SET events = ''").execute())
+        async with asyncio.timeout(PATIENCE):
+            assert await resume(user(service, run.user_id), "r1") == []
+
+
 async def test_follower_waits_through_the_silence_of_another_process(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +421,8 @@ async def test_follower_waits_for_a_busy_database_until_the_shutdown(
         assert [event.name for event in found] == ["RunContent", "RunCompleted"]
         assert refusals < 0
         refusals = 1_000
+        # Nothing but the shutdown ends the wait.
+        monkeypatch.setattr(follow_module, "RETRY_LIMIT_SECONDS", 10 * PATIENCE)
         service.hosting.engine.closing.set()
         with pytest.raises(errors.Unavailable) as caught:
             async with asyncio.timeout(PATIENCE):

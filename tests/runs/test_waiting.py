@@ -12,6 +12,7 @@ from agentctl.config.webhooks import Webhook
 from agentctl.records.runs import RunRow
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run, release_if_decided
 from agentctl.runs.life.finish import store_pause
+from agentctl.runs.life.legs import claim_leg
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.states import Pause
@@ -215,7 +216,7 @@ def record(work: Work[Any], texts: list[str]) -> Steps[Any]:
         return end.value
 
 
-@pytest.mark.parametrize("work", ["cancel", "timeout"])
+@pytest.mark.parametrize("work", ["cancel", "timeout", "claim"])
 async def test_session_of_a_queued_run_is_locked_before_the_run(
     deployment: Deployment, work: str
 ) -> None:
@@ -225,6 +226,7 @@ async def test_session_of_a_queued_run_is_locked_before_the_run(
         ends: dict[str, Work[Any]] = {
             "cancel": cancel_run(OUTBOX, "queued", "ann", None),
             "timeout": end_overdue_run(OUTBOX, "queued", START),
+            "claim": claim_leg("queued", "w2", None),
         }
         texts: list[str] = []
         await bench.database.write(record(ends[work], texts))
