@@ -51,6 +51,8 @@ class Outcome:
     """The exit code of pytest, or the negative number of the signal that ended it."""
     seconds: dict[str, float] = field(default_factory=dict)
     """The duration of each test, with its fixtures."""
+    used: dict[str, float] = field(default_factory=dict)
+    """CPU seconds of each test, with its fixtures, without the processes that it starts."""
     reached: dict[int, list[str]] = field(default_factory=dict)
     """For each line of the measured module, the tests that execute it; only if measured."""
     cpu_seconds: float = 0.0
@@ -172,10 +174,13 @@ class _Recorder:
         if self._coverage is not None:
             self._coverage.switch_context(item.nodeid)
         begin = time.monotonic()
+        used = time.process_time()
         result = yield
+        used = time.process_time() - used
         if self._coverage is not None:
             self._coverage.switch_context("")
-        self._write(end=item.nodeid, seconds=round(time.monotonic() - begin, 3))
+        seconds = time.monotonic() - begin
+        self._write(end=item.nodeid, seconds=round(seconds, 3), used=round(used, 3))
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -295,6 +300,7 @@ def _read_events(log: Path) -> dict[str, Any]:
     """Read what the plugin in a fork has written."""
     failed: dict[str, str] = {}
     seconds: dict[str, float] = {}
+    used: dict[str, float] = {}
     reached: dict[str, list[str]] = {}
     running: str | None = "start"
     for line in log.read_text().splitlines() if log.exists() else []:
@@ -304,6 +310,7 @@ def _read_events(log: Path) -> dict[str, Any]:
                 running = event["begin"]
             elif "end" in event:
                 seconds[event["end"]] = event["seconds"]
+                used[event["end"]] = event["used"]
                 running = "between two tests"
             elif "failed" in event:
                 failed.setdefault(event["failed"], event["why"])
@@ -312,7 +319,13 @@ def _read_events(log: Path) -> dict[str, Any]:
             elif "modules" in event:
                 _found_modules.update(dict.fromkeys(event["modules"]))
                 running = None
-    return {"failed": failed, "stuck": running, "seconds": seconds, "reached": reached}
+    return {
+        "failed": failed,
+        "stuck": running,
+        "seconds": seconds,
+        "used": used,
+        "reached": reached,
+    }
 
 
 def _import_libraries() -> None:

@@ -48,7 +48,8 @@ TEST_SECONDS = 60.0
 """Time after which one test is stuck, or five times its usual time if longer."""
 
 LONGEST_SECONDS = 5.0
-"""A test that takes longer tries no faults: it would run for most of them."""
+"""A test that uses more CPU seconds tries no faults: it would run for most of them. The time that
+it takes says little on a machine with other work."""
 
 CONFIRMED = 5
 """Up to so many failures of a fault are repeated without the fault."""
@@ -111,7 +112,7 @@ class Trial:
                 raise SystemExit(f"no test begins without a fault: {outcome.last_line}")
             for name, why in outcome.failed.items():
                 self.left_out.setdefault(name, f"fails without a fault: {why}")
-        slow = {name for name, seconds in usual.seconds.items() if seconds > LONGEST_SECONDS}
+        slow = {name for name, seconds in usual.used.items() if seconds > LONGEST_SECONDS}
         self.left_out |= dict.fromkeys(sorted(slow - self.left_out.keys()), "takes long")
         self._seconds = usual.seconds
         self._reached = measured.reached
