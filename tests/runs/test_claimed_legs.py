@@ -166,11 +166,14 @@ async def test_caller_has_its_own_time_for_its_tools(
         assert never.expires_at is None
 
 
-async def test_approval_has_the_schema_of_its_answer(deployment: Deployment) -> None:
+async def test_approval_says_how_it_may_be_answered_and_repeated(deployment: Deployment) -> None:
     async with open_bench(deployment) as bench:
         row = build_approval(bench.root, ASK, START, Approvals())
         assert (row.question, row.schema) == ("Which one?", '{"type":"string"}')
-        assert build_approval(bench.root, PAY, START, Approvals()).schema is None
+        plain = build_approval(bench.root, PAY, START, Approvals())
+        assert (plain.schema, plain.idempotent) == (None, 0)
+        repeatable = Ask("approval", "c", "pay", idempotent=True)
+        assert build_approval(bench.root, repeatable, START, Approvals()).idempotent == 1
 
 
 async def test_questions_of_a_pause_are_listed_in_their_order(deployment: Deployment) -> None:

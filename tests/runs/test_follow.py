@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agentctl import errors
+from agentctl.config.settings import Approvals
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
@@ -23,18 +24,21 @@ from agentctl.runs.follow.follow import (
     wait_in_queue,
     wait_until_final,
 )
+from agentctl.runs.life.finish import store_pause
 from agentctl.runs.log import stream
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.log.hub import FollowedRun, News
 from agentctl.runs.log.stream import Stream
-from agentctl.runs.states import Ending
+from agentctl.runs.states import Ending, Pause
 from agentctl.runs.workers.recovery import recover_runs
+from agentctl.runtime.pauses import Ask
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import events, sessions
 from agentctl.work import event_loop
 from tests.conditions import PATIENCE, wait_until
 from tests.deployment import Deployment
+from tests.runs.bench import open_bench
 from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.callers import (
     collect_run_events,
@@ -302,6 +306,30 @@ async def test_end_of_an_orphaned_run_follows_delivered_events(deployment: Deplo
         assert found[-1].name == "RunError"
         assert event_data(found[-1])["error"]["code"] == "WORKER_LOST"
         assert await late == found[-1:]
+
+
+async def test_events_of_a_paused_run_without_stored_ones_have_its_open_questions(
+    deployment: Deployment,
+) -> None:
+    async with open_bench(deployment) as bench:
+        member = await bench.start_member()
+        for run, call_id in ((member, "call-1"), (bench.root, "call-2")):
+            asked = Pause(
+                [Ask("approval", call_id, "pay"), Ask("approval", f"{call_id}b", "pay")], {}
+            )
+            assert isinstance(await store_pause(run, asked, Approvals(), lambda: None), Pause)
+        decide = "UPDATE approvals SET status = 'rejected', decided_at = 5 WHERE tool_call_id = :id"
+        for call_id in ("call-1b", "call-2b"):
+            await bench.database.write(Sql(decide).execute(id=call_id))
+        # Those of a root run are the ones of its tree.
+        for run_id, calls in (("root", ["call-1", "call-2"]), ("member", ["call-1"])):
+            *_, last = await collect_events(follow(bench.service, run_id))
+            assert last.name == "RunPaused"
+            assert [each["tool_call_id"] for each in event_data(last)["approvals"]] == calls
+        await bench.end(bench.root)
+        assert "approvals" not in event_data(
+            (await collect_events(follow(bench.service, "root")))[-1]
+        )
 
 
 @pytest.mark.parametrize("damaged", ["RunContent [1, 2\n", "RunContent [1, 2", ""])
