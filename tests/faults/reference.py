@@ -123,6 +123,20 @@ class Reference:
                 present.setdefault(key, replace(known, line=fault.line))
         self.faults = [present[key] for key in sorted(present)]
 
+    def keep_tests(self, paths: Collection[str]) -> None:
+        """Forget the tests of other files, and the faults that only those noticed."""
+        kept = list[KnownFault]()
+        for known in self.faults:
+            tests = {file: names for file, names in known.tests.items() if file in paths}
+            stuck = known.stuck
+            if stuck is not None and stuck.partition("::")[0] not in paths:
+                stuck = None
+
+            left = replace(known, tests=tests, stuck=stuck)
+            if left.is_noticed or not known.is_noticed:
+                kept.append(left)
+        self.faults = kept
+
     def list_unnoticed(self, faults: Iterable[Fault]) -> list[Fault]:
         """Return the faults of the present source that were recorded, and that no test noticed."""
         unnoticed = {

@@ -238,6 +238,22 @@ def test_reference_is_read_as_it_was_written(
     assert again.find(first) is None
 
 
+def test_faults_that_only_deleted_tests_noticed_are_forgotten() -> None:
+    known = Reference(Path("agentctl/store/listing.py"))
+    both = {"tests/a.py": {"test_a": 1}, "tests/b.py": {"test_b": 1}}
+    known.faults = [
+        KnownFault(1, "a", "b", both),
+        KnownFault(2, "a", "b", {"tests/b.py": {"test_b": 1}}),
+        KnownFault(3, "a", "b", stuck="tests/b.py::test_b"),
+        KnownFault(4, "a", "b"),
+    ]
+    known.keep_tests(["tests/a.py"])
+    assert known.faults == [
+        KnownFault(1, "a", "b", {"tests/a.py": {"test_a": 1}}),
+        KnownFault(4, "a", "b"),
+    ]
+
+
 def test_fault_that_no_test_noticed_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
