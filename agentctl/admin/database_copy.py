@@ -88,10 +88,11 @@ async def copy_database(
     return {
         "from": opened_source.place,
         "to": opened_target.place,
-        "rows": sum(each.rows for each in sums.values()),
+        "rows": sum(table_sum.rows for table_sum in sums.values()),
         "seconds": round(time.monotonic() - began, 3),
         "tables": [
-            {"table": name, "rows": each.rows, "digest": each.digest} for name, each in sums.items()
+            {"table": name, "rows": table_sum.rows, "digest": table_sum.digest}
+            for name, table_sum in sums.items()
         ],
     }
 

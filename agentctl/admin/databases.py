@@ -502,11 +502,11 @@ async def index_texts(entry: Database, tokenizer: Tokenizer, report: ReportProgr
         result = IndexResult(database.id, tokenizer)
         after = NEWEST
         while True:
-            found = await database.read(search.find_missing(after, tokenizer), size="large")
-            if found is None:
+            next_group = await database.read(search.find_missing(after, tokenizer), size="large")
+            if next_group is None:
                 return result
 
-            group, after = found
+            group, after = next_group
             if group.missing or group.stale:
                 result.added += await database.write(search.add_missing(group, tokenizer))
             result.sessions += len(group.session_ids)
@@ -526,11 +526,11 @@ async def count_unindexed(database: OpenDatabase, tokenizer: Tokenizer) -> tuple
         after = first
         for _ in range(PROBED):
             work = search.find_missing(after, tokenizer, oldest_first=oldest_first)
-            found = await database.read(work, size="large")
-            if found is None:
+            next_group = await database.read(work, size="large")
+            if next_group is None:
                 break
 
-            group, after = found
+            group, after = next_group
             read_ids.update(group.session_ids)
             lacking_ids.update(group.missing)
             if group.stale:

@@ -46,7 +46,7 @@ async def check_files(
     *,
     deep: bool = False,
 ) -> None:
-    """Check the bytes that a database names, from those after a key; report each with its fault.
+    """Check the bytes that a database names, after a key; report each with its fault.
 
     Args:
         deep: True to read all bytes and compare their hashes.
@@ -54,9 +54,11 @@ async def check_files(
     while page := await read(list_bytes(after, _PAGE)):
         for start in range(0, len(page), _AT_ONCE):
             group = page[start : start + _AT_ONCE]
-            faults = await asyncio.gather(*(_find_fault(store, each, deep) for each in group))
-            for fault, each in zip(faults, group, strict=True):
-                report(fault, each)
+            faults = await asyncio.gather(
+                *(_find_fault(store, file_bytes, deep) for file_bytes in group)
+            )
+            for fault, file_bytes in zip(faults, group, strict=True):
+                report(fault, file_bytes)
         after = page[-1].blob
 
 
@@ -86,11 +88,11 @@ async def find_unnamed(
         readers = [await stack.enter_async_context(open_reader(entry)) for entry in entries]
         before = now() - UNNAMED_AGE
         async for page in store.list_stored(after):
-            unknown = {each.blob for each in page if each.stored_at < before}
+            unknown_keys = {stored.blob for stored in page if stored.stored_at < before}
             for read in readers:
-                unknown -= await read(find_known([*unknown]))
-            for each in page:
-                report(UNNAMED if each.blob in unknown else "", each.blob)
+                unknown_keys -= await read(find_known([*unknown_keys]))
+            for stored in page:
+                report(UNNAMED if stored.blob in unknown_keys else "", stored.blob)
 
 
 async def count_files(

@@ -192,17 +192,17 @@ class OidcClient:
             TooManyRequests, Unavailable: as of `finish`.
         """
         answer = await self._ask("device_authorization_endpoint", {"scope": self._scope})
-        code, shown, url = (
-            answer.get(name) for name in ("device_code", "user_code", "verification_uri")
-        )
-        if not (_is_token(code) and _is_token(shown) and self._is_page(url)):
+        code = answer.get("device_code")
+        user_code = answer.get("user_code")
+        url = answer.get("verification_uri")
+        if not (_is_token(code) and _is_token(user_code) and self._is_page(url)):
             raise Unavailable("The provider returned no code to enter, or no page for it")
 
         interval = answer.get("interval", 5)
         seconds = answer.get("expires_in")
         return DeviceStart(
             device_code=str(code),
-            user_code=str(shown),
+            user_code=str(user_code),
             url=str(url),
             interval=min(max(_read_number(interval, 5.0), 1.0), 60.0),
             seconds=min(_read_number(seconds, 0.0), DEVICE_SECONDS),

@@ -258,8 +258,8 @@ def declared_rows(
         read = functools.partial(operation, self._operations)
         rows: Any = read_rows(read, request(*args, **options))
         async with contextlib.aclosing(rows):
-            async for each in rows:
-                yield each
+            async for row_record in rows:
+                yield row_record
 
     return StreamMethod(describe(call, operation, request))
 

@@ -183,11 +183,12 @@ class RunMethods(calls.Resource[calls.Mode]):
 
 def _build_run_request(run: RunOptions) -> tuple[ComponentKind, str, requests.RunRequest]:
     values: dict[str, Any] = dict(run)
-    given = [(kind, values.pop(kind)) for kind in KINDS if kind in values]
-    if len(given) != 1:
+    components = [(kind, values.pop(kind)) for kind in KINDS if kind in values]
+    if len(components) != 1:
         raise UsageError("a run needs one of agent, team and workflow")
+
     values["idempotency_key"] = values.get("idempotency_key") or new_id()
-    (kind, component_id), *_ = given
+    (kind, component_id), *_ = components
     return kind, component_id, requests.RunRequest(**values)
 
 

@@ -123,10 +123,10 @@ def describe_compacted(compacted: Mapping[str, Any]) -> str:
     Args:
         compacted: the member of an answer, or the members of an event.
     """
-    parts = (
-        f"{_OMITTED.get(each['kind'], each['kind'])}: {each['count']} ({each['size']} bytes)"
-        for each in compacted.get("omissions") or ()
-    )
+    parts = list[str]()
+    for omission in compacted.get("omissions") or ():
+        kind = _OMITTED.get(omission["kind"], omission["kind"])
+        parts.append(f"{kind}: {omission['count']} ({omission['size']} bytes)")
     return f"not shown whole to the model: {', '.join(parts)}"
 
 
@@ -209,10 +209,10 @@ class Event:
     @property
     def component_name(self) -> str:
         """The name of the component of the run, else its id, else the id of the run."""
-        named = find_component(self.data)
-        if named is None:
+        component = find_component(self.data)
+        if component is None:
             return str(self.data.get("run_id"))
-        return str(self.data.get(f"{named[0]}_name") or named[1])
+        return str(self.data.get(f"{component[0]}_name") or component[1])
 
     def describe(self) -> str | None:
         """Return the event in one line for people, None for a text or an unknown event."""

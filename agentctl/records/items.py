@@ -208,8 +208,8 @@ def _find_place(items: Sequence[Item], at: str) -> int:
 
 def _join_answers(run: Record) -> str:
     """Return all answers of a run, including answers of its members."""
-    answers = (each for each in _list_own_messages(run) if each.get("role") == "assistant")
-    return "".join(str(each.get("content") or "") for each in answers)
+    answers = (message for message in _list_own_messages(run) if message.get("role") == "assistant")
+    return "".join(str(message.get("content") or "") for message in answers)
 
 
 def _strip(text: str) -> str:
@@ -219,7 +219,7 @@ def _strip(text: str) -> str:
 
 def _list_own_messages(run: Record) -> Iterator[Record]:
     """Yield the messages of a run without the messages of the run that it repeats."""
-    return (each for each in run.get("messages") or () if "origin_run_id" not in each)
+    return (message for message in run.get("messages") or () if "origin_run_id" not in message)
 
 
 def cut_item(item: Item, cut: int | None) -> Item:
@@ -374,8 +374,9 @@ class _ItemBuilder:
 
     def _place_message_call(self, call: Record) -> Iterator[Item]:
         call_id = str(call.get("id"))
-        named = {"tool_name": call.get("name"), "tool_args": call.get("arguments")}
-        yield self._place_call(call_id, self._tools.get(call_id) or named)
+        unrecorded_tool = {"tool_name": call.get("name"), "tool_args": call.get("arguments")}
+        yield self._place_call(call_id, self._tools.get(call_id) or unrecorded_tool)
+
         # The members that the call of a tool has started.
         for span in self._members:
             if span.get("parent") == call_id:
@@ -418,7 +419,7 @@ class _ItemBuilder:
 
     def _take_run(self, run_id: str) -> Iterator[RunItem]:
         """Yield the run with an id, unless it has its place."""
-        for child in [each for each in self._rest if each.run.get("run_id") == run_id]:
+        for child in [rest for rest in self._rest if rest.run.get("run_id") == run_id]:
             yield self._build_item(child)
 
     def take_rest(self) -> Iterator[RunItem]:

@@ -69,9 +69,9 @@ def component_of_run(run: Mapping[str, Any]) -> ComponentRef:
     Raises:
         UsageError: it names none.
     """
-    named = find_component(run)
-    if named is not None:
-        return named
+    component = find_component(run)
+    if component is not None:
+        return component
     raise UsageError(
         "the server did not report the component of the run",
         hint="pass --agent ID, --team ID or --workflow ID, and --session ID",

@@ -116,9 +116,10 @@ def describe_wait(approvals: Iterable[Mapping[str, Any]]) -> str:
         approvals: of its record, or of the event of its pause.
     """
     tools: dict[str, list[str]] = {}
-    for each in approvals:
-        if each.get("status") in (None, "pending"):
-            tools.setdefault(str(each.get("kind")), []).append(str(each.get("tool_name")))
+    for approval in approvals:
+        if approval.get("status") in (None, "pending"):
+            tools.setdefault(str(approval.get("kind")), []).append(str(approval.get("tool_name")))
+
     parts = [
         _WAITS.get(kind, "a decision about {}").format(", ".join(dict.fromkeys(names)))
         for kind, names in tools.items()
@@ -202,9 +203,9 @@ def _format_time(moment: int | None, at: int) -> str:
 
 def _format_seconds(microseconds: int) -> str:
     """Return a span in whole units, rounded down, so that no language rounds differently."""
-    whole = max(microseconds, 0) // 1_000_000
-    if whole < 60:
-        return format_span(whole)
+    seconds = max(microseconds, 0) // 1_000_000
+    if seconds < 60:
+        return format_span(seconds)
 
-    unit = 60 if whole < 86_400 else 3_600
-    return format_span(whole - whole % unit)
+    unit = 60 if seconds < 86_400 else 3_600
+    return format_span(seconds - seconds % unit)

@@ -82,13 +82,15 @@ class RunSoFar:
     def set_approval(self, approval: ApprovalSummary) -> RunChange:
         """Set the approval of a call that has no result; without a call add the question."""
         position = self.find(type="tool_call", tool_call_id=approval["tool_call_id"])
-        asked = build_question(approval, self.record["status"])
+        question = build_question(approval, self.record["status"])
+
         if position is None:
-            return self.add(asked)
+            return self.add(question)
+
         call = cast(ToolCallItem, self.items[position])
         if call["status"] in ("done", "failed") and call["result"] is not None:
             return self.replace(position, {**call, "approval": approval})
-        return self.replace(position, {**call, "status": asked["status"], "approval": approval})
+        return self.replace(position, {**call, "status": question["status"], "approval": approval})
 
     def find(self, **members: object) -> int | None:
         """Return the position of the newest item with these members, None if there is none."""
@@ -309,7 +311,9 @@ def _add_compacted(run: RunSoFar, event: Event) -> RunChange:
 
 
 def _names_damage(item: Mapping[str, Any]) -> bool:
-    return any(str(each["kind"]).startswith("damaged_") for each in item.get("omissions") or ())
+    return any(
+        str(omission["kind"]).startswith("damaged_") for omission in item.get("omissions") or ()
+    )
 
 
 def _start_call(run: RunSoFar, event: Event) -> RunChange:

@@ -179,12 +179,15 @@ class RunSpec:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunSpec:
         """Return the specification of a checkpoint."""
-        known = {item.name for item in fields(cls)}
-        lists = {name: tuple(values.get(name) or ()) for name in ("earlier_messages", "stop")}
-        present = {name: value for name, value in values.items() if name in known}
-        if (origin := present.get("origin")) is not None:
-            present["origin"] = Origin(**{**origin, "messages": tuple(origin["messages"])})
-        return cls(**{**present, **lists})
+        names = {item.name for item in fields(cls)}
+        members = {name: value for name, value in values.items() if name in names}
+
+        for name in ("earlier_messages", "stop"):
+            members[name] = tuple(values.get(name) or ())
+        origin = members.get("origin")
+        if origin is not None:
+            members["origin"] = Origin(**{**origin, "messages": tuple(origin["messages"])})
+        return cls(**members)
 
     def build_member_spec(
         self,

@@ -279,5 +279,5 @@ class PruneRecord(TypedDict):
 
 def hash_ids(ids: Sequence[str]) -> str:
     """Return `sha256:` and the hash of some ids: sorted, each in UTF-8 with a line feed."""
-    text = "".join(f"{each}\n" for each in sorted(ids))
+    text = "".join(f"{session_id}\n" for session_id in sorted(ids))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

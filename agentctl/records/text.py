@@ -298,7 +298,8 @@ def check_json(name: str, value: object) -> None:
     Raises:
         ValidationFailed: it has a problem (`find_json_problem`).
     """
-    if problem := find_json_problem(value):
+    problem = find_json_problem(value)
+    if problem:
         raise ValidationFailed(f"{name} {problem}")
 
 

@@ -79,8 +79,8 @@ def format_rfc3339(microseconds: int) -> str:
         OverflowError: the time is before `EARLIEST` or after `LATEST`. What `parse_rfc3339` returns
             is not; a time that is computed from it can be.
     """
-    whole, rest = divmod(microseconds, 1_000_000)
-    return f"{_format_second(whole)}.{rest:06d}Z"
+    seconds, microsecond = divmod(microseconds, 1_000_000)
+    return f"{_format_second(seconds)}.{microsecond:06d}Z"
 
 
 def format_optional_time(microseconds: int | None) -> str | None:

@@ -171,7 +171,7 @@ def _query_pairs(parameter: Parameter, value: Any) -> Pairs:
         value = format_rfc3339(value)
     query = find_declared(parameter.annotation, Query)
     if query is not None and query.max_items is not None:
-        return tuple((parameter.name, each) for each in value)
+        return tuple((parameter.name, item) for item in value)
     return build_query(**{parameter.name: ",".join(value) if isinstance(value, tuple) else value})
 
 

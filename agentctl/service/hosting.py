@@ -112,7 +112,8 @@ class Buckets:
 
 
 def _take(buckets: Buckets, caller: str, excess: str) -> None:
-    if seconds := buckets.take(caller):
+    seconds = buckets.take(caller)
+    if seconds:
         detail = f"This caller has {excess.format(buckets.per_minute)} a minute"
         raise RateLimited(detail, seconds=seconds)
 

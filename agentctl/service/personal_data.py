@@ -317,8 +317,8 @@ async def _count_of_deleted_runs(database: Database, user_id: str) -> int:
     following: str | None = ""
     while following is not None:
         work = personal_data.find_deliveries(user_id, following, of_deleted=True)
-        found, following = await database.read(work, size="large")
-        count += len(found)
+        deliveries, following = await database.read(work, size="large")
+        count += len(deliveries)
     return count
 
 
@@ -330,9 +330,9 @@ def _read_place(text: str, user_id: str, steps: int) -> _Place:
 
 
 def _read_bound(text: str, part: PersonalPart) -> str:
-    found, _, position = text.partition(":")
+    name, _, position = text.partition(":")
     number = position.partition(":")[0] if part == "store" else position
-    if found != part or (part in ("usage", "audit", "store") and abs(int(number)) >= 2**63):
+    if name != part or (part in ("usage", "audit", "store") and abs(int(number)) >= 2**63):
         raise ValueError
     return check_text("cursor", position)
 
@@ -365,9 +365,10 @@ def _list_kept(record: PersonalDataRecord) -> Iterator[KeptData]:
 
 
 def _add_rows(total: list[PersonalRows], db_id: str, rows: Mapping[str, int]) -> None:
-    known = {(row["db_id"], row["table"]): row for row in total}
+    total_rows = {(row["db_id"], row["table"]): row for row in total}
     for row in _build_rows(db_id, rows):
-        if (earlier := known.get((db_id, row["table"]))) is not None:
+        earlier = total_rows.get((db_id, row["table"]))
+        if earlier is not None:
             earlier["rows"] += row["rows"]
         elif row["rows"]:
             total.append(row)
@@ -375,11 +376,13 @@ def _add_rows(total: list[PersonalRows], db_id: str, rows: Mapping[str, int]) ->
 
 async def _read_decisions(database: Database, user_id: str, after: str, limit: int) -> _Found:
     following: str | None = after
-    found: list[DecisionOnOthers] = []
-    while following is not None and not found:
+    decisions: list[DecisionOnOthers] = []
+    while following is not None and not decisions:
         work = personal_data.find_decisions(user_id, following)
-        found, following = await database.read(work, size="large")
-    rows = [{**row._asdict(), "decided_at": format_optional_time(row.decided_at)} for row in found]
+        decisions, following = await database.read(work, size="large")
+    rows = [
+        {**row._asdict(), "decided_at": format_optional_time(row.decided_at)} for row in decisions
+    ]
     return rows, following
 
 
@@ -405,7 +408,7 @@ async def _read_deliveries(database: Database, user_id: str, after: str, limit: 
 async def _read_usage(database: Database, user_id: str, after: str, limit: int) -> _Found:
     work = personal_data.list_days(user_id, int(after or -1), min(limit, 30))
     days = await database.read(work, size="large")
-    return [_build_day(*each) for each in days], str(days[-1][0].start) if days else None
+    return [_build_day(*day) for day in days], str(days[-1][0].start) if days else None
 
 
 def _build_day(key: SumKey, sums: Sums) -> dict[str, Any]:
@@ -414,7 +417,7 @@ def _build_day(key: SumKey, sums: Sums) -> dict[str, Any]:
         "component_type": key.component_type,
         "component_id": key.component_id,
         "model": key.model or None,
-        **{each.name: getattr(sums, each.name) for each in fields(sums)},
+        **{column.name: getattr(sums, column.name) for column in fields(sums)},
         "cost": sums.cost / NANODOLLARS,
     }
 

@@ -240,13 +240,17 @@ class RepeatOperations(RunOperations):
         """Return the messages of the session before a run, as far as the component gets history."""
         if not component.history_runs:
             return ()
+
         maximum = min(HISTORY_BYTES, self.hosting.settings.limits.run_bytes // 2)
         recent = run_reads.list_recent(
             row.session_id, component.history_runs, maximum, before_seq=row.seq
         )
         runs = run_reads.begin_again(await database.read(recent, size="run"))
-        earlier = [each for run in runs for each in parse_messages(run.messages) or ()]
-        return mark_kept([dict(each) for each in complete_history(earlier)], row.run_id)
+        earlier_messages = [
+            message for run in runs for message in parse_messages(run.messages) or ()
+        ]
+        history = complete_history(earlier_messages)
+        return mark_kept([dict(message) for message in history], row.run_id)
 
     async def _start_repeat(
         self,

@@ -54,8 +54,8 @@ async def add_matches(
         documents = list[bytes]()
         for item, match in zip(items, rows.matches, strict=True):
             snippet, highlights = words.cut(match.text)
-            found = {"run_id": match.run_id, "snippet": snippet, "highlights": highlights}
-            documents.append(b'%b,"match":%b}' % (item[:-1], orjson.dumps(found)))
+            member = {"run_id": match.run_id, "snippet": snippet, "highlights": highlights}
+            documents.append(b'%b,"match":%b}' % (item[:-1], orjson.dumps(member)))
         return documents
 
     # Long texts take milliseconds each: not on the event loop.
@@ -207,8 +207,12 @@ def _read_related(
 
 def _find_usage(row: RunRow, find_metrics: FindMetrics) -> str:
     has_ended = is_final(row.status)
-    if not has_ended and (live := find_metrics(row.run_id)) is not None:
-        return orjson.dumps(live).decode()
+    if not has_ended:
+        live_usage = find_metrics(row.run_id)
+        if live_usage is not None:
+            return orjson.dumps(live_usage).decode()
+
+    # A run that never began has used nothing.
     return row.metrics or (NO_USAGE if has_ended or row.status == "PENDING" else UNKNOWN_USAGE)
 
 

@@ -364,8 +364,9 @@ class StoredCalls:
             now = {name: call.get(name, before) for name, before in now.items()}
             empty = sum(source == WORDS and at in self._empty for source, at in places)
             sent[call_id] = {**now, "count": len(places) - empty, "places": _group(places)}
+
         ids = sorted(self._spans.keys() | self._calls.keys(), key=_get_number)
-        return [self._build(each, sent.get(each, {})) for each in ids]
+        return [self._build(call_id, sent.get(call_id, {})) for call_id in ids]
 
     def _price(self, cost_of: CostOf, counters: Mapping[str, int]) -> Iterator[tuple[str, float]]:
         """Yield the cost of each call in US dollars, if its tokens and their price are known.
@@ -447,7 +448,8 @@ class StoredCalls:
     def _replay(self) -> Iterator[tuple[str, list[MessagePlace]]]:
         places: list[MessagePlace] = []
         for call_id, call in self._calls.items():
-            if (sent := call.get("sent")) is None:
+            sent = call.get("sent")
+            if sent is None:
                 continue
 
             numbers = iter(sent[1:])
@@ -487,16 +489,22 @@ def _is_empty(message: Mapping[str, Any]) -> bool:
 
 
 def _build_message(sources: Sequence[Sequence[Mapping[str, Any]]], source: int, at: int) -> Any:
-    found = next(islice(sources[source], at, None), None)
-    if found is None:
+    stored_message = next(islice(sources[source], at, None), None)
+    if stored_message is None:
         return {"role": "user", "content": None, "source": _SOURCES[source], "missing": "deleted"}
 
-    message = {name: found[name] for name in _MESSAGE_FIELDS if name in found}
-    if "after" in found and found["content"] is not None:
-        message["content"] = sources[1][found["after"]]["content"] + found["content"]
+    message = {name: stored_message[name] for name in _MESSAGE_FIELDS if name in stored_message}
+    if "after" in stored_message and stored_message["content"] is not None:
+        message["content"] = (
+            sources[1][stored_message["after"]]["content"] + stored_message["content"]
+        )
     if message["content"] is None:
         message["missing"] = "too_large"
-    return {**message, "source": _SOURCES[source], **({"native": True} if source == NATIVE else {})}
+
+    record = {**message, "source": _SOURCES[source]}
+    if source == NATIVE:
+        record["native"] = True
+    return record
 
 
 @unit
@@ -517,9 +525,11 @@ def read_model_calls(row: RunRow, cost_of: CostOf) -> Steps[StoredCalls]:
 def read_model_call(row: RunRow, call_id: str, cost_of: CostOf) -> Steps[ModelCallDetail | None]:
     """Read a model call with its messages; None if the run has none with the id."""
     calls = yield from read_model_calls(row, cost_of)
-    record = next((each for each in calls.list_records() if each["id"] == call_id), None)
+
+    record = next((call for call in calls.list_records() if call["id"] == call_id), None)
     if record is None:
         return None
+
     history = yield from _read_history(row, calls.runs)
     messages = calls.rebuild(call_id, history)
     if messages is None:

@@ -329,6 +329,7 @@ def log_startup_warnings(settings: Settings) -> None:
     from agentctl.store.sqlite.inspect import NETWORK_FILESYSTEMS, detect_filesystem
 
     for path in paths:
-        if (kind := detect_filesystem(path)) in NETWORK_FILESYSTEMS:
+        kind = detect_filesystem(path)
+        if kind in NETWORK_FILESYSTEMS:
             message = "%s is on a network filesystem (%s), where SQLite locks are not reliable"
             _log.warning(message, path, kind)

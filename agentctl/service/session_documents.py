@@ -181,15 +181,15 @@ class SessionHistories:
             identity = await database.read(sessions.get_identity(row.session_id))
 
         key = database.id, row.session_id
-        kept = self._kept.get(key)
-        if kept is not None and kept.identity == identity:
-            missing = row.history_bytes - kept.stored_bytes
+        kept_history = self._kept.get(key)
+        if kept_history is not None and kept_history.identity == identity:
+            missing = row.history_bytes - kept_history.stored_bytes
             if missing == 0:
-                return [await self._keep(key, row, (), kept)]
+                return [await self._keep(key, row, (), kept_history)]
             if missing > 0:
-                runs = await _read_runs(database, row, kept.last_seq, missing)
+                runs = await _read_runs(database, row, kept_history.last_seq, missing)
                 if _count_bytes(runs) == missing:
-                    return [await self._keep(key, row, runs, kept)]
+                    return [await self._keep(key, row, runs, kept_history)]
 
         runs = await _read_runs(database, row, 0, row.history_bytes)
         if _count_bytes(runs) != row.history_bytes or row.history_bytes > MAXIMUM_BYTES:
@@ -221,8 +221,8 @@ class SessionHistories:
         return text
 
     def _drop(self, key: tuple[str, str]) -> None:
-        kept = self._kept.pop(key, None)
-        self._size -= 0 if kept is None else ENTRY_BYTES + len(kept.text)
+        kept_history = self._kept.pop(key, None)
+        self._size -= 0 if kept_history is None else ENTRY_BYTES + len(kept_history.text)
 
     def _drop_unused(self) -> None:
         for key in [key for key in self._kept if key not in self._used]:

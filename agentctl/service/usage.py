@@ -280,12 +280,12 @@ def _sort_key(group: tuple[Value, ...], sums: Sums) -> tuple[Any, ...]:
 
 
 def _name_group(columns: Iterable[str], group: Iterable[Value]) -> dict[str, Any]:
-    named = dict(zip(columns, group, strict=True))
-    if "start" in named:
-        start = named.pop("start")
+    members = dict(zip(columns, group, strict=True))
+    if "start" in members:
+        start = members.pop("start")
         assert isinstance(start, int)
-        named = {"day": format_rfc3339(start)[:10], **named}
-    return {name: value or None for name, value in named.items()}
+        members = {"day": format_rfc3339(start)[:10], **members}
+    return {name: value or None for name, value in members.items()}
 
 
 def _build_counts(sums: Sums) -> UsageCounts:

@@ -116,7 +116,7 @@ class FolderStore:
 
     async def check(self) -> None:
         places = (self.incoming, self._folder, self._folder.parent)
-        place = next((each for each in places if each.exists()), self._folder)
+        place = next((candidate for candidate in places if candidate.exists()), self._folder)
         if not os.access(place, os.W_OK | os.X_OK):
             raise _build_unavailable(f"{place} cannot be written")
 
@@ -127,11 +127,11 @@ class FolderStore:
         path = self._folder / key
         path.parent.mkdir(mode=0o700, exist_ok=True)
         os.utime(received)
-        for each in (received, path, self._folder):
-            if each == path:
-                received.replace(path)
-                each = path.parent
-            flush(each)
+
+        flush(received)
+        received.replace(path)
+        flush(path.parent)
+        flush(self._folder)
 
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes]:
         path = self._folder / key
@@ -154,8 +154,8 @@ class FolderStore:
         return await call_on_files(get_size, self._folder / key)
 
     async def list_stored(self, after: str) -> AsyncIterator[list[StoredBytes]]:
-        found = self.iterate(after)
-        while page := await call_on_files(lambda: [*itertools.islice(found, _LISTED)]):
+        stored = self.iterate(after)
+        while page := await call_on_files(lambda: [*itertools.islice(stored, _LISTED)]):
             yield page
 
     def iterate(self, after: str) -> Iterator[StoredBytes]:
@@ -264,8 +264,8 @@ class BucketStore:
             yield piece
 
     async def measure(self, key: str) -> int | None:
-        found = await self._find(key)
-        return None if found is None else found["size"]
+        metadata = await self._find(key)
+        return None if metadata is None else metadata["size"]
 
     async def list_stored(self, after: str) -> AsyncIterator[list[StoredBytes]]:
         import obstore
@@ -273,14 +273,15 @@ class BucketStore:
         pages = obstore.list(self._store, offset=after or None, chunk_size=_LISTED)
         while page := await self._translate(_read_page(pages)):
             # S3 lists the keys in their order.
-            yield [StoredBytes(each["path"], _read_time(each)) for each in page]
+            yield [StoredBytes(metadata["path"], _read_time(metadata)) for metadata in page]
 
     async def remove(self, key: str, before: int) -> bool:
         import obstore
 
-        found = await self._find(key)
-        if found is None or _read_time(found) >= before:
-            return found is None
+        metadata = await self._find(key)
+        if metadata is None or _read_time(metadata) >= before:
+            return metadata is None
+
         await self._translate(obstore.delete_async(self._store, key))
         return True
 
@@ -401,7 +402,7 @@ def get_size(path: Path) -> int | None:
 
 def _list_names(folder: Path) -> list[str]:
     try:
-        return sorted(each.name for each in folder.iterdir() if each.name[0] != ".")
+        return sorted(path.name for path in folder.iterdir() if path.name[0] != ".")
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -80,10 +80,10 @@ def find_by_prefix(
     if prefix is None:
         return []
 
-    found = (owner or Conditions()).with_prefix(column, prefix, name)
+    indexed = (owner or Conditions()).with_prefix(column, prefix, name)
     # The empty text keeps the index, which is not in the order of the list, out of use.
     single = Conditions().with_prefix(f"{column} || ''", prefix, name or column)
-    return [FilterRange(found, single, MAXIMUM_READ, column)]
+    return [FilterRange(indexed, single, MAXIMUM_READ, column)]
 
 
 def build_lead(columns: str, covered: str = "", *conditions: str) -> Lead:

@@ -171,15 +171,15 @@ def list_indexes(engine: Engine) -> Mapping[str, str]:
     for migration in load_migrations(engine):
         for name in _DROPPED_INDEX.findall(migration.text):
             indexes.pop(name, None)
-        for found in _CREATED_INDEX.finditer(migration.text):
-            indexes[found[1]] = found[0]
+        for created in _CREATED_INDEX.finditer(migration.text):
+            indexes[created[1]] = created[0]
     return indexes
 
 
 @cache
 def list_superseded() -> Sequence[str]:
     """Return the names of the indexes of PostgreSQL that the migrations remove, in their order."""
-    text = "".join(each.text for each in load_migrations("postgres"))
+    text = "".join(migration.text for migration in load_migrations("postgres"))
     dropped = dict.fromkeys(_DROPPED_INDEX.findall(text))
     return [name for name in dropped if name not in list_indexes("postgres")]
 
@@ -187,7 +187,7 @@ def list_superseded() -> Sequence[str]:
 def list_pending(engine: Engine, version: StoredVersion, where: str) -> Sequence[Migration]:
     """Return the migrations that a database needs; arguments and errors of `check_released`."""
     check_released(version, where)
-    return [each for each in load_migrations(engine) if each.number > version.number]
+    return [migration for migration in load_migrations(engine) if migration.number > version.number]
 
 
 def check_released(version: StoredVersion, where: str) -> None:

@@ -87,7 +87,7 @@ class Machine(NamedTuple):
 
     def find(self, name: str) -> Transition:
         """Return the transition with a name."""
-        return next(each for each in self.transitions if each.name == name)
+        return next(transition for transition in self.transitions if transition.name == name)
 
     def where(self, *names: str) -> str:
         """Return the condition of the statements of some transitions."""
@@ -358,8 +358,8 @@ def change(machine: Machine, *names: str) -> Callable[[str], Sql]:
 
     def build(sql: str) -> Sql:
         text = sql.replace("{where}", machine.where(*names))
-        found = CHANGES.setdefault(text, CHANGES.pop(sql, []))
-        found += [(machine, machine.find(name)) for name in names]
+        transitions = CHANGES.setdefault(text, CHANGES.pop(sql, []))
+        transitions += [(machine, machine.find(name)) for name in names]
         return Sql(text)
 
     return build

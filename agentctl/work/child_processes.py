@@ -142,7 +142,7 @@ class _Tree:
     def stop(self) -> bool:
         """Stop the processes that are new; return True if none continues, or no time is left."""
         while self._stopping:
-            self._stopping = [each for each in self._stopping if not each.is_stopped()]
+            self._stopping = [process for process in self._stopping if not process.is_stopped()]
             if self._stopping:
                 return time.monotonic() > self._deadline
             # All are read again: a list that is read while children end may lack some (proc(5)).
@@ -153,9 +153,10 @@ class _Tree:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all processes, and let them continue."""
-        for each in (number, signal.SIGCONT):
-            for process in self.found:
-                process.send(each)
+        for process in self.found:
+            process.send(number)
+        for process in self.found:
+            process.send(signal.SIGCONT)
 
     def _add(self, new: list[ChildProcess]) -> None:
         for process in new:
@@ -186,8 +187,9 @@ def terminate(
             loop.call_later(KILL_SECONDS, kill, tree)
 
     def kill(tree: _Tree) -> None:
-        if left := [process for process in tree.found if not process.ended.done()]:
-            send(_Tree(left, on_found), signal.SIGKILL)
+        remaining = [process for process in tree.found if not process.ended.done()]
+        if remaining:
+            send(_Tree(remaining, on_found), signal.SIGKILL)
 
     tree = _Tree(processes, on_found)
     if tree.found:

@@ -208,12 +208,12 @@ class RunsDoctor:
 
 
 def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]:
-    """Return the database with this id by id; None: all databases."""
+    """Return the database with an id, or all databases for None, by id."""
     configured = hosting.databases
-    found = {name: configured[name] for name in configured if db_id in (None, name)}
-    if not found:
+    databases = {name: configured[name] for name in configured if db_id in (None, name)}
+    if not databases:
         raise errors.NotFound("Database not found")
-    return found
+    return databases
 
 
 async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
@@ -232,11 +232,12 @@ async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
 
 async def _read_live(database: Database) -> list[ScannedRun]:
     live = list[ScannedRun]()
-    while page := await database.read(
-        integrity.list_live(live[-1] if live else None, PAGE_SIZE), size="large"
-    ):
+    while True:
+        after = live[-1] if live else None
+        page = await database.read(integrity.list_live(after, PAGE_SIZE), size="large")
+        if not page:
+            return live
         live += page
-    return live
 
 
 async def _check_ended(database: Database, run: ScannedRun) -> list[Problem]:

@@ -133,14 +133,14 @@ def read_roles(members: Mapping[str, Any], name: str) -> list[str]:
 
 def list_unread_claims(members: Mapping[str, Any], rules: ScopeRules) -> tuple[str, ...]:
     """Return the names in KNOWN_CLAIMS that a token has and that are not read, not even in part."""
-    # A dictionary look-up first: this is a part of the verification of tokens without scopes.
-    found = [
+    # Look up the first part in the dictionary first: each token without scopes is checked.
+    present = [
         name
         for name, first in _FIRST_PARTS.items()
         if first in members and find_claim(members, name)
     ]
-    read = [f"{name}." for name in (*rules.scopes_claims, *rules.roles_claims)] if found else []
-    return tuple(name for name in found if not any(path.startswith(f"{name}.") for path in read))
+    read = [f"{name}." for name in (*rules.scopes_claims, *rules.roles_claims)] if present else []
+    return tuple(name for name in present if not any(path.startswith(f"{name}.") for path in read))
 
 
 def find_claim(members: Mapping[str, Any], name: str) -> Any:

@@ -197,10 +197,14 @@ class Pool:
 
     def _pop_idle(self, custom_plans: bool) -> PooledConnection | None:
         while self._idle:
-            # The one that was used last, of those with the same plans.
-            last = range(len(self._idle) - 1, -1, -1)
-            same = (each for each in last if self._idle[each].has_custom_plans is custom_plans)
-            connection = self._idle.pop(next(same, -1))
+            # The connection that was used last, of the connections with the same plans.
+            newest_first = range(len(self._idle) - 1, -1, -1)
+            matching = (
+                index
+                for index in newest_first
+                if self._idle[index].has_custom_plans is custom_plans
+            )
+            connection = self._idle.pop(next(matching, -1))
             if not connection.is_closed() and connection.born > self._trusted_from:
                 return connection
             connection.terminate()

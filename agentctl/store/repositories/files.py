@@ -224,9 +224,11 @@ def create(row: FileRow, reservation: int) -> Steps[FileRow]:
     """
     if not (yield Statement(_END_RESERVATION, {"seq": reservation})):
         raise Unavailable("The file took too long to store", hint="store it again")
+
     if row.session_id is not None:
-        named: dict[str, Value] = {"session_id": row.session_id, "name": row.name}
-        row = replace(row, version=(yield Statement(_FIND_VERSION, named))[0][0])
+        values: dict[str, Value] = {"session_id": row.session_id, "name": row.name}
+        row = replace(row, version=(yield Statement(_FIND_VERSION, values))[0][0])
+
     yield Statement(_CREATE, asdict(row))
     return row
 
@@ -317,15 +319,15 @@ def has_blob(blob: str) -> Work[bool]:
 
 
 def list_bytes(after: str, limit: int) -> Work[list[FileBytes]]:
-    """Return bytes that files name, in the order of their keys, from those after a key."""
+    """Return bytes that files name, in the order of their keys, after a key."""
     return _LIST_BYTES.rows(FileBytes, after=after, limit=limit)
 
 
 @unit
 def find_known(blobs: Sequence[str]) -> Steps[set[str]]:
     """Return the keys that files name, or that are noted because a cleanup decides about them."""
-    named = yield from read_by_ids(_FIND_NAMED, blobs, str)
-    return {*named, *(yield from read_by_ids(_FIND_CHECKED, blobs, str))}
+    named_keys = yield from read_by_ids(_FIND_NAMED, blobs, str)
+    return {*named_keys, *(yield from read_by_ids(_FIND_CHECKED, blobs, str))}
 
 
 def end_check(seq: int) -> Work[None]:

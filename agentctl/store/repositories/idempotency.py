@@ -76,9 +76,11 @@ def claim_key(
 def get_claim(principal: str, key: str, now: int) -> Steps[Claim | None]:
     """Return the claim of a key that is younger than `KEY_LIFETIME`, or None."""
     claims = yield Statement(_GET_CLAIM, {"principal": principal, "key": key})
-    if not claims or (claim := Claim(*claims[0])).created_at <= now - KEY_LIFETIME:
+    if not claims:
         return None
-    return claim
+
+    claim = Claim(*claims[0])
+    return claim if claim.created_at > now - KEY_LIFETIME else None
 
 
 @unit

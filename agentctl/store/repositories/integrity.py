@@ -230,8 +230,8 @@ def check_page(table: str, after: str, limit: int) -> Steps[CheckedPage]:
     The rules find rows without the row that they refer to, impossible states, and counters of
     sessions that differ from their runs.
     """
-    ((rows, last, *found),) = yield Statement(_PAGES[table], {"after": after, "limit": limit})
-    pairs = zip(found[::2], found[1::2], strict=True)
+    ((rows, last, *violations),) = yield Statement(_PAGES[table], {"after": after, "limit": limit})
+    pairs = zip(violations[::2], violations[1::2], strict=True)
     broken = {
         rule: (count, key)
         for rule, (count, key) in zip(_CHECKS[table].rules, pairs, strict=True)

@@ -344,8 +344,8 @@ def _match_times(filter: SessionFilter, page: Slice) -> tuple[Times, Conditions]
 
 
 def _pick(choose: Callable[[Iterable[int]], int], *times: int | None) -> int | None:
-    given = [time for time in times if time is not None]
-    return choose(given) if given else None
+    given_times = [time for time in times if time is not None]
+    return choose(given_times) if given_times else None
 
 
 def _match_texts(filter: SessionFilter) -> Conditions:

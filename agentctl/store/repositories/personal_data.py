@@ -394,8 +394,8 @@ def find_decisions(user_id: str, after: str) -> Steps[tuple[list[DecisionOnOther
     """
     values: dict[str, Value] = {"user_id": user_id, "after": after, "limit": SCANNED_ROWS}
     rows = yield Statement(_DECISIONS, values)
-    found = [DecisionOnOthers(*row) for *row, is_about_others in rows if is_about_others]
-    return found, rows[-1][0] if len(rows) == SCANNED_ROWS else None
+    decisions = [DecisionOnOthers(*row) for *row, is_about_others in rows if is_about_others]
+    return decisions, rows[-1][0] if len(rows) == SCANNED_ROWS else None
 
 
 def list_days(user_id: str, after: int, limit: int) -> Work[list[tuple[SumKey, Sums]]]:
@@ -421,9 +421,10 @@ def find_audit_entries(user_id: str, after: int) -> Steps[tuple[list[AuditRow], 
     position = max(after, (first or 1) - 1)
     window: dict[str, Value] = {"first": position + 1, "before": position + 1 + AUDIT_WINDOW}
     rows = yield Statement(_AUDIT, {**window, "user_id": user_id})
-    found = [entry for entry in (AuditRow(*row) for row in rows) if _is_about(entry, user_id)]
+    entries = [entry for entry in (AuditRow(*row) for row in rows) if _is_about(entry, user_id)]
+
     position += AUDIT_WINDOW
-    return found, position if last is not None and position < last else None
+    return entries, position if last is not None and position < last else None
 
 
 def _is_about(entry: AuditRow, user_id: str) -> bool:

@@ -125,12 +125,14 @@ def list_components() -> Steps[list[str]]:
 
     Each one is a search of an index: the cost does not depend on the number of sessions.
     """
-    found = list[str]()
+    component_ids = list[str]()
     while True:
-        ((following,),) = yield Statement(_NEXT_COMPONENT, {"after": found[-1] if found else ""})
+        ((following,),) = yield Statement(
+            _NEXT_COMPONENT, {"after": component_ids[-1] if component_ids else ""}
+        )
         if following is None:
-            return found
-        found.append(following)
+            return component_ids
+        component_ids.append(following)
 
 
 @unit

@@ -302,14 +302,14 @@ class _Reader:
         """
         # An expression: the index of places must not be read, however the planner estimates the
         # words.
-        found = (
+        texts = (
             f"SELECT place, {self._id} FROM search_texts AS t WHERE {self._matches}"
             f" AND t.place + 0 {self._from} :search_start LIMIT :search_limit"
         )
         sql = Sql(
             f"SELECT place, {self._id}, CASE WHEN number <= :search_keys THEN {self._key} END"
             f" FROM (SELECT *, row_number() OVER (ORDER BY place {self._order}) AS number"
-            f" FROM ({found}) AS found) AS t ORDER BY number"
+            f" FROM ({texts}) AS found) AS t ORDER BY number"
         )
         bounds: dict[str, Value] = {
             "search_start": self.first,
@@ -407,9 +407,9 @@ def _find_wide(search: SearchWords) -> Steps[list[Word]]:
     leaves = 0
     wide = list[Word]()
     for word, first in search.list_beginnings():
-        found = (yield Statement(Sql(_LEAVES), {"first": first, "last": prefix_end(first)}))[0][0]
-        if leaves + found <= MAXIMUM_LEAVES:
-            leaves += found
+        ((pages,),) = yield Statement(Sql(_LEAVES), {"first": first, "last": prefix_end(first)})
+        if leaves + pages <= MAXIMUM_LEAVES:
+            leaves += pages
         else:
             wide.append(word)
     return wide

@@ -396,8 +396,8 @@ def _store(step: Step, sums: Sequence[tuple[SumKey, Sums]]) -> Steps[None]:
     size = _GROUP if len(sums) == _GROUP else 1
     for first in range(0, len(sums), size):
         values: dict[str, Value] = {}
-        for number, (key, each) in enumerate(sums[first : first + size]):
-            row = zip(STORED, (*key, *each.values()), strict=True)
+        for number, (key, stored_sums) in enumerate(sums[first : first + size]):
+            row = zip(STORED, (*key, *stored_sums.values()), strict=True)
             values |= {f"{name}_{number}": value for name, value in row}
         yield Statement(_STORE[step, size], values)
 

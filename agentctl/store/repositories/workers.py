@@ -171,8 +171,8 @@ def acquire_sweep(worker_id: str, now: int, *, exited: str | None = None) -> Wor
 @single_unit
 def look(worker_id: str, now: int) -> Steps[Looks]:
     """Return the work that the sweep of a worker may find in a database."""
-    (found,) = yield Statement(_LOOK, {"worker_id": worker_id, "soon": now + _LEASE})
-    return Looks(*found)
+    (looks,) = yield Statement(_LOOK, {"worker_id": worker_id, "soon": now + _LEASE})
+    return Looks(*looks)
 
 
 def get_sweeper(now: int) -> Work[str | None]:

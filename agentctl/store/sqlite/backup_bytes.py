@@ -108,6 +108,7 @@ def iterate_bytes(connection: apsw.Connection) -> Iterator[FileBytes]:
     """Yield the bytes that a database names, in the order of their keys; none of an old schema."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'blob_checks'").get:
         return
+
     after = ""
     while page := run_unit(connection, list_bytes(after, _PAGE)):
         yield from page
@@ -212,5 +213,5 @@ def _list_named(path: Path) -> Iterator[str]:
     uri = f"file:{quote(str(path))}?immutable=1"
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     with contextlib.closing(apsw.Connection(uri, flags=flags)) as connection:
-        for each in iterate_bytes(connection):
-            yield each.blob
+        for file_bytes in iterate_bytes(connection):
+            yield file_bytes.blob
