@@ -173,8 +173,8 @@ class HeadSigner:
 
     async def _find_expired_seq(self, newest: HeadRow | None, moment: int) -> int:
         before = min(moment, await self._database.clock()) - self._table.keep_days * DAY
-        found = await self._database.read(audit.find_expired_seq(before))
-        return max(found, 0 if newest is None else newest.expired_seq)
+        expired_seq = await self._database.read(audit.find_expired_seq(before))
+        return max(expired_seq, 0 if newest is None else newest.expired_seq)
 
     async def _copy(self, file: Path, newest: HeadRow) -> None:
         """Append the heads that the file lacks. The next sweep repeats a failed attempt."""
@@ -222,15 +222,16 @@ def _read_end(file: Path) -> _CopyEnd:
         with file.open("rb") as lines:
             size = lines.seek(0, os.SEEK_END)
             lines.seek(max(0, size - END_BYTES))
-            *whole, rest = lines.read().decode("ascii", "replace").split("\n")
-            return _CopyEnd(frozenset(whole), rest)
+            *tokens, rest = lines.read().decode("ascii", "replace").split("\n")
+            return _CopyEnd(frozenset(tokens), rest)
     except FileNotFoundError:
         return _CopyEnd(frozenset(), "")
 
 
 def _append_lines(file: Path, copy: _CopyEnd, tokens: Sequence[str]) -> None:
     text = "".join(f"{token}\n" for token in tokens)
-    if copy.rest:  # a cut line is continued, any other one is ended
+    # A cut line is continued; any other incomplete line is ended.
+    if copy.rest:
         text = text[len(copy.rest) :] if text.startswith(copy.rest) else f"\n{text}"
     with file.open("a", encoding="ascii") as lines:
         lines.write(text)

@@ -259,13 +259,13 @@ class VersionOperations(OperationFamily):
     async def _find_version(
         self, kind: ComponentKind, component_id: str, version: str | None, default: list[VersionRow]
     ) -> VersionRow:
-        found = default[0] if default else None
+        row = default[0] if default else None
         if version is not None:
             work = component_versions.get(kind, component_id, version)
-            found = await self.hosting.databases.system.read(work)
-        if found is None:
+            row = await self.hosting.databases.system.read(work)
+        if row is None:
             raise errors.NotFound("Version not found")
-        return found
+        return row
 
     def _build_version(self, component: Component, row: VersionRow) -> VersionRecord:
         catalog = self.hosting.catalog

@@ -122,14 +122,12 @@ def dump_in_pieces(record: Mapping[str, Any], name: str, pieces: Sequence[bytes]
     """Serialize a record with one long member from pieces, which are copied only once.
 
     Args:
-        name: the member; it is neither the first nor the last one.
+        name: the member; it is neither the first nor the last member.
     """
     names = list(record)
     at = names.index(name)
-    head, tail = (
-        orjson.dumps({each: record[each] for each in part})
-        for part in (names[:at], names[at + 1 :])
-    )
+    head = orjson.dumps({member: record[member] for member in names[:at]})
+    tail = orjson.dumps({member: record[member] for member in names[at + 1 :]})
     return b"".join([head[:-1], b',"%b":' % name.encode(), *pieces, b",", tail[1:]])
 
 
@@ -155,11 +153,11 @@ class RecordWriter:
         last: Sequence[str] = (),
     ) -> None:
         names = getattr(row, "_fields", None) or [field.name for field in fields(row)]
-        named = dict(zip(names, names, strict=True)) | dict(columns or {})
+        column_names = dict(zip(names, names, strict=True)) | dict(columns or {})
         order = [*(name for name in record.__annotations__ if name not in last), *last]
         self._record = record
-        self._stored = [name for name in order if name in named and name not in computed]
-        self._read = attrgetter(*(named[name] for name in self._stored))
+        self._stored = [name for name in order if name in column_names and name not in computed]
+        self._read = attrgetter(*(column_names[name] for name in self._stored))
         self._template: dict[str, Any] = dict.fromkeys(order)
         self._others = frozenset(order).difference(self._stored)
 
@@ -186,9 +184,12 @@ class RecordWriter:
         """
         record = self._template | dict(zip(self._stored, self._read(row), strict=True))
         for name, convert in self._converters:
-            if (value := record[name]) is not None:
+            value = record[name]
+            if value is not None:
                 record[name] = convert(value)
+
         record.update(computed)
+
         for name in self._others.difference(computed):
             del record[name]
         return record

@@ -154,9 +154,9 @@ class Lookups:
     def session_with_history(
         self, session_id: str, where: SessionLocator, maximum: int
     ) -> Steps[tuple[SessionRow, bytes | None, str | None]]:
-        """Read a session and its history in the same way; see `sessions.get_with_history`."""
-        found = yield from sessions.get_with_history(session_id, self.visibility, maximum)
-        row, history, identity = found or (None, None, None)
+        """Read a session, its history and its identity (`sessions.get_with_history`)."""
+        stored = yield from sessions.get_with_history(session_id, self.visibility, maximum)
+        row, history, identity = stored or (None, None, None)
         return _require_match(row, where), history, identity
 
     async def read_run(

@@ -59,7 +59,7 @@ class Transition(NamedTuple):
     """The condition in words, for people."""
 
     where: str = ""
-    """The condition of its statements in SQL; "" for that of the stored values."""
+    """The condition of its statements in SQL; "" for the condition that `before` implies."""
 
     new_attempt: bool = False
     """True if it begins or ends a leg with a new attempt."""

@@ -134,8 +134,8 @@ def describe_usage(
     counters: Mapping[str, int | None], attributes: Mapping[str, str] = USAGE
 ) -> dict[str, int]:
     """Return the attributes of the known token counters."""
-    named = attributes.items()
-    return {attribute: count for name, attribute in named if (count := counters.get(name))}
+    usage = {attribute: counters.get(name) for name, attribute in attributes.items()}
+    return {attribute: count for attribute, count in usage.items() if count}
 
 
 def dump_messages(role: str, text: str, calls: Iterable[Mapping[str, Any]] = ()) -> str:

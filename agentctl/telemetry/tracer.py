@@ -321,7 +321,7 @@ def _describe_lost(lost: EndedRun, first: logs.RunTrace) -> EndedLeg:
 
 
 def _build_resource(settings: Settings) -> Resource:
-    found = Resource.create({SERVICE_VERSION: __version__})
-    if str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
-        found = found.merge(Resource({SERVICE_NAME: settings.server.id}))
-    return found
+    resource = Resource.create({SERVICE_VERSION: __version__})
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: settings.server.id}))
+    return resource

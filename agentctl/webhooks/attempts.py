@@ -65,8 +65,8 @@ class RefusedAddress(Exception):
 async def resolve_name(host: str, port: int) -> list[str]:
     """Return the addresses of a host name, in the order of the system; OSError if it has none."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found))
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(sockaddr[0]).partition("%")[0] for *_, sockaddr in addresses))
 
 
 async def resolve_allowed(host: str, port: int, *, allow_private: bool) -> list[str]:
@@ -77,8 +77,10 @@ async def resolve_allowed(host: str, port: int, *, allow_private: bool) -> list[
         raise RefusedAddress("the name of the host cannot be resolved") from None
     if not texts:
         raise RefusedAddress("the name of the host has no address")
+
     for text in texts:
-        if (problem := find_problem(ipaddress.ip_address(text), allow_private)) is not None:
+        problem = find_problem(ipaddress.ip_address(text), allow_private)
+        if problem is not None:
             raise RefusedAddress(f"the address {text} {problem}")
     return texts
 
@@ -269,8 +271,12 @@ def plan_next(attempts: int, outcome: Outcome) -> float | None:
 
 def _describe(error: Exception) -> str:
     cause: BaseException = error
-    while (earlier := cause.__cause__ or cause.__context__) is not None:
+    while True:
+        earlier = cause.__cause__ or cause.__context__
+        if earlier is None:
+            break
         cause = earlier
+
     if isinstance(cause, ssl.SSLCertVerificationError):
         return "the certificate of the server is not valid"
     if isinstance(cause, ssl.SSLError):

@@ -284,7 +284,7 @@ async def count_waiting(databases: Databases) -> dict[str, Waiting]:
     for database in databases.get_open().values():
         for row in await database.read(webhooks.count_by_state(), size="large"):
             if row.state == "waiting":
-                known = waiting.get(row.webhook_id, Waiting(0, row.oldest_at))
-                oldest = min(known.oldest_at or row.oldest_at, row.oldest_at)
-                waiting[row.webhook_id] = Waiting(known.count + row.count, oldest)
+                sum_so_far = waiting.get(row.webhook_id, Waiting(0, row.oldest_at))
+                oldest = min(sum_so_far.oldest_at or row.oldest_at, row.oldest_at)
+                waiting[row.webhook_id] = Waiting(sum_so_far.count + row.count, oldest)
     return waiting

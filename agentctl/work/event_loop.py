@@ -73,8 +73,11 @@ class Tasks:
         """Wait until the group is empty, for at most `seconds`; its tasks may start more tasks."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while self._tasks and (left := deadline - loop.time()) > 0:
-            await asyncio.wait(self._tasks, timeout=left)
+        while self._tasks:
+            seconds_left = deadline - loop.time()
+            if seconds_left <= 0:
+                return
+            await asyncio.wait(self._tasks, timeout=seconds_left)
 
     async def cancel_all(self, seconds: float | None = None) -> None:
         """Cancel all tasks and wait until they are done.
@@ -222,10 +225,14 @@ async def take_shared_turn() -> None:
     For short work of many tasks: a step of the loop continues all tasks that are ready.
     """
     loop = asyncio.get_running_loop()
-    while (begun := _begun.get(loop)) is not None:
+    while True:
+        begun = _begun.get(loop)
+        if begun is None:
+            break
         if time.perf_counter() - begun < STEP_SECONDS:
             return
         await asyncio.sleep(0)
+
     _begun[loop] = time.perf_counter()
     loop.call_soon(_begun.pop, loop, None)
 

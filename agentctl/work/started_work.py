@@ -93,7 +93,11 @@ class StartedWork:
     def add_process(self, process: StartedProcess, scope: CodeScope) -> None:
         """Add a process, or the `Popen` that starts one now. Called in any thread."""
         if len(self._processes) >= _PRUNE_COUNT:
-            self._processes = [each for each in self._processes if _identify(each[0]) is not None]
+            self._processes = [
+                (started, owner)
+                for started, owner in self._processes
+                if _identify(started) is not None
+            ]
         self._processes.append((process, scope))
         self._handle_late_start()
 
@@ -147,9 +151,11 @@ class StartedWork:
             if scope in (None, owner):
                 # Only a call that waits for its turn can be cancelled.
                 call.cancel()
+
         if self._is_cancelled:
             self._repeat_cancel()
-        tops = (each for each, owner in self._open_processes() if scope in (None, owner))
+
+        tops = (process for process, owner in self._open_processes() if scope in (None, owner))
         return child_processes.terminate(tops, self._name_cancelled)
 
     def _name_cancelled(self, process: ChildProcess) -> None:
@@ -215,20 +221,22 @@ class StartedWork:
                 self._loop.call_soon_threadsafe(self._hold_late_start)
 
     def _hold_late_start(self) -> None:
-        """Look at work that starts now once it exists; until then, the run has not stopped.
+        """Look again at work that starts now, when it exists; the run has not stopped until then.
 
-        This is called before the end of the code that starts it is known, which may be the last
-        work of the run.
+        This is called before the end of the code that starts the work is known. The code may be the
+        last work of the run.
         """
-        known = self._loop.create_future()
-        self._unstopped.add(known, has_result=False)
-        self._loop.call_later(POLL_SECONDS, self._end_late_start, known)
+        late_start = self._loop.create_future()
+        self._unstopped.add(late_start, has_result=False)
+        self._loop.call_later(POLL_SECONDS, self._end_late_start, late_start)
 
-    def _end_late_start(self, known: asyncio.Future[None]) -> None:
+    def _end_late_start(self, late_start: asyncio.Future[None]) -> None:
         if self._is_cancelled:
             self.cancel()
+
         self._name_rest()
-        known.set_result(None)
+        late_start.set_result(None)
+
         if self._unstopped.pending and self._is_starting():
             self._hold_late_start()
 
@@ -237,8 +245,11 @@ class StartedWork:
         threads = (thread() for thread, _ in self._threads)
         if any(thread is not None and thread.ident is None for thread in threads):
             return True
-        started = (each() for each, _ in self._processes if not isinstance(each, KnownProcess))
-        return any(each is not None and each.pid is None for each in started)
+
+        popens = (
+            process() for process, _ in self._processes if not isinstance(process, KnownProcess)
+        )
+        return any(popen is not None and popen.pid is None for popen in popens)
 
     def _repeat_cancel(self) -> None:
         def repeat() -> None:
@@ -260,12 +271,12 @@ class StartedWork:
                 yield process, scope
 
     def _poll_threads(self) -> None:
-        watched = [each for each in self._named if isinstance(each, threading.Thread)]
-        for thread in watched:
+        threads = [work for work in self._named if isinstance(work, threading.Thread)]
+        for thread in threads:
             if not thread.is_alive():
                 self._named.pop(thread).set_result(None)
-        self._polls = bool(watched)
-        if watched:
+        self._polls = bool(threads)
+        if threads:
             self._loop.call_later(POLL_SECONDS, self._poll_threads)
 
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
@@ -347,7 +358,10 @@ async def _take_turns() -> None:
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
+    if task.cancelled():
+        return
+    error = task.exception()
+    if error is not None:
         _log.warning("a task that a completed run has left failed", exc_info=error)
 
 

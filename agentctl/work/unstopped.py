@@ -347,11 +347,12 @@ class RunThreads:
         self._unstopped.add(asyncio.wrap_future(call, loop=self._loop), name)
 
     def _work(self) -> None:
-        taken = self._take()
+        next_call = self._take()
         self._start_thread()
-        while taken:
-            _execute(*taken)
-            taken = self._take()
+
+        while next_call:
+            _execute(*next_call)
+            next_call = self._take()
 
     def _take(self) -> tuple[Future[Any], Callable[[], Any]] | None:
         with self._lock:

@@ -169,16 +169,17 @@ class SessionGroup(NamedTuple):
 def find_missing(
     after: tuple[int, str], tokenizer: Tokenizer, *, oldest_first: bool = False
 ) -> Steps[tuple[SessionGroup, tuple[int, str]] | None]:
-    """Return the sessions after one, with the creation time and the id of the last of them.
+    """Return the sessions that follow a session, with the creation time and id of the last of them.
 
     Returns None if there is no session.
     """
     values: dict[str, Value] = {"created_at": after[0], "session_id": after[1]}
-    found = yield Statement(_SESSIONS["ASC" if oldest_first else "DESC"], values)
-    if not found:
+    rows = yield Statement(_SESSIONS["ASC" if oldest_first else "DESC"], values)
+    if not rows:
         return None
-    ids = [session_id for session_id, _ in found]
-    return (yield from _find_missing_of(ids, tokenizer)), (found[-1][1], ids[-1])
+
+    ids = [session_id for session_id, _ in rows]
+    return (yield from _find_missing_of(ids, tokenizer)), (rows[-1][1], ids[-1])
 
 
 @unit
