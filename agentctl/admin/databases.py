@@ -218,7 +218,7 @@ class CheckedStore:
     """True to compare the hashes of all bytes."""
 
     entries: Sequence[Database]
-    """The databases that may name bytes; empty not to look for bytes that none of them names."""
+    """The databases that may name bytes; empty not to look for unnamed bytes."""
 
 
 async def check_integrity(

@@ -269,7 +269,7 @@ async def verify_audit_log(
     Args:
         tokens: all heads of the log, oldest first.
         entries: the records of all entries, newest first.
-        keys: the public keys, earlier ones included.
+        keys: the public keys, including earlier keys.
         copied: a copy of the heads that was kept elsewhere, oldest first; it may lack the newest
             heads.
     """

@@ -38,7 +38,7 @@ MAXIMUM_NAME_LENGTH = 200
 """Characters of the name of a user."""
 
 EARLY_SECONDS = 60.0
-"""Time before the end of a token in which it is renewed; a quarter of its lifetime at most."""
+"""Seconds before the end of a token from which it is renewed; a quarter of its life at most."""
 
 _SECRET_BYTES = 32
 

@@ -94,7 +94,7 @@ _PRIVILEGED_RESOURCES = frozenset({"service_accounts"})
 
 
 def sufficient_scopes(resource: str, action: str, identifier: str | None = None) -> tuple[str, ...]:
-    """Return the scopes of which any one is sufficient, the most specific first.
+    """Return the scopes that are each sufficient, the most specific first.
 
     Args:
         identifier: the id that the operation acts on. It is omitted if no scope can contain it, so

@@ -258,7 +258,7 @@ class Verifier:
         return fresh.principal
 
     def reload_keys(self) -> None:
-        """Check the key files now and use changed ones; safe in any thread."""
+        """Check the key files now and use changed files; safe in any thread."""
         if self._keyring is None:
             return
         with self._reload_lock:

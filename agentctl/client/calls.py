@@ -44,7 +44,7 @@ class Resource(Generic[Mode]):
     """The operations on one noun.
 
     Args:
-        loop: executes the methods of a `Client`; None for those of an `AsyncClient`.
+        loop: executes the methods of a `Client`; None for methods of an `AsyncClient`.
     """
 
     def __init__(self, operations: RemoteOperations, loop: LoopThread | None) -> None:
@@ -268,7 +268,7 @@ def describe(call: Any, operation: Any, request: Any = None, *before: str) -> An
     """Give a method the docstring of its operation, and the parameters of its request.
 
     Args:
-        before: the names of parameters before those of the request.
+        before: the names of parameters before the parameters of the request.
     """
     call.__doc__ = operation.__doc__
     call.__name__ = operation.__name__

@@ -67,7 +67,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class LocatedRun(NamedTuple):
-    """The ids of a run that its routes have, and that of its session."""
+    """The ids of a run that its routes have, and the id of its session."""
 
     kind: ComponentKind
     component_id: str

@@ -41,7 +41,7 @@ WHOLE_FIELDS = (
     "input", "input_object", "files", "output", "metadata", "session_state", "trace_id", "spans",
     "member_runs",
 )  # fmt: skip
-"""The fields of a run record that its items have besides those of its summary."""
+"""The fields of a run record that its items have in addition to the fields of its summary."""
 
 
 class OmissionRecord(TypedDict):
@@ -357,7 +357,7 @@ class _ItemBuilder:
         yield from self._build_unplaced(placed)
 
     def _build_unplaced(self, placed: set[str]) -> Iterator[Item]:
-        """Yield the calls and questions of the run that are in none of its messages."""
+        """Yield the calls and questions of the run that no message of it has."""
         for call_id, tool in self._tools.items():
             if call_id not in placed:
                 yield self._place_call(call_id, tool)

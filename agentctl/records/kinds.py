@@ -13,7 +13,7 @@ ComponentRef = tuple[ComponentKind, str]
 """The kind and the id of a component."""
 
 Record = Mapping[str, Any]
-"""A parsed record of which a function reads some fields."""
+"""A parsed record; its reader needs only some fields."""
 
 RunStatus = Literal["PENDING", "RUNNING", "PAUSED", "COMPLETED", "ERROR", "CANCELLED"]
 

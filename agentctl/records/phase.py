@@ -78,7 +78,7 @@ def describe_run(run: Mapping[str, Any]) -> PhaseRecord:
     """Return the present state of a run; the facts of a run that has stopped are as of its end."""
     phase = describe_phase(run, now())
     if phase["warning"] or not phase["sentence"]:
-        # Work that goes on, or no fact with a time: most runs of a list.
+        # Work that continues, or no fact with a time: most runs of a list.
         return phase
     ended = _parse(run.get("finished_at"))
     return phase if ended is None else describe_phase(run, ended)

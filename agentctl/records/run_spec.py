@@ -20,7 +20,7 @@ REQUIRED = "required"
 
 
 OriginKind = Literal["retry", "fork"]
-"""The way in which a run repeats another one: from its last good step, or from a message."""
+"""The way in which a run repeats another run: from its last good step, or from a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Origin:
     has_prompt: bool = True
 
     step_input: str | None = None
-    """The output of the last finished step of a workflow; None without one."""
+    """The output of the last finished step of a workflow; None if no step has finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class ItemSearch(NamedTuple):
 
 
 def join_labels(labels: Namespace) -> str:
-    """Return the text of the labels of a namespace, or of its first ones.
+    """Return the text of the labels of a namespace, or of its first labels.
 
     No label has a period. So a text begins with the text of other labels if and only if these are
     the first labels of its namespace.

@@ -249,7 +249,7 @@ def lower_bound_id(milliseconds: int) -> str:
 
 
 INTEGERS = range(-(2**63), 2**63)
-"""Integers of the columns of a database: signed ones of 64 bits."""
+"""Integers of the columns of a database: signed, of 64 bits."""
 
 JSON_INTEGERS = range(-(2**63), 2**64)
 """Integers in free-form JSON values: orjson, which reads and writes them, has no larger ones."""

@@ -283,7 +283,7 @@ async def open_remote(
         raw = await operations.connection.probe(ROUTES["get_info"].template)
         info = (raw is not None and parse_object(raw)) or {}
 
-        # Many paths of AgentOS are those of agentctl, so that a command would show wrong records. A
+        # AgentOS has many paths of agentctl, so that a command would show wrong records. A
         # server of agentctl with the setting `compatibility` has both members.
         if "agno_version" in info and "interface_version" not in info:
             raise errors.UsageError(

@@ -95,7 +95,7 @@ _EMPTY = orjson.Fragment(b"[]")
 
 
 def check_array(pieces: Iterable[bytes]) -> None:
-    """Check the inner texts of stored JSON arrays, each of which belongs to one run.
+    """Check the inner texts of stored JSON arrays; each text belongs to one run.
 
     Raises:
         Unavailable: one of them is not the inside of a JSON array.

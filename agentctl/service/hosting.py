@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
 
 MAXIMUM_CALLERS = 10_000
-"""Callers whose buckets are kept, the latest ones. A caller without a bucket has a full one."""
+"""Callers whose buckets are kept, the latest callers. A caller without a bucket has a full one."""
 
 PROBE_SECONDS = 2.0
 """Seconds in which every database, and every disk, has to respond."""
@@ -119,7 +119,7 @@ def _take(buckets: Buckets, caller: str, excess: str) -> None:
 
 
 class SharedCall(Generic[T]):
-    """A call of which at most one is in progress: all callers share its result.
+    """A call that is in progress at most once: all callers share its result.
 
     So a database or a disk that does not respond gets no additional load. A call that exceeds the
     limit continues; until it ends, there is no result.

@@ -89,7 +89,7 @@ def _check_times(filter: Any, *pairs: tuple[str, str]) -> None:
 
     Args:
         filter: a filter with fields `…_after` and `…_before` for each time.
-        pairs: names of times, of which the first is never later than the second.
+        pairs: names of two times each; the first time is never later than the second.
     """
     for first, second in pairs:
         after = getattr(filter, f"{first}_after")

@@ -220,7 +220,7 @@ class RepeatOperations(RunOperations):
                 )
 
         if (component.kind, component.id) != (kind, row.component_id):
-            # Another component may take no object, or another one.
+            # Another component may take no object, or an object of another schema.
             start = replace(start, input=None)
 
         if component.kind == "workflow" and request.at:

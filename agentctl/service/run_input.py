@@ -65,7 +65,7 @@ async def read_run_input(
 
     Raises:
         ValidationFailed: both are missing, one of them has a problem, or the component takes no
-            object or another one, or no dependencies.
+            object, another object, or no dependencies.
         TooLarge: one is larger than its limit.
     """
     value = request.input

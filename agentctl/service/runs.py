@@ -200,7 +200,7 @@ class RunOperations(RunStarts):
     async def open_resumed_stream(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Return the events of a run after `request.after`, stored and future ones, in portions.
+        """Return the events of a run after `request.after`, stored and future events, in portions.
 
         Errors are raised at the call, so that the server sends them before an event exists.
 

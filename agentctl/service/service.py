@@ -180,7 +180,7 @@ class Service:
         self.hosting.jobs.start(list_lanes(self.hosting, self._worker))
 
     async def drain(self) -> None:
-        """Reject new runs and wait up to `server.drain_seconds` for the live ones."""
+        """Reject new runs and wait up to `server.drain_seconds` for the live runs."""
         await self.hosting.engine.drain(self.settings.server.drain_seconds)
 
     @classmethod

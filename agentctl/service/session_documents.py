@@ -146,7 +146,7 @@ class _Kept(NamedTuple):
     """The history of the first runs of a session."""
 
     identity: str | None
-    """The identity of the session. A later session with the same id has another one."""
+    """The identity of the session. A later session with the same id has another identity."""
 
     last_seq: int
     """The number of the last run."""

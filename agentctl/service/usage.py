@@ -320,7 +320,7 @@ WARNING = 0.8
 """The part of a limit from which on its budget is reported as nearly used up."""
 
 MAXIMUM_ROWS = 100
-"""Users or components that are listed of one budget: the largest ones first."""
+"""Users or components of one budget that are listed, the largest first."""
 
 _OWNER_COLUMNS = {"user": ("user_id",), "agent": ("component_id",), "server": ()}
 

@@ -1,7 +1,7 @@
 """The bytes of files: a folder, or a bucket of S3 (docs/files.md).
 
 Bytes have a key of two hashes, of their user and of themselves. So the files of one user share
-bytes, those of two users never do, and no name of a file is part of a path.
+bytes, the files of two users never do, and no name of a file is part of a path.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class EndedLeg:
     """Its parts that have ended."""
 
     is_recovered: bool = False
-    """True if another process than that of the leg has ended it."""
+    """True if the process of the leg has not ended it itself."""
 
 
 class SpanBuilder:

@@ -36,14 +36,14 @@ from agentctl.telemetry.spans import EndedLeg, ModelMetrics, SpanBuilder
 
 QUEUE_VARIABLE = "OTEL_BSP_MAX_QUEUE_SIZE"
 QUEUE_SIZE = 2_048
-"""Maximum number of spans that wait, unless the variable has another one."""
+"""Maximum number of spans that wait, unless the variable has another number."""
 
 
 FLUSH_SECONDS = 2.0
 """Maximum time that the end of a process waits for the collector."""
 
 _LIBRARIES_WITHOUT_SPANS = ("mcp-python-sdk",)
-"""Libraries that the server itself uses: their spans would repeat those of tool calls."""
+"""Libraries that the server itself uses: their spans would repeat the spans of tool calls."""
 
 _EXPORTERS = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",

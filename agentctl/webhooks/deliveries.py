@@ -173,7 +173,8 @@ class Deliveries:
         """
         present = waiting
         while present:
-            # Databases that used their whole share may get the slots that the others have left.
+            # Databases that used their whole share may get the slots that other databases have
+            # left.
             busy = list[Database]()
             for number, database in enumerate(present):
                 free = IN_FLIGHT - self._in_flight[webhook_id]
@@ -200,7 +201,7 @@ class Deliveries:
 
     @contextlib.contextmanager
     def _reporting_failures(self) -> Iterator[None]:
-        """Leave out a database that does not answer: the others may work."""
+        """Leave out a database that does not answer: other databases may work."""
         try:
             yield
         except errors.AgentctlError as error:

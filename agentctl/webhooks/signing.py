@@ -24,7 +24,7 @@ class Signer:
     """The keys of an endpoint."""
 
     secrets: Sequence[bytes]
-    """Secrets for HMAC, each of which signs."""
+    """Secrets for HMAC. Each secret signs."""
 
     key: Ed25519PrivateKey | None = None
     """The private key for ed25519, or None."""

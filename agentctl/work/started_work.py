@@ -38,7 +38,7 @@ POLL_SECONDS = 0.05
 
 _CLOSING_TURNS = 20
 _MAXIMUM_NESTED = 1_000
-"""Number of generators for whose end a run waits, if each of them leaves another one."""
+"""Number of generators for whose end a run waits, if each leaves another generator."""
 
 _PRUNE_COUNT = 64
 """Number of started processes at which the ended ones are forgotten."""
@@ -131,7 +131,8 @@ class StartedWork:
     async def _wait_for_generators(self) -> None:
         """Wait until the generators are closed that the code of the run did not read to the end.
 
-        A generator that is closed may leave another one. The bound is a number of turns of the
+        A generator that is closed may leave another generator. The bound is a number of turns of
+        the
         event loop in which none ends, not a time: on a busy machine, each turn takes longer. In a
         cancelled run, code that ignores the cancel may leave generators for ever.
         """

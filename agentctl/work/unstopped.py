@@ -229,7 +229,7 @@ class RunThreadExecutor(ThreadPoolExecutor):
 
 
 def install_executor() -> RunThreadExecutor:
-    """Return the default executor of the running event loop; replace another one first."""
+    """Return the default executor of the running event loop, after replacing any other executor."""
     loop = asyncio.get_running_loop()
     if loop not in _executors:
         _executors[loop] = RunThreadExecutor(thread_name_prefix="asyncio")

@@ -60,7 +60,7 @@ def _mode(path: Path) -> int | None:
 
 
 def suggest_write_access(folder: Path, mode: str) -> str:
-    """Return the remedy for a folder that cannot be written; `mode` is that for `chmod`."""
+    """Return the remedy for a folder that cannot be written; `mode` is an argument of `chmod`."""
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
         return "its file system is mounted read-only: mount it for writing"
     return f"{_format_chmod(mode, folder)}, as its owner"

@@ -52,7 +52,7 @@ class Keyring:
         self.problem: str | None = None
 
     def reload(self) -> bool:
-        """Poll the files and load changed ones; return True if other keys are in use now.
+        """Poll the files and load changed files; return True if other keys are in use now.
 
         If the files are rejected, the keys stay and `problem` is set.
         """

@@ -63,7 +63,7 @@ KNOWN_CLAIMS: Mapping[str, ClaimSetting] = {
     ),
     "resource_access": "roles_claim",
 }
-"""Claims in which identity providers keep permissions, and the setting that reads each."""
+"""Claims that identity providers use for permissions, and the setting that reads each."""
 
 _FIRST_PARTS = {name: name.partition(".")[0] for name in KNOWN_CLAIMS}
 
@@ -86,7 +86,7 @@ def collect_scopes(members: Mapping[str, Any], rules: ScopeRules) -> frozenset[s
 
 
 def trace_scopes(members: Mapping[str, Any], rules: ScopeRules) -> Iterator[ScopeOrigin]:
-    """Yield the scopes of `collect_scopes`, one of them again for each origin; for explanations."""
+    """Yield the scopes of `collect_scopes`, each once for each of its origins; for explanations."""
     for name in rules.scopes_claims:
         yield from (ScopeOrigin(scope, name) for scope in read_scopes(members, name, rules))
     for name in rules.roles_claims:

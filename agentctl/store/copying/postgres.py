@@ -45,7 +45,7 @@ WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND a.attiden
 
 
 class PostgresTarget:
-    """A database that receives the rows of another one, used by one task. Use `open_target`.
+    """A database that receives the rows of another database. Use `open_target`, in one task.
 
     Methods raise the errors of the driver.
 
@@ -128,7 +128,7 @@ class PostgresTarget:
 
 @asynccontextmanager
 async def open_target(entry: Entry) -> AsyncIterator[PostgresTarget]:
-    """Open the target of a copy, and turn the errors of its driver into public ones.
+    """Open the target of a copy, and turn the errors of its driver into public errors.
 
     Raises:
         Unavailable: it does not exist or cannot be used.

@@ -80,7 +80,7 @@ class SqliteSource:
 
 @asynccontextmanager
 async def open_source(entry: Entry) -> AsyncIterator[SqliteSource]:
-    """Open the source of a copy, and turn the errors of its driver into public ones.
+    """Open the source of a copy, and turn the errors of its driver into public errors.
 
     Raises:
         Conflict: another process has the file open.

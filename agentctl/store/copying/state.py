@@ -48,7 +48,7 @@ _WORKING = Sql("SELECT count(*) FROM workers WHERE beat > clock(:now) - :microse
 
 
 def get_state() -> Work[CopyState | None]:
-    """Return the state of the copy of a database; None without one."""
+    """Return the state of the copy of a database; None if it was never copied."""
     return _STATE.first(CopyState)
 
 

@@ -343,7 +343,7 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
 def _build_tls(entry: Entry) -> ssl.SSLContext | str:
     """Build the argument `ssl` of `asyncpg.connect`.
 
-    The modes without verification are those of asyncpg, which has no argument for `tls_ca_file`.
+    The modes without verification are modes of asyncpg, which has no argument for `tls_ca_file`.
     """
     if not entry.tls.startswith("verify"):
         return entry.tls

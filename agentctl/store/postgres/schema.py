@@ -180,7 +180,7 @@ async def _check_encoding(connection: Connection, entry: Entry) -> None:
 async def _build_indexes(
     connection: PooledConnection, applied: Callable[[Migration], None]
 ) -> None:
-    """Build missing and interrupted indexes, and remove superseded ones, while writers continue.
+    """Build missing and interrupted indexes, and remove superseded indexes; writers continue.
 
     One process builds at a time, other processes wait. A session that a pooler shares cannot hold
     the lock: there each index is built in a transaction, and writers wait for it.

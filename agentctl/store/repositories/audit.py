@@ -29,16 +29,16 @@ MAXIMUM_READ = 400
 """Rows of one filter that a page compares with the other filters."""
 
 EARLIEST = -(2**63)
-"""A time before all others."""
+"""A time before the times of all rows."""
 
 LAST_NUMBER = 2**63 - 1
 """A number that no row exceeds."""
 
 
 class AuditRow(NamedTuple):
-    """An entry. The fields are those of `AuditRecord`, `at` in microseconds UTC.
+    """An entry, with the fields of `AuditRecord`. `at` is in microseconds UTC.
 
-    `seq` is 0 before the entry is stored; then it is larger than those of earlier entries.
+    `seq` is 0 before the entry is stored; then it is larger than the numbers of earlier entries.
     """
 
     at: int

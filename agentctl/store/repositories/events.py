@@ -158,7 +158,7 @@ _PART = Sql(
 )
 
 # The ids of runs begin with their creation time (RFC 9562 5.7). So the events of old runs come
-# first in the index, and those of younger runs are not read. `CROSS JOIN` keeps SQLite in
+# first in the index, and the events of younger runs are not read. `CROSS JOIN` keeps SQLite in
 # this order: it would read the index of the times of ends, where nearly every run matches.
 _OLDER = (
     "SELECT run_events.run_id FROM run_events CROSS JOIN runs"

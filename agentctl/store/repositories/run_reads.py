@@ -19,7 +19,7 @@ RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
 _SUMMARY = {**dict.fromkeys({*TEXT_COLUMNS} - {"spans"}, "NULL"), "input": "substr(input, 1, 201)"}
 
 SUMMARY_COLUMNS = ", ".join(_SUMMARY.get(field.name, field.name) for field in fields(RunRow))
-"""The columns of `RunRow` without the large ones, and with the beginning of the input."""
+"""The columns of `RunRow` without large texts, and with the beginning of the input."""
 
 STATE_COLUMNS = ", ".join(field.name for field in fields(RunState))
 """The columns of `RunState`, in its order."""

@@ -259,7 +259,7 @@ def restore(run: RunRow, at: int, *, counted: bool) -> Steps[None]:
         run: the run; it gets another `seq`, and an owner that no other row has had
             (`sessions.get_identity`).
         at: the time of the change of the session, in microseconds UTC.
-        counted: True if the tokens in the session include those of the run.
+        counted: True if the tokens in the session include the tokens of the run.
     """
     top = run.parent_run_id is None
     seq = yield from sessions.allocate_seq(run.session_id, at, run.status if top else None)

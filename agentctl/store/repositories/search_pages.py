@@ -111,7 +111,7 @@ class FoundList(Generic[R]):
     """Difference of the keys of one group of places."""
 
     share: int
-    """Places of a group: the order of the texts in it is not that of the rows."""
+    """Places of a group, in which the texts are in another order than the rows."""
 
     last: int
     """The last key that has a group for itself."""

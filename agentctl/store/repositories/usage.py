@@ -25,7 +25,7 @@ FOLD_ROWS = 500
 """Ended runs that one transaction adds to the sums."""
 
 LARGEST = 2**62
-"""The largest stored number: a sum of wrong reports must not stop the others."""
+"""The largest stored number: a sum of wrong reports must not stop other sums."""
 
 TABLES: Mapping[Step, str] = {"hour": "usage_hourly", "day": "usage_daily"}
 
@@ -76,7 +76,7 @@ class SumKey(NamedTuple):
         return self.user_id if self.everyone == OF_VERSIONS else ""
 
     def of_version(self, version: str) -> SumKey:
-        """Return the key of the sums of a version that include those of this key."""
+        """Return the key of the sums of a version that include the sums of this key."""
         return self._replace(everyone=OF_VERSIONS, user_id=version)
 
 

@@ -30,14 +30,14 @@ from agentctl.store.repositories.usage import (
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 MAXIMUM_GROUPS = 10_000
-"""Groups of sums that a read returns at most, the largest ones."""
+"""Groups of sums that a read returns at most, the largest first."""
 
 
 MAXIMUM_SUMS = 20_000
-"""Sums of all users, or versions, in which a read groups them: those of the newest periods."""
+"""Sums of all users, or versions, that a read groups: the sums of the newest periods."""
 
 MAXIMUM_TOTALS = 8_000
-"""Sums of all users together, or of one user, that a read adds: those of the newest periods."""
+"""Sums of all users together, or of one user, that a read adds: the sums of the newest periods."""
 
 
 _IN_PERIOD = "start >= :since AND start < :before"

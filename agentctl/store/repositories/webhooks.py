@@ -309,7 +309,7 @@ def delete_older(delivered_before: int, before: int) -> Work[int]:
 
 @unit
 def drop_surplus(maximum: int) -> Steps[int]:
-    """Delete the oldest deliveries above a number: delivered, then dead, then waiting ones.
+    """Delete the oldest deliveries above a number: first delivered, then dead, then waiting.
 
     Returns:
         The number of deleted deliveries that were waiting.

@@ -1,7 +1,7 @@
 """The bytes of files next to the backups of their databases, and back in the folder of the store.
 
 The folder `backup-files` next to backups has the bytes of the files that they name, under the keys
-of the store. So a further backup adds only new ones: by a hard link, or on another disk by a
+of the store. So a further backup adds only new bytes: by a hard link, or on another disk by a
 copy. A lock of the store lets nothing be deleted that a backup under way names.
 """
 
