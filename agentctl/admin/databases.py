@@ -366,7 +366,7 @@ async def _check_files(
                 read,
                 files.store,
                 state.after,
-                lambda rule, named: report(rule, named.blob, named.file_id),
+                lambda rule, file_bytes: report(rule, file_bytes.blob, file_bytes.file_id),
                 deep=files.deep,
             )
         state.step = "bytes"

@@ -62,22 +62,22 @@ async def check_files(
         after = page[-1].blob
 
 
-async def _find_fault(store: BlobStore, named: FileBytes, deep: bool) -> str:
-    size = await store.measure(named.blob)
+async def _find_fault(store: BlobStore, file_bytes: FileBytes, deep: bool) -> str:
+    size = await store.measure(file_bytes.blob)
     if size is None:
         return MISSING
-    if not size == named.size == named.largest:
+    if not size == file_bytes.size == file_bytes.largest:
         return _SIZE
 
     if not deep:
         return ""
 
     digest = hashlib.sha256()
-    async with aclosing(store.read(named.blob, 0, size)) as pieces:
+    async with aclosing(store.read(file_bytes.blob, 0, size)) as pieces:
         async for piece in pieces:
             digest.update(piece)
 
-    return "" if named.blob.endswith(f"/{digest.hexdigest()}") else _HASH
+    return "" if file_bytes.blob.endswith(f"/{digest.hexdigest()}") else _HASH
 
 
 async def find_unnamed(
@@ -104,13 +104,13 @@ async def count_files(
     missing_count = 0
     missing_file = None
 
-    def count(fault: str, named: FileBytes) -> None:
+    def count(fault: str, file_bytes: FileBytes) -> None:
         nonlocal file_count, size, missing_count, missing_file
         file_count += 1
-        size = size + named.size
+        size += file_bytes.size
         if fault:
             missing_count += 1
-            missing_file = missing_file or named.file_id
+            missing_file = missing_file or file_bytes.file_id
         report("files looked for", file_count, 0)
 
     async with open_reader(entry) as read:

@@ -112,8 +112,8 @@ def parse_traceparent(text: object) -> TraceContext | None:
     if match is None:
         return None
 
-    version, trace_id, span_id, flags, more = match.groups()
-    if (version == "00" and more) or not int(trace_id, 16) or not int(span_id, 16):
+    version, trace_id, span_id, flags, rest = match.groups()
+    if (version == "00" and rest) or not int(trace_id, 16) or not int(span_id, 16):
         return None
     return TraceContext(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
 

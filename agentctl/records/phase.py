@@ -80,8 +80,9 @@ def describe_run(run: Mapping[str, Any]) -> PhaseRecord:
     if phase["warning"] or not phase["sentence"]:
         # Work that continues, or no fact with a time: most runs of a list.
         return phase
-    ended = _parse(run.get("finished_at"))
-    return phase if ended is None else describe_phase(run, ended)
+
+    ended_at = _parse(run.get("finished_at"))
+    return phase if ended_at is None else describe_phase(run, ended_at)
 
 
 def describe_holding(holding: list[str] | None) -> str:
@@ -93,6 +94,7 @@ def describe_holding(holding: list[str] | None) -> str:
     """
     if not holding:
         return "its work may still run"
+
     started = [name for name in holding if name.startswith(_STARTED)]
     tools = [name for name in holding if name != "runner" and name not in started]
 
@@ -105,7 +107,9 @@ def describe_holding(holding: list[str] | None) -> str:
         parts.append("the code of the agent")
 
     verb = "has" if len(holding) == 1 else "have"
-    text = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+    text = parts[-1]
+    if len(parts) > 1:
+        text = f"{', '.join(parts[:-1])} and {text}"
     return f"{text} {verb} not returned"
 
 
@@ -168,22 +172,22 @@ def _find_end(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[
     if not warning and name != "stopped" and run.get("late_result") != "dropped":
         return []
 
-    ended = _parse(run.get("finished_at"))
-    stopped = _parse(run.get("stopped_at"))
+    ended_at = _parse(run.get("finished_at"))
+    stopped_at = _parse(run.get("stopped_at"))
 
     if warning:
-        since = f" ({_format_seconds(at - ended)})" if ended is not None else ""
+        since = f" ({_format_seconds(at - ended_at)})" if ended_at is not None else ""
         fact = f"{describe_holding(run.get('holding'))}{since}"
     elif run.get("late_result") == "dropped":
         fact = "a late result was dropped"
-        if stopped is not None and ended is not None:
-            fact += f" after {_format_seconds(stopped - ended)}"
-    elif name == "stopped" and stopped is not None:
-        return [f"stopped{_format_time(stopped, at)}"]
+        if stopped_at is not None and ended_at is not None:
+            fact += f" after {_format_seconds(stopped_at - ended_at)}"
+    elif name == "stopped" and stopped_at is not None:
+        return [f"stopped{_format_time(stopped_at, at)}"]
     else:
         return []
 
-    return [f"the run ended{_format_time(ended, at)}", fact]
+    return [f"the run ended{_format_time(ended_at, at)}", fact]
 
 
 def _parse(moment: object) -> int | None:

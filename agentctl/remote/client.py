@@ -228,17 +228,17 @@ class RemoteOperations(Operations):
 
 
 def _find_source(
-    kind: ComponentKind, event: StreamEvent, known: tuple[str, str] | None
+    kind: ComponentKind, event: StreamEvent, source_so_far: tuple[str, str] | None
 ) -> tuple[tuple[str, str] | None, str | None]:
     """Return the ids of the component and of the run that an event names, and its session."""
     try:
         data = orjson.loads(event.data)
-        source = known or (data[f"{kind}_id"], data["run_id"])
-        if known is None and data.get("parent_run_id") is not None:
+        source = source_so_far or (data[f"{kind}_id"], data["run_id"])
+        if source_so_far is None and data.get("parent_run_id") is not None:
             return None, None
         return source, data["session_id"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return known, None
+        return source_so_far, None
 
 
 def _is_last(kind: ComponentKind, event: StreamEvent, source: tuple[str, str] | None) -> bool:

@@ -21,12 +21,16 @@ class ConversationOperations(OperationFamily):
     """Reads of sessions by callers who run their component. They are parts of other operations."""
 
     async def find_waiting(
-        self, kind: ComponentKind, component_id: str, session_id: str, named: Sequence[str] = ()
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        session_id: str,
+        approval_ids: Sequence[str] = (),
     ) -> list[ApprovalRecord]:
         """Return the pending approvals of the visible runs of a component in a session.
 
         Args:
-            named: ids of approvals to return in any status, if they are of these runs.
+            approval_ids: approvals to return in any status, if they are of these runs.
 
         Raises:
             Forbidden: the caller may not continue runs of the component.
@@ -35,7 +39,7 @@ class ConversationOperations(OperationFamily):
         authorize_call(self.principal, operation_ids(kind).continue_run, path)
 
         database = self.lookups.component_database(kind, component_id)
-        rows = await database.read(self._find_rows(session_id, named))
+        rows = await database.read(self._find_rows(session_id, approval_ids))
 
         states = {
             root_id: await database.read(run_reads.get_state(root_id, self.lookups.visibility))
@@ -56,14 +60,14 @@ class ConversationOperations(OperationFamily):
         ]
 
     @unit
-    def _find_rows(self, session_id: str, named: Sequence[str]) -> Steps[list[ApprovalRow]]:
+    def _find_rows(self, session_id: str, approval_ids: Sequence[str]) -> Steps[list[ApprovalRow]]:
         visibility = self.lookups.visibility
         rows = {
             row.approval_id: row
             for row in (yield from approvals.list_pending_of_session(session_id, visibility))
         }
 
-        for approval_id in named:
+        for approval_id in approval_ids:
             if approval_id not in rows:
                 row = yield from approvals.get(approval_id, visibility)
                 if row is not None:

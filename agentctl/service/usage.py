@@ -262,9 +262,9 @@ def _read_overview(scope: UsageScope, filter: OverviewFilter, cost_of: CostOf) -
     return _Overview(scope.since, points, listed, grouped_scope.since, count, waiting)
 
 
-def _group(found: Iterable[tuple[SumKey, Sums]], columns: Iterable[str]) -> _Groups:
+def _group(pairs: Iterable[tuple[SumKey, Sums]], columns: Iterable[str]) -> _Groups:
     groups: _Groups = {}
-    for key, sums in found:
+    for key, sums in pairs:
         group = tuple(getattr(key, name) for name in columns)
         groups.setdefault(group, Sums()).add(sums)
     return groups

@@ -167,8 +167,8 @@ class FolderStore:
                 key = f"{folder}/{name}"
                 with contextlib.suppress(FileNotFoundError):
                     if key > after:
-                        found = (self._folder / key).stat()
-                        yield StoredBytes(key, found.st_mtime_ns // 1_000)
+                        status = (self._folder / key).stat()
+                        yield StoredBytes(key, status.st_mtime_ns // 1_000)
 
     async def remove(self, key: str, before: int) -> bool:
         return await call_on_files(self._remove, key, before)
@@ -319,8 +319,8 @@ class BucketStore:
         )
 
 
-def _read_time(found: ObjectMeta) -> int:
-    return round(found["last_modified"].timestamp() * 1_000_000)
+def _read_time(metadata: ObjectMeta) -> int:
+    return round(metadata["last_modified"].timestamp() * 1_000_000)
 
 
 async def _read_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[ObjectMeta]:

@@ -203,7 +203,7 @@ class Filtered:
         return self.listing.list_page(followed, page, make, totals, self.times, sort_ids=is_few)
 
     def _divide(self, lead: Lead) -> tuple[Conditions, Conditions, int]:
-        """Return the conditions of the lead, conditions on other columns, and the rows to compare."""
+        """Return the conditions of the lead and of other columns, and the rows to compare."""
         followed = lead.condition
         compared = Conditions()
         is_covered = not self.compared.texts

@@ -86,11 +86,15 @@ class ChildProcess:
             self.ended.set_result(None)
 
 
-def find_started_by_thread(known: Iterable[int] = ()) -> list[KnownProcess]:
-    """Return the child processes that the current thread has started, except the known ones."""
+def find_started_by_thread(earlier: Iterable[int] = ()) -> list[KnownProcess]:
+    """Return the child processes that the current thread has started.
+
+    Args:
+        earlier: numbers of processes to leave out.
+    """
     path = f"/proc/self/task/{threading.get_native_id()}/children"
     processes = [
-        _identify(int(text)) for text in _read_file(path).split() if int(text) not in known
+        _identify(int(text)) for text in _read_file(path).split() if int(text) not in earlier
     ]
     return [process for process in processes if process is not None]
 

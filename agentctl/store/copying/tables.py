@@ -75,8 +75,8 @@ def load_tables() -> tuple[Table, ...]:
             continue
         columns = schema.execute(_COLUMNS, (name,)).fetchall()
         tables[str(name)] = Table(str(name), tuple(str(column) for (column,) in columns))
-        found = schema.execute(_REFERENCES, (name,)).fetchall()
-        references[str(name)] = {str(parent) for (parent,) in found} - {name}
+        references_of_table = schema.execute(_REFERENCES, (name,)).fetchall()
+        references[str(name)] = {str(parent) for (parent,) in references_of_table} - {name}
     return tuple(tables[name] for name in TopologicalSorter(references).static_order())
 
 

@@ -265,13 +265,15 @@ async def _verify_settings(
         f"; SET LOCAL {name} = {expected[name]}" for name in _TIMEOUTS if name not in kept_names
     )
 
-    lost = [name for name in expected if name not in {*kept_names, *_TIMEOUTS, _NAME_SETTING}]
-    if not lost:
+    lost_settings = [
+        name for name in expected if name not in {*kept_names, *_TIMEOUTS, _NAME_SETTING}
+    ]
+    if not lost_settings:
         return
 
-    changes = "; ".join(f"ALTER ROLE … SET {name} = '{expected[name]}'" for name in lost)
+    changes = "; ".join(f"ALTER ROLE … SET {name} = '{expected[name]}'" for name in lost_settings)
     raise errors.InvalidConfiguration(
-        f"The connection to database {entry.id!r} has lost settings: {', '.join(lost)}",
+        f"The connection to database {entry.id!r} has lost settings: {', '.join(lost_settings)}",
         cause="a connection pooler has dropped what a new connection asks for",
         hint=f"set them for the user of the database: {changes}; see docs/postgresql.md",
     )

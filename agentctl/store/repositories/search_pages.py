@@ -219,9 +219,9 @@ class _Reader:
         start = place // self.listed.share * span
         return (start + span - 1, _LAST_ID) if self.newest_first else (start, "")
 
-    def has_enough(self, found: Iterable[Found]) -> bool:
+    def has_enough(self, texts: Iterable[Found]) -> bool:
         """Return True if the rows fill the page and show that another row follows."""
-        return len(_select_rows(found, self.page)) > self.last
+        return len(_select_rows(texts, self.page)) > self.last
 
     def last_compared(self, start: int, size: int) -> Statement:
         """Return the statement for the last of some texts from a place on."""

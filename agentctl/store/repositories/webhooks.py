@@ -315,14 +315,17 @@ def drop_surplus(maximum: int) -> Steps[int]:
         The number of deleted deliveries that were waiting.
     """
     surplus: int = (yield Statement(_COUNT))[0][0] - maximum
-    lost = 0
+
+    deleted_waiting = 0
     for state in ("delivered", "dead", "waiting"):
         if surplus > 0:
             values: dict[str, Value] = {"state": state, "limit": surplus}
             deleted = len((yield Statement(_DROP, values)))
             surplus -= deleted
-            lost = deleted if state == "waiting" else 0
-    return lost
+            if state == "waiting":
+                deleted_waiting = deleted
+
+    return deleted_waiting
 
 
 def count() -> Work[int]:
