@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from agentctl.records.approvals import ApprovalRow, ApprovalStatus
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import FINAL_STATUSES, FinalStatus
+from agentctl.records.runs import FINAL_STATUSES, FinalStatus, RunState
 from agentctl.records.times import DurationHistogram, now
 from agentctl.runtime.pauses import Ask
 
@@ -92,6 +92,28 @@ class Ending:
     def cancelled(cls, actor: str, reason: str | None, requested_at: int | None = None) -> Ending:
         """Build the ending of work whose cancel was requested."""
         return cls("CANCELLED", actor=actor, reason=reason, requested_at=requested_at)
+
+    @classmethod
+    def requested(cls, state: RunState, actor: str = "system") -> Ending:
+        """Build the ending that the cancel request in a row asks for.
+
+        Args:
+            actor: who requests it if the row does not name a principal.
+        """
+        by = state.cancel_requested_by or actor
+        return cls.cancelled(by, state.cancel_reason, state.cancel_requested_at)
+
+    @classmethod
+    def stored(cls, state: RunState) -> Ending:
+        """Build the ending of a row that has a final status."""
+        return cls(
+            cast(FinalStatus, state.status),
+            error_code=state.error_code,
+            error_detail=state.error_detail,
+            actor=state.cancel_requested_by,
+            reason=state.cancel_reason,
+            requested_at=state.cancel_requested_at,
+        )
 
 
 PARENT_ENDED = Ending.cancelled("system:parent", "The parent run ended")

@@ -225,10 +225,7 @@ def cancel_waiting_run(
         return None
 
     # The first request counts.
-    ending = Ending.cancelled(
-        run.cancel_requested_by or actor, run.cancel_reason, run.cancel_requested_at
-    )
-    return (yield from end_waiting_run(outbox, run, ending))
+    return (yield from end_waiting_run(outbox, run, Ending.requested(run, actor)))
 
 
 def _cancel_waiting_members(outbox: Outbox, run_id: str, at: int) -> Steps[None]:

@@ -87,13 +87,13 @@ class Canceller:
         if is_final(before.status):
             return CancelResult("already_final", before)
         if is_final(state.status):
-            ending = Ending.cancelled(actor, state.cancel_reason, state.cancel_requested_at)
+            ending = Ending.stored(state)
             self._engine.counters.count_finished(state.component_type, ending)
             database.outbox.wake()
 
         live = self._engine.find_run(run_id)
         if live is not None:
-            live.stop(Ending.cancelled(state.cancel_requested_by or actor, state.cancel_reason))
+            live.stop(Ending.requested(state, actor))
             await asyncio.wait([live.ended], timeout=wait)
             state = await _read_state(database, state)
         elif not is_final(state.status):

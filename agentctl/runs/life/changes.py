@@ -190,7 +190,7 @@ async def _stop_cancelled_runs(engine: Engine, database: Database) -> None:
     for state in await database.read(run_reads.list_cancel_requests(engine.worker_id)):
         run = engine.find_run(state.run_id)
         if run is not None:
-            run.stop(Ending.cancelled(state.cancel_requested_by or "system", state.cancel_reason))
+            run.stop(Ending.requested(state))
 
 
 class LegWatch:

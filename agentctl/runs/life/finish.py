@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 from agentctl.config.upkeep import Approvals
-from agentctl.records.runs import FinalStatus, RunEnd
+from agentctl.records.runs import RunEnd
 from agentctl.records.times import now
 from agentctl.runs.desk.end import EndOfRun, write_end
 from agentctl.runs.life.background import build_summary
@@ -198,14 +198,7 @@ async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Endin
         state = await run.database.read(run_reads.get_state(run.run_id))
         if state is None or not is_final(state.status):
             return ending
-        return Ending(
-            cast(FinalStatus, state.status),
-            error_code=state.error_code,
-            error_detail=state.error_detail,
-            actor=state.cancel_requested_by,
-            reason=state.cancel_reason,
-            requested_at=state.cancel_requested_at,
-        )
+        return Ending.stored(state)
 
 
 def _build_last_batch(run: LiveRun, ending: Ending, end: RunEnd) -> events.Batch:
@@ -257,15 +250,10 @@ def _keep_cancel(run: LiveRun, ending: Ending) -> Steps[Ending]:
     if state is None or state.attempt != run.attempt:
         # Another process has this run now: the request would end its leg.
         raise AlreadyFinished
+
     yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
     requested = yield from run_reads.get_state(run.run_id)
-    if requested is None:
-        return ending
-    return Ending.cancelled(
-        requested.cancel_requested_by or actor,
-        requested.cancel_reason,
-        requested.cancel_requested_at,
-    )
+    return ending if requested is None else Ending.requested(requested, actor)
 
 
 async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
@@ -305,14 +293,17 @@ def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
     if state.cancel_requested_at is not None:
         yield from return_members(run.database.outbox, run.run_id)
         return "cancelled"
+
     if run.recorder is not None and (batch := run.stream.unstored_batch()) is not None:
         yield from events.append_batch(run.run_id, *batch[1:])
+
     if lost:
         # As after the death of this process: a call under way is in doubt.
         returned = yield from return_tree(run.database.outbox, run.run_id, state.owner)
         if not returned:
             yield from return_members(run.database.outbox, run.run_id)
         return "handed over" if returned else "ended"
+
     yield from approvals.renew_checkpoint(run.run_id, run.attempt)
     yield from return_members(run.database.outbox, run.run_id)
     yield from runs.return_leg(run.run_id, run.attempt, "PENDING")

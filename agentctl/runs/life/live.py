@@ -405,8 +405,7 @@ class LiveRun:
             if state is None or (state.status, state.attempt) != ("RUNNING", run.attempt):
                 self.root.stop(WORKER_LOST)
             elif state.cancel_requested_at is not None:
-                actor = state.cancel_requested_by or "system"
-                run.stop(Ending.cancelled(actor, state.cancel_reason))
+                run.stop(Ending.requested(state))
         raise asyncio.CancelledError
 
     async def _read(self, work: Work[T]) -> T:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, groupby, pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -31,7 +31,7 @@ from agentctl.records.event_records import AskedApproval, DecidedApproval
 from agentctl.records.events import END_KINDS, EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.run_spec import Origin
-from agentctl.records.runs import FinalStatus, RunRow
+from agentctl.records.runs import RunRow
 from agentctl.records.times import format_optional_time, format_rfc3339, now, whole_seconds
 from agentctl.runs.states import Ending
 from agentctl.runtime.pauses import Decided
@@ -348,12 +348,7 @@ def format_stored_run(
     before = [(0, frame.name, frame.format(content, at))] if content else []
     if run.status == "PAUSED":
         return [*before, (1, *format_paused(identity, approvals, at))]
-    ending = Ending(
-        cast(FinalStatus, run.status),
-        error_code=run.error_code,
-        error_detail=run.error_detail,
-        reason=run.cancel_reason,
-    )
+    ending = Ending.stored(run)
     end = _format_final(identity, ending, content, orjson.loads(run.metrics or NO_USAGE), at)
     return [*before, (1 if run.attempt == 1 else LOST_SEQ_STEP - 1, *end)]
 

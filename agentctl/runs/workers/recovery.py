@@ -104,6 +104,7 @@ async def recover_runs(
                     ended.append(run.run_id)
                     if on_ended is not None:
                         on_ended(result)
+
     if owner is not None:
         gone = runs.record_worker_gone(owner, now(), exited=not may_still_run)
         await database.write(gone)
