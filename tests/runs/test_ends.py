@@ -7,6 +7,7 @@ the status, the error and the reason only.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -20,6 +21,7 @@ from agentctl.records.run_spec import Origin
 from agentctl.records.runs import FinalStatus, RunRow
 from agentctl.records.times import format_rfc3339
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run, release_if_decided
+from agentctl.runs.life import finish
 from agentctl.runs.life.finish import store_pause
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log import event_rows
@@ -37,6 +39,7 @@ from agentctl.store.visibility import EVERYONE
 from tests.deployment import Deployment
 from tests.runs.bench import OWNER, Bench, open_bench
 from tests.runs.shared_databases import build_identity, create_live_run, loads
+from tests.runs.test_waiting import record
 from tests.store.rows import START, a_run, a_whole_run, an_end
 
 AHEAD = 4_000_000_000_000_000
@@ -392,6 +395,28 @@ async def test_cancel_of_a_run_that_has_not_begun_lets_the_next_one_begin(
         assert not (await bench.read("next")).waits_for_turn
 
 
+@pytest.mark.parametrize("has_work", [False, True])
+async def test_last_event_of_a_cancelled_run_has_the_time_of_its_row(
+    deployment: Deployment, has_work: bool
+) -> None:
+    """The clock of the process that records the request may be ahead of that of the worker."""
+    async with open_bench(deployment, durable=False, recorded=True) as bench:
+        assert await bench.database.write(runs.request_cancel("root", AHEAD, "ann", "enough"))
+        if has_work:
+            work = asyncio.get_running_loop().create_future()
+            bench.root.transcript.unstopped.add(work)
+        await bench.end(bench.root, Ending.cancelled("bob", "too late"))
+        run = await read_run(bench)
+        assert (run.finished_at, run.cancel_requested_by) == (AHEAD, "ann")
+        assert run.stopped_at == (None if has_work else AHEAD)
+        (end,) = await bench.database.read(events.list_after("root", -1))
+        data = orjson.loads(end.events.partition(" ")[2])
+        assert (data["at"], data["reason"]) == (format_rfc3339(AHEAD), "enough")
+        assert bench.root.finished_at == AHEAD
+        if has_work:
+            work.set_result(None)
+
+
 @pytest.mark.parametrize("has_ended", [False, True])
 async def test_recovery_wakes_the_deliveries(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch, has_ended: bool
@@ -404,6 +429,22 @@ async def test_recovery_wakes_the_deliveries(
         monkeypatch.setattr(bench.database.outbox, "wake", lambda: wakes.append("woken"))
         await recover_runs(bench.database, OWNER)
         assert wakes == ([] if has_ended else ["woken"])
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+async def test_end_of_a_plain_run_makes_no_statement_in_vain(
+    deployment: Deployment, recorded: bool
+) -> None:
+    async with open_bench(deployment, durable=False, recorded=recorded) as bench:
+        completed = Ending.completed()
+        end = await finish._build_live_end(bench.root, completed)
+        texts: list[str] = []
+        work = finish._write_end(bench.root, completed, end, None)
+        assert await bench.database.write(record(work, texts)) == completed
+        plain = ["UPDATE runs", "INSERT INTO usage_ends", "UPDATE sessions"]
+        assert len(texts) == len(plain) + recorded
+        for text, begin in zip(texts[recorded:], plain, strict=True):
+            assert text.startswith(begin)
 
 
 async def cancel_as_a_client(bench: Bench) -> None:

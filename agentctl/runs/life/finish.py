@@ -219,6 +219,12 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
         yield from kept
     if ending.status == "CANCELLED":
         ending = yield from _keep_cancel(run, ending)
+    if ending.requested_at is not None and ending.requested_at > end.finished_at:
+        # The clock of the process that has recorded the request is ahead. The row, the stored event
+        # and the published one have the same time.
+        run.finished_at = ending.requested_at
+        stopped_at = None if end.stopped_at is None else max(end.stopped_at, run.finished_at)
+        end = replace(end, finished_at=run.finished_at, stopped_at=stopped_at)
 
     durable = run.spec.durable
     # A member that has tried to pause, not only one that is known to be paused: its pause may be
