@@ -21,7 +21,7 @@ from agentctl.records.times import DAY, HOUR, now, parse_rfc3339
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.repositories import usage, usage_reads
-from agentctl.store.repositories.usage import EndedRun
+from agentctl.store.repositories.usage import EndedRunUsage
 from tests.commands import stay_in_hour
 from tests.conditions import wait_until
 from tests.deployment import Deployment, create_deployment
@@ -370,8 +370,8 @@ async def read_users(service: Service, before: int | None) -> tuple[Counter[str]
 async def test_report_of_many_users_continues_before_its_beginning(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = ", ".join(EndedRun._fields)
-    values = ", ".join(f":{name}" for name in EndedRun._fields)
+    columns = ", ".join(EndedRunUsage._fields)
+    values = ", ".join(f":{name}" for name in EndedRunUsage._fields)
     add = Sql(f"INSERT INTO usage_ends ({columns}) VALUES ({values})")
 
     @unit
@@ -380,7 +380,7 @@ async def test_report_of_many_users_continues_before_its_beginning(
             for user_id in (None, "ann", "bob", *(f"user-{day + n}" for n in range(3))):
                 at = now() - day * DAY
                 metrics = f'{{"total_tokens": {day + 1}}}'
-                run = EndedRun(
+                run = EndedRunUsage(
                     1,
                     user_id,
                     "agent",

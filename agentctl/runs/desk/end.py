@@ -4,7 +4,8 @@ The process that executes a run ends it with the results that it has (`runs/life
 other one ends it with what the run has left in the database: a run whose worker died
 (`runs/workers/recovery.py`), one that waits and is cancelled, or waited too long
 (`runs/desk/waiting.py`), and the members that wait below a run that ends. All of them fill an
-`EndOfRun`, and `write_end` stores it. A new part of an end belongs here and nowhere else.
+`EndOfRun`, and `write_end` stores it. A new part of an end belongs here and nowhere else
+(docs/decisions/0096).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ CostOf = Callable[[str, Mapping[str, int]], int | None]
 may raise `UnknownPrice`, which the units that call it pass on."""
 
 
-class EndedRun(NamedTuple):
+class EndedRunUsage(NamedTuple):
     """A row of `usage_ends`."""
 
     is_root: int
@@ -126,14 +126,14 @@ COUNTERS = tuple(column.name for column in fields(Sums) if column.name not in CO
 
 _TOKENS = tuple(name for name in COUNTERS if name.endswith("_tokens") and name != "unpriced_tokens")
 
-_ENDED = ", ".join(EndedRun._fields)
+_ENDED = ", ".join(EndedRunUsage._fields)
 
 APPENDED = (
     "CASE WHEN parent_run_id IS NULL THEN 1 ELSE 0 END, user_id, component_type, component_id,"
     " status, error_code, created_at, finished_at, cast(:first_token_at as bigint), model,"
     " cast(:model_calls as bigint), metrics, model_metrics, version"
 )
-"""The columns of `EndedRun`, of a run that has ended."""
+"""The columns of `EndedRunUsage`, of a run that has ended."""
 
 APPEND = f"INSERT INTO usage_ends ({_ENDED}) SELECT {APPENDED}"
 """The beginning of the statement that appends the row of an ended run."""
@@ -245,7 +245,7 @@ def fold(cost_of: CostOf) -> Steps[int]:
     """Add waiting rows to the sums. Return their number, at most `FOLD_ROWS`."""
     # One transaction at a time reads and replaces sums.
     yield Statement(_LOCK, {"name": "usage"})
-    ended_runs = [EndedRun(*row) for row in (yield Statement(_TAKE, {"limit": FOLD_ROWS}))]
+    ended_runs = [EndedRunUsage(*row) for row in (yield Statement(_TAKE, {"limit": FOLD_ROWS}))]
 
     hours: dict[SumKey, Sums] = {}
     for run in ended_runs:
@@ -324,7 +324,7 @@ def delete_older_hours(before: int) -> Work[int]:
     return _DELETE_OLDER.count_rows(before=before)
 
 
-def split(run: EndedRun, step: Step, cost_of: CostOf) -> Iterator[tuple[SumKey, Sums]]:
+def split(run: EndedRunUsage, step: Step, cost_of: CostOf) -> Iterator[tuple[SumKey, Sums]]:
     """Yield the sums of one run for each of its models; the first sums count the run itself."""
     start = run.finished_at - run.finished_at % PERIODS[step]
     first = SumKey(0, run.user_id or "", start, run.component_type, run.component_id, "")
@@ -349,7 +349,7 @@ def split(run: EndedRun, step: Step, cost_of: CostOf) -> Iterator[tuple[SumKey, 
         yield first._replace(model=model), sums
 
 
-def _count_run(run: EndedRun) -> Sums:
+def _count_run(run: EndedRunUsage) -> Sums:
     sums = Sums(model_calls=run.model_calls)
     # A run that never began has no counters, and has used nothing.
     sums.unreported_runs = int(

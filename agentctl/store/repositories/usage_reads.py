@@ -21,7 +21,7 @@ from agentctl.store.repositories.usage import (
     STORED,
     TABLES,
     CostOf,
-    EndedRun,
+    EndedRunUsage,
     SumKey,
     Sums,
     build_stored,
@@ -120,7 +120,7 @@ class UsageScope:
 
 
 _WAITING = Sql(
-    f"SELECT {', '.join(EndedRun._fields)} FROM usage_ends"
+    f"SELECT {', '.join(EndedRunUsage._fields)} FROM usage_ends"
     f" WHERE finished_at >= :since AND finished_at < :before AND {IS_VISIBLE}"
 )
 
@@ -239,7 +239,7 @@ def read_largest_users(
 @unit
 def _read_waiting(scope: UsageScope, cost_of: CostOf) -> Steps[list[tuple[SumKey, Sums]]]:
     values = {"since": scope.since, "before": scope.before, **scope.visibility.parameters()}
-    runs = [EndedRun(*row) for row in (yield Statement(_WAITING, values))]
+    runs = [EndedRunUsage(*row) for row in (yield Statement(_WAITING, values))]
     sums_of_runs = [
         (run, key, sums)
         for run in runs
