@@ -224,6 +224,6 @@ class DurationHistogram:
     def cumulative_counts(self) -> Iterator[tuple[float, int]]:
         """Yield each bound and the number of durations up to it; the last bound is infinite."""
         count = 0
-        for bound, more in zip((*self._bounds, float("inf")), self._counts, strict=True):
-            count += more
+        for bound, bucket_count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            count += bucket_count
             yield bound, count

@@ -29,6 +29,11 @@ class EventParser:
     Lines end in LF, CR or CRLF. Comments, `retry` fields and events without data are ignored. An
     event that the end of the stream cuts off is dropped.
 
+        parser = EventParser()
+        async for chunk in chunks:
+            for event in parser.feed(chunk):
+                show(event)
+
     Attributes:
         blocks: the number of empty lines so far, which end events and comments.
     """

@@ -247,6 +247,9 @@ class AuditedCall:
     `change` by code that appends the entry of `prepare_entry`. An exception becomes the entry of a
     denial or failure. On exit an operation that is recorded and changed nothing gets its entry
     before the caller gets the response.
+
+        async with self.audit("delete_memory", memory_id=memory_id) as call:
+            await call.write(database, memories.delete(memory_id, visibility))
     """
 
     _audit: AuditLog

@@ -136,6 +136,9 @@ class RecordWriter:
 
     A time is stored in microseconds; objects, arrays and values of any type are stored as JSON.
 
+        _DELIVERY = RecordWriter(DeliveryRecord, DeliveryRow)
+        raw = _DELIVERY.write(row, {})
+
     Args:
         record, row: the class of the record, a typed dictionary, and of the rows.
         columns: the columns of the fields that have another name.

@@ -354,6 +354,10 @@ def change(machine: Machine, *names: str) -> Callable[[str], Sql]:
     """Return a function that builds a statement of some transitions from its text.
 
     `{where}` in the text is their condition. A statement of two machines is built by two functions.
+
+        _GIVE_TURN = change(RUN, "give turn")(
+            "UPDATE runs SET queue_turn = :at WHERE run_id = :run_id AND {where} RETURNING run_id"
+        )
     """
 
     def build(sql: str) -> Sql:

@@ -103,6 +103,8 @@ async def retry_while_unavailable(
 ) -> T:
     """Retry `attempt` until the database answers, and return its result.
 
+        state = await retry_while_unavailable(lambda: database.read(run_reads.get_state(run_id)))
+
     Args:
         attempt: the action; a repetition must have no further effect.
         stopped: done when the result is no longer needed; None if it is needed in any case.
@@ -196,6 +198,11 @@ class Turns:
     """Gives the other tasks of the event loop their turn while a task works on many items.
 
     A task that awaits something which takes time anyway is not delayed.
+
+        turns = Turns()
+        for item in items:
+            await turns.take()
+            convert(item)
     """
 
     def __init__(self) -> None:

@@ -27,6 +27,9 @@ _TERMS = tuple(f"term{number}" for number in range(16))
 class TermTable:
     """A table of words.
 
+        _TERMS = TermTable("memory_terms", "memory_id")
+        yield from _TERMS.replace(row.memory_id, terms, user_id=row.user_id, updated_at=at)
+
     Args:
         name: the table, with the columns `term`, `user_id` and `updated_at`.
         id: the column with the id of the row that has the words.
