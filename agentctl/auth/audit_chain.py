@@ -338,7 +338,6 @@ def _compare_heads(
 ) -> None:
     """Report the heads of a copy that the log does not have."""
     present = set(tokens)
-
     for line, token in enumerate(copied, start=1):
         if token in present:
             continue

@@ -217,7 +217,6 @@ class RunReader:
         run.record["phase"] = describe_run({**run.record, "stopped_at": event.at})
 
         changes = [RunChange(run_id, None)]
-
         for position, item in enumerate(run.items):
             if item["type"] != "tool_call" or item["status"] not in ("running", "waiting"):
                 continue

@@ -247,7 +247,6 @@ class Connection:
     async def probe(self, path: str) -> bytes | None:
         """Return the JSON of a GET that succeeds with at most `MAXIMUM_PROBE_BYTES`, else None."""
         wait = self._timeouts.read
-
         body = bytearray()
         async with self._open(Request("GET", path), "application/json", wait) as response:
             if response.status_code != 200 or _media_type(response) != "application/json":
@@ -312,7 +311,6 @@ class Connection:
 
         # Clients that one failure has interrupted do not return all at once.
         pause = min(FIRST_PAUSE * 2 ** (failed - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.0)
-
         is_asked = isinstance(failure, errors.TooManyRequests)
         await asyncio.sleep(max(pause, asked_wait) if is_asked else pause)
 

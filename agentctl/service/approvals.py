@@ -266,7 +266,6 @@ class ApprovalOperations(OperationFamily):
         call.add_resource("run", root_run_id)
 
         note = await self.prepare_keyed_entry(call, database, identity)
-
         with call.change():
             try:
                 decided, continues = await database.write(

@@ -116,7 +116,6 @@ class HeadSigner:
         self._frontier = None
 
         is_settled = frontier is not None and await self._database.read(audit.is_settled(frontier))
-
         newest = await self._database.read(audit.get_newest_head())
 
         if frontier is not None and is_settled:

@@ -394,7 +394,6 @@ class AuditedCall:
             return
 
         public_error = error if isinstance(error, errors.AgentctlError) else errors.InternalError()
-
         is_counted = type(public_error) in (
             errors.TooManyRequests,
             errors.RateLimited,

@@ -65,7 +65,6 @@ def stored_json(text: str | None, opening: str = "") -> bytes:
         return b"null"
 
     raw = text.encode()
-
     try:
         if not text.startswith(opening):
             raise build_damage()

@@ -428,7 +428,6 @@ async def _read_store(database: Database, user_id: str, after: str, limit: int) 
     last = (names[: int(length)], names[int(length) :]) if after else ("", "")
 
     limit = min(limit, EXPORTED_ITEMS)
-
     rows = await database.read(store_items.list_of_user(user_id, last, limit), size="large")
     items: list[dict[str, Any]] = [
         {

@@ -525,7 +525,6 @@ def read_model_calls(row: RunRow, cost_of: CostOf) -> Steps[StoredCalls]:
 def read_model_call(row: RunRow, call_id: str, cost_of: CostOf) -> Steps[ModelCallDetail | None]:
     """Read a model call with its messages; None if the run has none with the id."""
     calls = yield from read_model_calls(row, cost_of)
-
     record = next((call for call in calls.list_records() if call["id"] == call_id), None)
     if record is None:
         return None

@@ -113,7 +113,6 @@ class SearchWords:
     def cut(self, text: str) -> Snippet:
         """Return the part of a found text around the first word in it."""
         places, words, _ = _build_patterns(self)
-
         folded = _fold(text)
         hits = (place.search(folded) for place in places)
         first = min((hit.start() for hit in hits if hit), default=0)

@@ -92,7 +92,6 @@ class Machine(NamedTuple):
     def where(self, *names: str) -> str:
         """Return the condition of the statements of some transitions."""
         transitions = [self.find(name) for name in names]
-
         if len(transitions) == 1 and transitions[0].where:
             return transitions[0].where
         return _compare(

@@ -377,7 +377,6 @@ class SpanBuilder:
 
         # A call that waited for a person has begun in an earlier leg.
         started_at = max(call.started_at, trace.started_at)
-
         return ReadableSpan(
             title,
             build_span_context(trace.locate(call)),

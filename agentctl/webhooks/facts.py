@@ -107,7 +107,6 @@ def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
         return
 
     event = "approval.expired" if row.status == "expired" else "approval.decided"
-
     root = yield from webhooks.get_reported_run(row.root_run_id)
     root_components = () if root is None else (root.component_id,)
     selected = outbox.select(event, row.component_id, *root_components)
@@ -115,7 +114,6 @@ def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
         return
 
     at = row.decided_at or now()
-
     data = {
         **{name: getattr(row, name) for name in _DECISION_FIELDS},
         "created_at": format_rfc3339(row.created_at),

@@ -216,7 +216,6 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
     from agentctl.runtime.tools.functions import load_tools
 
     folder = None if settings.path is None else settings.path.parent
-
     owners: list[tuple[str, Agent | Team]] = [
         *((f"agent {agent.id}", agent) for agent in settings.agents),
         *((f"team {team.id}", team) for team in settings.teams),

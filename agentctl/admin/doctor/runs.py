@@ -91,7 +91,6 @@ async def check_runs(settings: Settings) -> list[Finding]:
         ]
 
     kinds = Counter(problem.kind for problem in problems)
-
     kind_findings = [
         (wrong if is_wrong else note)(_CHECK, f"{kinds[kind]} {text}", remedy)
         for kind, (text, is_wrong) in _DESCRIPTIONS.items()

@@ -68,7 +68,6 @@ async def store_session(
         dry_run: report what would be stored, and change nothing.
     """
     work = _store(session, quotas, None if dry_run else database.outbox.tokenizer, dry_run=dry_run)
-
     try:
         done = await (database.read(work) if dry_run else database.write(work))
     except QuotaExceeded as refused:

@@ -419,7 +419,6 @@ def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
         entries.insert(call.at, entry)
 
     messages = orjson.dumps(entries).decode()
-
     ids = {call.id for call in open_calls}
     if stored.tools is None:
         return StoredMessages(messages, None)

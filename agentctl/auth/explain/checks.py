@@ -169,7 +169,6 @@ def _found_key(facts: CredentialFacts) -> str:
 
 def _diagnose_key(facts: CredentialFacts, reason: str) -> Diagnosis:
     kid = facts.header.get("kid")
-
     known_keys = f"known keys: {describe_keys(facts.keys)}"
     remedy = "have the token signed with one of these, or add its key to authorization.jwks_file"
 

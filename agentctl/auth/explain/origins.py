@@ -115,7 +115,6 @@ def describe_claims(claims: RawClaims, rules: ScopeRules) -> str:
             scopes[name] = _describe_scopes(name, value, claims, rules)
 
     roles = describe_roles(claims, rules)
-
     parts = [f"{name}: {text}" for name, text in {**scopes, **roles}.items()]
     if not roles and rules.scopes_claims == (SCOPES_CLAIM,):
         parts = list(scopes.values())

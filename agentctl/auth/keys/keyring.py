@@ -156,7 +156,6 @@ def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
     ]
 
     unnamed_keys = [key for label, text in texts for key in parse_keys(text, spec, label)]
-
     sets = [_load_jwks_file(path, files[path], spec) for path in authorization.jwks_file]
     if unnamed_keys:
         sets.append(KeySet.from_keys(spec, unnamed_keys))

@@ -327,7 +327,6 @@ def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[Verifi
         only = keys.by_kid.values() if len(keys.by_kid) == 1 else filter(None, [nameless])
 
     candidates = (*keys.unnamed, *only)
-
     if not candidates:
         raise InvalidToken("no key of the set has the token's kid", check="key")
     return candidates

@@ -109,7 +109,6 @@ class ThreadConnection:
 
         # A heartbeat does not wait for this.
         opened = await self._connect_to_listen()
-
         try:
             async with self._using:
                 self._abandon()

@@ -221,7 +221,6 @@ def _build_new_values(run: NewRun) -> dict[str, Value]:
     origin = spec.origin
 
     status = get_first_status(spec, is_queued=run.queue_turn is not None)
-
     values = dict(zip(_NEW, _get_new(spec), strict=True)) | {
         "background": int(spec.background),
         "status": status,

@@ -181,7 +181,6 @@ class _Reader:
         self._has_wide = "has_beginnings(t.text, :search_beginnings)" if wide else "1"
 
         self._place = "t.place"
-
         self._texts = "search_texts AS t WHERE t.tokenizer = 'words'"
         if query:
             # CROSS JOIN keeps the order of the index of words, so nothing is sorted.
@@ -376,7 +375,6 @@ def list_page(
     reader = _Reader(listed, search, visibility, conditions, page, wide)
 
     everything = _Part([], reader.first)
-
     if not search.is_sqlite:
         part = yield from _read_postgres(reader)
     elif wide:
@@ -396,7 +394,6 @@ def list_page(
         following = reader.build_cursor(part.end)
 
     total = page.total or (len(selected), part.end is not None or page.after is not None)
-
     rows, matches = yield from _read_rows(listed, page_texts, conditions)
     return RowPage(rows, *total, following, True, until, matches)
 

@@ -435,7 +435,6 @@ def add_usage(
         True if a run may wait in the queue of the session (`repositories.queue`).
     """
     seq, status = last or (None, None)
-
     values: dict[str, Value] = {"session_id": session_id, "seq": seq, "last_status": status}
     rows = yield Statement(_COUNT_BYTES, {**values, "history_bytes": history_bytes, "now": now})
     if not rows:

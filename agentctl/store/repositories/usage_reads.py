@@ -168,7 +168,6 @@ def read_groups(
         by: members of `SumKey` whose values are the key of a group; empty for one group.
     """
     conditions = scope.conditions(by_user="user_id" in by)
-
     sources = [_SOURCES.get(name, name) for name in by]
     columns = "".join(f"{name}, " for name in sources)
     order = f" GROUP BY {', '.join(sources)} ORDER BY sum(total_tokens) DESC" if by else ""
@@ -227,7 +226,6 @@ def read_largest_users(
     users = {key.user_id for key, _ in stored_sums}
 
     waiting = yield from _read_waiting(scope, cost_of)
-
     if count <= number:
         count = len(users | {key.user_id for key, _ in waiting})
     else:

@@ -81,9 +81,7 @@ async def restore(
             lambda connection, _: connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE),
             writes=True,
         )
-
         flush(copy)
-
         moved = _put_in_place(copy, path)
 
     return rows, moved
