@@ -160,10 +160,7 @@ CASES: dict[str, Case] = {
     "header fields": Case(
         send_heads(2),
         OK,
-        (
-            "server.transport.protocol.MAXIMUM_HEAD_BYTES",
-            "server.transport.protocol.MAXIMUM_FIELDS",
-        ),
+        ("server.transport.guard.MAXIMUM_HEAD_BYTES", "server.transport.guard.MAXIMUM_FIELDS"),
     ),
     "pipelined requests": Case(
         send_heads(16), OK, ("server.transport.protocol.MAXIMUM_PIPELINED",)

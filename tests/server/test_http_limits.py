@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from agentctl.server.transport import protocol
+from agentctl.server.transport import guard
 from agentctl.server.transport.connection import SLOWEST_BODY
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 from tests.conditions import PATIENCE, wait_for
@@ -319,5 +319,5 @@ def test_a_server_process_ends_requests_without_a_whole_head(deployment: Deploym
 
 
 def test_default_limits_are_those_of_the_contract() -> None:
-    assert (protocol.MAXIMUM_HEAD_BYTES, protocol.MAXIMUM_FIELDS) == (16_384, 100)
+    assert (guard.MAXIMUM_HEAD_BYTES, guard.MAXIMUM_FIELDS) == (16_384, 100)
     assert (HttpProtocol.header_seconds, HttpProtocol.body_seconds) == (10, 30)

@@ -502,10 +502,8 @@ RUNS = "/agents/echo/runs"
 ACCOUNT: dict[str, Any] = {"name": "a", "scopes": [{"scope": "agents:run"}]}
 
 PROBES: dict[str, Probe] = {
-    "server.transport.protocol.MAXIMUM_HEAD_BYTES": refuse(
-        "GET /health", **{"X-Long": "x" * 17_000}
-    ),
-    "server.transport.protocol.MAXIMUM_FIELDS": refuse(
+    "server.transport.guard.MAXIMUM_HEAD_BYTES": refuse("GET /health", **{"X-Long": "x" * 17_000}),
+    "server.transport.guard.MAXIMUM_FIELDS": refuse(
         "GET /health", **{f"X-{n}": "x" for n in range(101)}
     ),
     "server.transport.connection.HEADER_SECONDS": send_slowly(

@@ -135,7 +135,7 @@ async def serve_small_app(
 
     Further connections than `maximum_connections` are closed at once.
     """
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
+    config = uvicorn.Config(app, ws="none", log_config=None, access_log=False, lifespan="off")
     config.load()
     protocol_class = build_protocol_class(header_seconds=header_seconds)
     state = ServerState()
