@@ -88,6 +88,17 @@ def read_processor_time(process_id: int) -> float:
     return time.clock_gettime((~process_id << 3) | 2)
 
 
+def check_health(connection: socket.socket) -> None:
+    """Request `/health`, and read the whole response, whose last byte ends a JSON object."""
+    connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    received = b""
+    while not received.endswith(b"}"):
+        part = connection.recv(65_536)
+        assert part, "the server is not healthy"
+        received += part
+    assert received.startswith(b"HTTP/1.1 200"), "the server is not healthy"
+
+
 def measure_waits(target: Target, act: Callable[[], None]) -> list[Wait]:
     """Return the times of all requests of `/health` while `act` runs, and of one after it."""
     waits: list[Wait] = []
@@ -102,8 +113,7 @@ def measure_waits(target: Target, act: Callable[[], None]) -> list[Wait]:
             delayed = sum(map(read_delay, processes))
             worked = read_processor_time(processes[1])
             begun = time.perf_counter()
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert connection.recv(65_536).startswith(b"HTTP/1.1 200"), "the server is not healthy"
+            check_health(connection)
             seconds = time.perf_counter() - begun
             worked = read_processor_time(processes[1]) - worked
             delayed = sum(map(read_delay, processes)) - delayed

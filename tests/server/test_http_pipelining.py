@@ -6,6 +6,7 @@ The application is a small one that returns its requests.
 from __future__ import annotations
 
 import asyncio
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -217,12 +218,23 @@ def test_unread_body_that_was_received_keeps_the_connection(host: ThreadedServer
 def test_response_before_the_whole_body_closes_the_connection(
     host: ThreadedServer, chunked: bool
 ) -> None:
-    """Also a client that is still sending can read the response."""
-    sent = b"POST /unread HTTP/1.1\r\n" + CHUNKED if chunked else post(b"/unread", b"x" * 1_000_000)
+    sent = b"POST /unread HTTP/1.1\r\n" + CHUNKED if chunked else post(b"/unread", b"x" * 9_000_000)
     with open_raw_connection(host.port) as connection:
-        connection.socket.sendall(sent)
+        connection.send(sent)
         answer = connection.answer()
         assert answer.fields["connection"] == "close"
+        assert connection.ended()
+
+
+def test_client_that_still_sends_can_read_the_response(host: ThreadedServer) -> None:
+    sent = post(b"/unread", b"x" * 1_000_000)
+    with open_raw_connection(host.port) as connection:
+        connection.socket.sendall(sent[:100_000])
+        # The response has come; a server that had closed would reset the connection now.
+        select.select([connection.socket], [], [], PATIENCE)
+        for start in range(100_000, len(sent), 100_000):
+            connection.socket.sendall(sent[start : start + 100_000])
+        assert connection.answer().json["path"] == "/unread"
         assert connection.ended()
 
 
