@@ -1,13 +1,16 @@
-"""Request bodies as types, for the checks of their fields and for the OpenAPI document.
+"""Request bodies as types of pydantic, for the checks of their fields and for the OpenAPI document.
 
-The bounds in the fields are the constants that `agentctl.service` enforces.
+pydantic checks the types. The bounds in the fields are shown in the document only: they are the
+constants that `agentctl.service` enforces, so that local commands have the same messages.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Required
 
+from pydantic import ConfigDict, GetJsonSchemaHandler, Strict
+from pydantic.json_schema import JsonSchemaValue
 from typing_extensions import TypedDict
 
 from agentctl.interface.requests import (
@@ -38,12 +41,26 @@ Object = dict[str, Any] | None
 """A field that is a JSON object, or null."""
 
 
+BODY_CONFIG = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
+"""The rules of all bodies: no conversion, no unknown field, and no value in an error."""
+
+
+class Body(TypedDict):
+    """The base of bodies, and of the objects in them."""
+
+    __pydantic_config__ = BODY_CONFIG  # type: ignore[misc]  # declared so for pydantic
+
+
+_KEYWORDS = {"ge": "minimum", "le": "maximum", "pattern": "pattern"}
+_LENGTHS = {
+    "string": {"min_length": "minLength", "max_length": "maxLength"},
+    "array": {"min_length": "minItems", "max_length": "maxItems"},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The description and the bounds of a field, for the OpenAPI document; named as by pydantic.
-
-    FastAPI builds the document with pydantic. A server imports neither until it is requested.
-    """
+    """The description and the bounds of a field in the OpenAPI document; named as by pydantic."""
 
     description: str | None = None
     ge: int | None = None
@@ -52,12 +69,21 @@ class Field:
     max_length: int | None = None
     pattern: str | None = None
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Return the schema of the annotated type, as pydantic asks for it."""
-        from pydantic import Field as StandardField
-
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        return handler.generate_schema(Annotated[source, StandardField(**given)])
+    def __get_pydantic_json_schema__(
+        self, core_schema: Any, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the JSON Schema of the annotated type, with the description and the bounds."""
+        schema = handler(core_schema)
+        # The bounds are those of the value, if it may also be null.
+        value = next(iter(schema.get("anyOf", ())), schema)
+        keywords = _KEYWORDS | _LENGTHS.get(value.get("type", ""), {})
+        for name, keyword in keywords.items():
+            bound = getattr(self, name)
+            if bound is not None:
+                value[keyword] = bound
+        if self.description is not None:
+            schema["description"] = self.description
+        return schema
 
 
 _AS_TEXT = "in a form a JSON object as text"
@@ -76,7 +102,7 @@ MemoryText = Annotated[
 ]
 
 
-class ClientToolBody(TypedDict, total=False):
+class ClientToolBody(Body, total=False):
     """A tool that the caller of a run executes."""
 
     name: Required[Annotated[str, Field("Name: letters, digits, `_` and `-`")]]
@@ -84,16 +110,17 @@ class ClientToolBody(TypedDict, total=False):
     parameters: Annotated[Object, Field("JSON Schema of the arguments, an object; none without it")]
 
 
-class RunBody(TypedDict, total=False):
+class RunBody(Body, total=False):
     """A run to start."""
 
-    __pydantic_config__ = {  # type: ignore[misc]  # noqa: RUF012  # declared so for pydantic
+    __pydantic_config__ = ConfigDict(  # type: ignore[misc]  # declared so for pydantic
+        **BODY_CONFIG,
         # Not `anyOf` itself: generators of clients would take it for several types of body.
-        "json_schema_extra": {
+        json_schema_extra={
             "if": {"not": {"anyOf": [{"required": ["message"]}, {"required": ["files"]}]}},
             "then": {"required": ["input"]},
-        }
-    }
+        },
+    )
 
     message: Annotated[
         str, Field("Message to send; required without `input` and `files`", min_length=1)
@@ -131,12 +158,13 @@ class RunBody(TypedDict, total=False):
         ),
     ]
     files: Annotated[
-        tuple[str, ...] | None,
+        # A JSON body has a list, which only a lenient check takes as a tuple.
+        Annotated[tuple[str, ...], Strict(False)] | None,
         Field("Files of the message; in a form ids with commas", max_length=MAXIMUM_RUN_FILES),
     ]
 
 
-class ResumeBody(TypedDict, total=False):
+class ResumeBody(Body, total=False):
     """The position in the stream of a run; each field can also be a query parameter."""
 
     last_event_index: Annotated[
@@ -150,7 +178,7 @@ class ResumeBody(TypedDict, total=False):
     session_id: Annotated[str | None, Field("Session of the run")]
 
 
-class DecisionBody(TypedDict, total=False):
+class DecisionBody(Body, total=False):
     """A decision about an approval."""
 
     decision: Required[Annotated[Verb, Field("The decision")]]
@@ -176,7 +204,7 @@ class RunDecisionBody(DecisionBody, total=False):
     tool_call_id: Annotated[str | None, Field("Id of its tool call")]
 
 
-class ContinueBody(TypedDict, total=False):
+class ContinueBody(Body, total=False):
     """The continuation of a paused run."""
 
     decisions: Annotated[
@@ -191,7 +219,7 @@ class ContinueBody(TypedDict, total=False):
     dependencies: Annotated[Object, Field("Given to the code of tools and agents, and not stored")]
 
 
-class RetryBody(TypedDict, total=False):
+class RetryBody(Body, total=False):
     """The retry of a run that has ended."""
 
     confirm: Confirm
@@ -220,7 +248,7 @@ class ForkBody(RetryBody, total=False):
     ]
 
 
-class ExplainBody(TypedDict, total=False):
+class ExplainBody(Body, total=False):
     """A request to explain."""
 
     method: Required[Annotated[str, Field("HTTP method")]]
@@ -233,14 +261,14 @@ class ExplainBody(TypedDict, total=False):
     ]
 
 
-class GrantBody(TypedDict, total=False):
+class GrantBody(Body, total=False):
     """A scope for a service account."""
 
     scope: Required[Annotated[str, Field("Scope")]]
     effect: Annotated[Literal["allow"], Field("Effect of the grant, `allow` by default")]
 
 
-class NewAccountBody(TypedDict, total=False):
+class NewAccountBody(Body, total=False):
     """A service account to create."""
 
     name: Required[
@@ -268,7 +296,7 @@ class NewAccountBody(TypedDict, total=False):
     ]
 
 
-class NewMemoryBody(TypedDict, total=False):
+class NewMemoryBody(Body, total=False):
     """A memory to store."""
 
     memory: Required[MemoryText]
@@ -278,14 +306,14 @@ class NewMemoryBody(TypedDict, total=False):
     team_id: Annotated[str | None, Field("Id of the team that it is from")]
 
 
-class UpdateMemoryBody(TypedDict, total=False):
+class UpdateMemoryBody(Body, total=False):
     """New values for a memory. Each given value replaces the whole stored value."""
 
     memory: MemoryText
     topics: Annotated[list[Topic], Field("Topics of the memory", max_length=MAXIMUM_TOPICS)]
 
 
-class DeleteMemoriesBody(TypedDict, total=False):
+class DeleteMemoriesBody(Body, total=False):
     """Memories to delete: those with the ids, all or none; or every memory of a user."""
 
     memory_ids: Annotated[
@@ -301,7 +329,7 @@ class DeleteMemoriesBody(TypedDict, total=False):
     all: Annotated[bool, Field("Delete every memory of the user")]
 
 
-class EraseBody(TypedDict, total=False):
+class EraseBody(Body, total=False):
     """One part of an erasure."""
 
     user_id: Required[
@@ -314,7 +342,7 @@ class EraseBody(TypedDict, total=False):
     cursor: Annotated[str | None, Field("`next_cursor` of the previous part")]
 
 
-class NewSessionBody(TypedDict, total=False):
+class NewSessionBody(Body, total=False):
     """A session to create. The id of its component is in the field of its type."""
 
     session_id: Annotated[
@@ -329,7 +357,7 @@ class NewSessionBody(TypedDict, total=False):
     workflow_id: Annotated[str | None, Field("Id of the workflow, for type=workflow")]
 
 
-class UpdateSessionBody(TypedDict, total=False):
+class UpdateSessionBody(Body, total=False):
     """New values for a session. Each given value replaces the whole stored value."""
 
     session_name: Annotated[str, Field("Name of the session")]
@@ -337,13 +365,13 @@ class UpdateSessionBody(TypedDict, total=False):
     metadata: Annotated[Object, Field("Metadata")]
 
 
-class RenameSessionBody(TypedDict):
+class RenameSessionBody(Body):
     """A new name for a session."""
 
     session_name: Annotated[str, Field("Name of the session")]
 
 
-class DeleteSessionsBody(TypedDict, total=False):
+class DeleteSessionsBody(Body, total=False):
     """Sessions to delete in one transaction: all or none."""
 
     session_ids: Required[
@@ -354,7 +382,7 @@ class DeleteSessionsBody(TypedDict, total=False):
     ]
 
 
-class HoldSessionBody(TypedDict):
+class HoldSessionBody(Body):
     """A hold of a session."""
 
     reason: Annotated[
@@ -363,7 +391,7 @@ class HoldSessionBody(TypedDict):
     ]
 
 
-class PruneBody(TypedDict):
+class PruneBody(Body):
     """Sessions to remove if they are still idle."""
 
     idle_days: Annotated[

@@ -1,14 +1,13 @@
 """Requests: their parameters and bodies, and the requests of operations that are built from them.
 
 `Parameters` reads path, query and header parameters, which are declared with
-`agentctl.interface.declarations`. The OpenAPI document is made from the declarations, and
-`Parameters` compiles them once into converters. FastAPI's own parser is not used: five typed
-parameters take half of the time of a small request in it, and its errors have another shape.
+`agentctl.interface.declarations`, and compiles the declarations once into converters. FastAPI
+describes the parameters in the OpenAPI document and does not read them (docs/decisions/0009).
 
-`RequestBody` reads a body, with a limit of its size, as strict JSON or as a form, checks its fields
-against a typed dictionary of `operation_bodies` and names the field in each error. There are no
-files and no decompression. `BODIES` has the body of each operation; `BodyFields` turns its fields
-into those of a request.
+`RequestBody` reads a body, with a limit of its size, as strict JSON or as a form. pydantic checks
+its fields against a typed dictionary of `operation_bodies`, and each error names the field. There
+are no files and no decompression. `BODIES` has the body of each operation; `BodyFields` turns its
+fields into those of a request.
 
 Types only are checked here. The bounds are shown in the OpenAPI document and enforced by
 `agentctl.service`, from the same constants of `agentctl.interface.requests`, so that local commands
@@ -18,11 +17,13 @@ have the same limits and the same messages.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
+from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import FormData
 
 from agentctl.auth import policy
@@ -33,6 +34,7 @@ from agentctl.interface.requests.administration import Grant
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.records.kinds import KINDS
 from agentctl.records.strict import MAXIMUM_VALUES, has_too_many_values, parse_json
+from agentctl.records.text import find_json_problem
 from agentctl.records.value_types import ValueType, WrongValue, compile_type, field_types
 from agentctl.server.answers import Call
 from agentctl.server.operation_bodies import (
@@ -70,6 +72,7 @@ MULTIPART = "multipart/form-data"
 MEDIA_FIELDS = frozenset({"audio", "images", "videos"})
 """Fields of forms of other products that this server does not support (docs/contract.md "Runs")."""
 
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 _NO_MEDIA = "{name} is not supported: upload the file, and send its id in files"
 
 
@@ -181,7 +184,7 @@ class RequestBody:
         self.record = record
         self.form = form
         self.optional = optional
-        self._type = compile_type(record)
+        self._adapter = TypeAdapter[dict[str, Any]](record)
         self._fields = field_types(record)
 
     async def read(self, call: Call) -> dict[str, Any]:
@@ -209,13 +212,30 @@ class RequestBody:
         Raises:
             ValidationFailed: an unknown or missing field, or a field of another type.
         """
+        fields = _drop_empty_media(body) if isinstance(body, dict) else body
         try:
-            fields = _drop_empty_media(body) if isinstance(body, dict) else body
-            checked: dict[str, Any] = self._type.check(fields)
-        except WrongValue as wrong:
-            name = wrong.path.removeprefix(".") or "The body"
-            raise ValidationFailed(f"{name} {wrong.problem}") from None
+            self._adapter.validate_python(fields)
+        except ValidationError as error:
+            raise ValidationFailed(_describe_problem(error, self._fields)) from None
+
+        checked = cast("dict[str, Any]", fields)
+        for place, value in self._list_parts(checked):
+            if problem := find_json_problem(value):
+                raise ValidationFailed(f"{place} {problem}")
         return checked
+
+    def _list_parts(self, body: dict[str, Any]) -> Iterator[tuple[str, object]]:
+        """Yield the values of a body whose places errors name, also elements and their members."""
+        for name, value in body.items():
+            if not self._fields[name].is_list or value is None:
+                yield name, value
+                continue
+            for index, element in enumerate(value):
+                if not isinstance(element, dict):
+                    yield f"{name}[{index}]", element
+                    continue
+                for member, inner in element.items():
+                    yield f"{name}[{index}].{member}", inner
 
     def check_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
         """Return the fields of a form; unknown fields are ignored.
@@ -251,6 +271,55 @@ class RequestBody:
             return media_type
         names = f"{JSON}, {FORM} or {MULTIPART}" if self.form else JSON
         raise UnsupportedMediaType(f"The body must be {names}")
+
+
+def _describe_problem(error: ValidationError, fields: Mapping[str, ValueType]) -> str:
+    """Return the sentence of the first problem: "scopes[0].scope must be a string".
+
+    It never repeats a value, and the name of an unknown field only if it is a plain one.
+    """
+    problems = error.errors(include_url=False, include_input=False)
+    unknown = [problem["loc"] for problem in problems if problem["type"] == "extra_forbidden"]
+    if unknown:
+        *parent, name = min(unknown)
+        known = f"not known; known fields: {', '.join(_find_fields(fields, parent))}"
+        if _PLAIN_NAME.fullmatch(str(name)):
+            return f"{_format_location([*parent, name])} is {known}"
+        return f"{_format_location(parent)} has a field that is {known}"
+
+    location = problems[0]["loc"]
+    place = _format_location(location)
+    if problems[0]["type"] == "missing":
+        return f"{place} is required"
+    return f"{place} must be {_describe_type(fields, location)}"
+
+
+def _find_fields(
+    fields: Mapping[str, ValueType], location: Sequence[int | str]
+) -> Mapping[str, ValueType]:
+    """Return the fields of the object at a location: of the body, or of an element of a list."""
+    for step in location:
+        if isinstance(step, str):
+            element = fields[step].item
+            fields = field_types(element.kind)
+    return fields
+
+
+def _describe_type(fields: Mapping[str, ValueType], location: Sequence[int | str]) -> str:
+    """Return the words for the values that a location may have."""
+    if not location:
+        return "a JSON object"
+    *parent, last = location
+    if isinstance(last, int):
+        *parent, name = parent
+        return _find_fields(fields, parent)[str(name)].item.description
+    return _find_fields(fields, parent)[last].description
+
+
+def _format_location(location: Sequence[int | str]) -> str:
+    """Return a place in a body: `scopes[0].scope`."""
+    steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in location]
+    return "".join(steps).removeprefix(".") or "The body"
 
 
 async def _parse_multipart(call: Call, content: bytes) -> list[tuple[str, str]]:

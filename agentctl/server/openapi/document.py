@@ -128,8 +128,6 @@ def _build_schemas(bodies: Iterable[RequestBody]) -> dict[str, Any]:
     content type by the class of the value.
     """
     schemas = _describe(body.record for body in bodies)
-    for schema in schemas.values():
-        schema["additionalProperties"] = False
     for body in bodies:
         if body.form:
             form = dict(schemas[body.record.__name__], title=name_form(body))

@@ -35,7 +35,6 @@ from urllib.parse import urlsplit
 
 from cryptography.exceptions import InvalidTag
 from starlette.responses import Response
-from typing_extensions import TypedDict
 
 from agentctl.auth.oidc import OidcClient, SignInEnd, Tokens
 from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN
@@ -51,6 +50,7 @@ from agentctl.errors import (
 from agentctl.records.logs import RateLimitedLog
 from agentctl.server.answers import BytesResponse, Call, json_response
 from agentctl.server.openapi.pages import content_security_policy
+from agentctl.server.operation_bodies import Body
 from agentctl.server.requests import RequestBody
 from agentctl.server.routing import Endpoint, Operation
 
@@ -376,13 +376,13 @@ def _decrypt(value: str, key: bytes) -> bytes | None:
         return None
 
 
-class _StartBody(TypedDict):
+class _StartBody(Body):
     """The start of a sign-in, with the URL of the page."""
 
     redirect_uri: str
 
 
-class _FinishBody(TypedDict):
+class _FinishBody(Body):
     """The response of the provider, and the secrets of the page."""
 
     code: str

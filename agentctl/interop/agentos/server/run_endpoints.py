@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import orjson
 from starlette.responses import Response
-from typing_extensions import TypedDict
 
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.interface.declarations import Header, Query
@@ -56,7 +55,7 @@ from agentctl.server.given_files import (
     store_files,
     store_part,
 )
-from agentctl.server.operation_bodies import Field, ResumeBody, RunBody
+from agentctl.server.operation_bodies import Body, Field, ResumeBody, RunBody
 from agentctl.server.requests import (
     FORM,
     MULTIPART,
@@ -140,7 +139,7 @@ class RunForm(RunBody, total=False):
     stream_events: Annotated[bool | None, Field(description="False: only content and failures")]
 
 
-class ContinueForm(TypedDict, total=False):
+class ContinueForm(Body, total=False):
     """A paused run to continue."""
 
     tools: str | None

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated, Any, NotRequired, Required
 
 from starlette.responses import Response
-from typing_extensions import TypedDict
 
 from agentctl import INTERFACE_VERSION
 from agentctl.config.settings import Settings
@@ -25,14 +24,14 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.records.times import format_rfc3339, now
 from agentctl.server.answers import Call, json_response, no_content_response
-from agentctl.server.operation_bodies import GrantBody, UpdateMemoryBody
+from agentctl.server.operation_bodies import Body, GrantBody, UpdateMemoryBody
 from agentctl.server.requests import RequestBody
 
 DEFAULT_SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read", "config:read")
 """Scopes of a new service account without `scopes`."""
 
 
-class AccountForm(TypedDict):
+class AccountForm(Body):
     """A service account to create; without scopes it gets `DEFAULT_SCOPES`."""
 
     name: Required[str]
