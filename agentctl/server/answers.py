@@ -35,6 +35,7 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Settings
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.document import Document
+from agentctl.server.content import JSON, parse_json_content, read_content, read_media_type
 from agentctl.server.observability.log import RequestObserver
 from agentctl.service.service import Service, ServiceOperations
 
@@ -211,12 +212,36 @@ class Caller:
 
 
 class Call(Request):
-    """A request with its caller, and the operations that the caller can use."""
+    """A request with its caller, and the operations that the caller can use.
+
+    Its body is bounded and its JSON is strict, for all that read it: operations and faces.
+    """
 
     @property
     def caller(self) -> Caller:
         caller: Caller = self.scope[CALLER_KEY]
         return caller
+
+    async def body(self) -> bytes:
+        """Return the bytes of the body. It can be read once: a stream does not keep it in memory.
+
+        Raises:
+            TooLarge: the announced length or the received bytes exceed `limits.body_bytes`.
+            ClientDisconnect: the client disconnected before the end of the body.
+        """
+        return await read_content(self, self.caller.app_state.settings.limits.body_bytes)
+
+    async def json(self) -> Any:
+        """Return the value of a JSON body, which can be read once.
+
+        Raises:
+            UnsupportedMediaType: another content type, or a content encoding.
+            TooLarge: more than `limits.body_bytes`, or than `MAXIMUM_VALUES` values.
+            BadRequest: not JSON, with a member twice or NaN, or several content types.
+        """
+        if read_media_type(self) != JSON:
+            raise errors.UnsupportedMediaType(f"The body must be {JSON}")
+        return parse_json_content(await self.body())
 
     @cached_property
     def operations(self) -> ServiceOperations:

@@ -20,7 +20,8 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import MAXIMUM_RUN_FILES
 from agentctl.interface.requests.files import READ_BYTES, FileUpload
 from agentctl.server.answers import Call
-from agentctl.server.requests import check_announced_length, parse_form
+from agentctl.server.content import check_announced_length
+from agentctl.server.requests import parse_form
 from agentctl.store.threads import call_in_thread
 
 

@@ -21,22 +21,29 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, TypeVar, cast
-from urllib.parse import parse_qsl
 
 from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import FormData
 
 from agentctl.auth import policy
-from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
+from agentctl.errors import BadRequest, UnsupportedMediaType, ValidationFailed
 from agentctl.interface.declarations import Header, Query, find_declared
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest
 from agentctl.interface.requests.administration import Grant
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.records.kinds import KINDS
-from agentctl.records.strict import MAXIMUM_VALUES, has_too_many_values, parse_json
 from agentctl.records.text import find_json_problem
 from agentctl.records.value_types import ValueType, WrongValue, compile_type, field_types
 from agentctl.server.answers import Call
+from agentctl.server.content import (
+    FORM,
+    JSON,
+    MAXIMUM_PAIRS,
+    MULTIPART,
+    parse_json_content,
+    parse_pairs,
+    read_media_type,
+)
 from agentctl.server.operation_bodies import (
     ContinueBody,
     DecisionBody,
@@ -58,16 +65,9 @@ from agentctl.server.operation_bodies import (
     UpdateSessionBody,
 )
 
-MAXIMUM_PAIRS = 100
-"""Pairs in one query string or form. No regular client sends more."""
-
 Headers = Iterable[tuple[bytes, bytes]]
 _Declared = tuple[str, str, ValueType, bool]
 """The name of the parameter, its name in messages, the type of a value, and whether it repeats."""
-
-JSON = "application/json"
-FORM = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
 
 MEDIA_FIELDS = frozenset({"audio", "images", "videos"})
 """Fields of forms of other products that this server does not support (docs/contract.md "Runs")."""
@@ -152,25 +152,6 @@ def _add_values(
     return error
 
 
-def parse_pairs(text: bytes) -> list[tuple[str, str]]:
-    """Return the pairs of a query string or of an urlencoded form.
-
-    Bytes that are not UTF-8 become lone surrogates, which `check_text` rejects.
-
-    Raises:
-        BadRequest: more than `MAXIMUM_PAIRS`.
-    """
-    try:
-        return parse_qsl(
-            text.decode("utf-8", "surrogateescape"),
-            keep_blank_values=True,
-            errors="surrogateescape",
-            max_num_fields=MAXIMUM_PAIRS,
-        )
-    except ValueError:
-        raise BadRequest(f"More than {MAXIMUM_PAIRS} fields") from None
-
-
 class RequestBody:
     """The reader of the body of one operation.
 
@@ -197,11 +178,11 @@ class RequestBody:
             ValidationFailed: an unknown or missing field, a field of another type, or a file.
         """
         media_type = self._read_type(call)
-        content = await read_content(call)
+        content = await call.body()
         if self.optional and not content:
             return self.check_json({})
         if media_type == JSON:
-            return self.check_json(_parse_json(content))
+            return self.check_json(parse_json_content(content))
         if media_type == FORM:
             return self.check_form(parse_pairs(content))
         return self.check_form(await _parse_multipart(call, content))
@@ -262,9 +243,8 @@ class RequestBody:
         return self.check_json(values)
 
     def _read_type(self, call: Call) -> str:
-        content_type = read_content_type(call)
-        media_type = content_type.partition(";")[0].strip().lower()
-        is_empty = not content_type and call.headers.get("content-length", "0") == "0"
+        media_type = read_media_type(call)
+        is_empty = not media_type and call.headers.get("content-length", "0") == "0"
         if is_empty and self.optional:
             return JSON
         if media_type == JSON or (self.form and media_type in (FORM, MULTIPART)):
@@ -373,68 +353,6 @@ async def parse_form(
     # Older releases of Starlette pass on the error of python_multipart, a ValueError.
     except (MultiPartException, KeyError, ValueError):
         raise BadRequest("The body is not a valid multipart form") from None
-
-
-async def read_json_body(call: Call) -> object:
-    """Return the value of a JSON body, without a check of its fields.
-
-    Raises:
-        UnsupportedMediaType: another content type, or a content encoding.
-        TooLarge: more than `limits.body_bytes`, or than `MAXIMUM_VALUES` values.
-        BadRequest: not JSON, or several content types.
-    """
-    if read_content_type(call).partition(";")[0].strip().lower() != JSON:
-        raise UnsupportedMediaType(f"The body must be {JSON}")
-    return _parse_json(await read_content(call))
-
-
-def read_content_type(call: Call) -> str:
-    """Return the header field Content-Type of a body without a content encoding.
-
-    Raises:
-        UnsupportedMediaType: the body has a content encoding.
-        BadRequest: there are several fields.
-    """
-    for coding in ",".join(call.headers.getlist("content-encoding")).split(","):
-        if coding.strip().lower() not in ("", "identity"):
-            raise UnsupportedMediaType("A body with a content encoding is not supported")
-    content_type, *others = call.headers.getlist("content-type") or [""]
-    if others:
-        raise BadRequest("The header field Content-Type is given more than once")
-    return content_type
-
-
-def check_announced_length(call: Call, limit: int) -> None:
-    """Raise TooLarge if the header section announces a body of more than `limit` bytes."""
-    announced = call.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced[:20]) > limit:
-        raise TooLarge(f"The body is larger than {limit} bytes")
-
-
-async def read_content(call: Call) -> bytes:
-    """Return the bytes of the whole body.
-
-    Raises:
-        TooLarge: the announced length or the received bytes exceed `limits.body_bytes`.
-        ClientDisconnect: the client disconnected before the end of the body.
-    """
-    limit = call.caller.app_state.settings.limits.body_bytes
-    check_announced_length(call, limit)
-    content = bytearray()
-    async for part in call.stream():
-        content += part
-        if len(content) > limit:
-            raise TooLarge(f"The body is larger than {limit} bytes")
-    return bytes(content)
-
-
-def _parse_json(content: bytes) -> object:
-    if has_too_many_values(content):
-        raise TooLarge(f"The body has more than {MAXIMUM_VALUES} values")
-    try:
-        return parse_json(content.decode("utf-8"))
-    except ValueError:
-        raise BadRequest("The body is not valid JSON") from None
 
 
 def _drop_empty_media(body: Mapping[str, Any]) -> dict[str, Any]:

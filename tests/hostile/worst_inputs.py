@@ -205,7 +205,7 @@ CASES: dict[str, Case] = {
     "parameters": Case(
         get("/sessions?" + "&".join(f"{'%41' * 20}{n}={'%42' * 20}" for n in range(100))),
         OK,
-        ("server.requests.MAXIMUM_PAIRS",),
+        ("server.content.MAXIMUM_PAIRS",),
     ),
     "path to explain": Case(
         post("/auth/explain", {"method": "GET", "path": "/" + "a/" * 4_095}),

@@ -516,7 +516,7 @@ PROBES: dict[str, Probe] = {
     "auth.tokens.algorithms.MAXIMUM_TOKEN": refuse(
         "GET /sessions", Authorization=f"Bearer {'a' * 8_193}"
     ),
-    "server.requests.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'a=1&' * 101}"),
+    "server.content.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'a=1&' * 101}"),
     "records.strict.MAXIMUM_VALUES": refuse("POST /sessions?type=agent", {"a": [0] * 70_000}),
     "runtime.models.provider.MAXIMUM_EVENT_LINES": answer_with(
         encode_event('{"choices": []\ndata: }' + "\nx" * 4_096)

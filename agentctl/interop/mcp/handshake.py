@@ -31,7 +31,6 @@ from agentctl.interop.mcp.tools import INSTRUCTIONS
 from agentctl.records.logs import caller_trace, parse_traceparent
 from agentctl.records.text import new_id
 from agentctl.server.answers import COMMENT_SECONDS, Call, json_response, no_content_response
-from agentctl.server.requests import read_json_body
 
 SESSION_HEADER = "Mcp-Session-Id"
 
@@ -124,7 +123,7 @@ class HandshakeServer:
             await cancel_runs(call.operations, session.prefix, SESSION_REASON)
             await no_content_response()(call.scope, call.receive, send)
             return
-        message = read_message(await read_json_body(call))
+        message = read_message(await call.json())
         if message.method == "tools/call" and message.id is not None:
             await self._respond_to_call(call, message.id, message.params, session, send)
             return

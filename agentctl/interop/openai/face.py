@@ -49,7 +49,6 @@ from agentctl.records.runs import FoundTurn
 from agentctl.records.text import is_component_id, is_session_id
 from agentctl.server.answers import BytesResponse, Call, json_response
 from agentctl.server.given_files import store_files
-from agentctl.server.requests import read_json_body
 from agentctl.server.routing import BuildErrorResponse, Face, match_route
 
 PREFIX = "/v1"
@@ -87,7 +86,7 @@ class OpenAIFace(Face):
 
 async def _create(call: Call, principal: Principal, *, interface: Interface) -> Response:
     settings = call.caller.app_state.settings
-    body = await read_json_body(call)
+    body = await call.json()
     parameters = OpenAIParameters(
         body, interface.rules, settings.get_table(OpenAI).ignored_parameters
     )

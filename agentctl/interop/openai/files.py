@@ -15,8 +15,8 @@ from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.interop.openai.parameters import check_query
 from agentctl.records.times import parse_rfc3339, whole_seconds
 from agentctl.server.answers import Call, json_response
+from agentctl.server.content import parse_pairs
 from agentctl.server.given_files import read_multipart, store_part
-from agentctl.server.requests import parse_pairs
 from agentctl.server.routes import get_file_content
 from agentctl.service.paging import pack_cursor
 

@@ -15,8 +15,8 @@ from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.records.text import check_json, check_text
 from agentctl.runtime.transcript.answer import MAXIMUM_CHARACTERS, MAXIMUM_TEXTS
 from agentctl.server.answers import Call
+from agentctl.server.content import parse_pairs
 from agentctl.server.given_files import GivenFile, read_data_url
-from agentctl.server.requests import parse_pairs
 
 MAXIMUM_MESSAGES = 2_048
 """Maximum number of messages in a request."""

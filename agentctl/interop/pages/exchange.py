@@ -27,7 +27,6 @@ from agentctl.records.routes import RouteTable, operation_ids
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import Call, EventStreamResponse, wait_for_first_events
 from agentctl.server.given_files import store_files
-from agentctl.server.requests import read_json_body
 from agentctl.server.routing import Face, match_route
 from agentctl.work.event_loop import read_after_change
 
@@ -105,7 +104,7 @@ class PageExchange(Generic[GivenT]):
 
     async def _open(self) -> Response:
         """Return the stream of a run. If it raises an error, nothing was started or decided."""
-        given = self.read_request(await read_json_body(self.call))
+        given = self.read_request(await self.call.json())
         keys = self.call.headers.getlist("Idempotency-Key")
         if len(keys) > 1:
             raise BadRequest("The header field Idempotency-Key is given more than once")

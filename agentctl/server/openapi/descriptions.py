@@ -7,8 +7,9 @@ from importlib.resources import files
 from typing import Any
 
 from agentctl.auth import policy
+from agentctl.server.content import FORM, JSON
 from agentctl.server.openapi.responses import FILE_BODY, Responses, refer
-from agentctl.server.requests import FORM, JSON, RequestBody
+from agentctl.server.requests import RequestBody
 
 EXAMPLES: dict[str, Any] = json.loads((files(__package__) / "examples.json").read_text("utf-8"))
 """Examples: `responses` and `request_bodies` by operation id, `errors` by status."""

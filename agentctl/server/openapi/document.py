@@ -23,9 +23,10 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.run_spec import ConfirmationBody
 from agentctl.records.runs import SessionExport
 from agentctl.server.access import is_public
+from agentctl.server.content import JSON
 from agentctl.server.openapi.descriptions import EXAMPLES, describe_error, name_form
 from agentctl.server.openapi.responses import EVENT_STREAM, JSON_LINES, REFERENCE
-from agentctl.server.requests import JSON, RequestBody
+from agentctl.server.requests import RequestBody
 from agentctl.server.routing import Operation
 from agentctl.server.user_routes import list_routes
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentctl.records.sessions import ExportFormat
-from agentctl.server.requests import JSON
+from agentctl.server.content import JSON
 
 Responses = Mapping[int | str, dict[str, Any]]
 """OpenAPI responses by status."""

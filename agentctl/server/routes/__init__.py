@@ -55,6 +55,7 @@ from agentctl.server.answers import (
     versioned_response,
     wait_for_first_events,
 )
+from agentctl.server.content import read_content_type
 from agentctl.server.openapi.responses import (
     CONTENT_RESPONSES,
     CONTINUE_RESPONSES,
@@ -67,13 +68,7 @@ from agentctl.server.openapi.responses import (
     RUN_RESPONSES,
     Responses,
 )
-from agentctl.server.requests import (
-    ADAPTERS,
-    BODIES,
-    build_continue_request,
-    build_run_request,
-    read_content_type,
-)
+from agentctl.server.requests import ADAPTERS, BODIES, build_continue_request, build_run_request
 from agentctl.server.routes import console
 from agentctl.server.routing import Endpoint, Operation
 

@@ -19,7 +19,7 @@ from agentctl.interop.agentos.server.directory import Directory
 from agentctl.records.document import Document
 from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.server.answers import BytesResponse, Call, document_response, json_response
-from agentctl.server.requests import parse_pairs
+from agentctl.server.content import parse_pairs
 from agentctl.server.routing import Endpoint, Operation
 
 _INTERFACE_FIELD = INTERFACE_HEADER.lower().encode("ascii")

@@ -48,6 +48,7 @@ from agentctl.server.answers import (
     json_response,
     wait_for_first_events,
 )
+from agentctl.server.content import FORM, MULTIPART, parse_pairs, read_media_type
 from agentctl.server.given_files import (
     GivenFile,
     read_data_url,
@@ -56,15 +57,7 @@ from agentctl.server.given_files import (
     store_part,
 )
 from agentctl.server.operation_bodies import Body, Field, ResumeBody, RunBody
-from agentctl.server.requests import (
-    FORM,
-    MULTIPART,
-    RequestBody,
-    build_run_request,
-    parse_pairs,
-    read_content,
-    read_content_type,
-)
+from agentctl.server.requests import RequestBody, build_run_request
 
 _VARIANTS: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("input", "additional_instructions"), (None, "")),
@@ -170,7 +163,7 @@ class RunFormBody(FormBody):
         """
         operations = call.operations
         settings = call.caller.app_state.settings
-        content_type = read_content_type(call).partition(";")[0].strip().lower()
+        content_type = read_media_type(call)
         if content_type == MULTIPART:
             limit = settings.limits.body_bytes + settings.files.run_bytes
             async with read_multipart(call, limit) as (pairs, parts):
@@ -180,7 +173,7 @@ class RunFormBody(FormBody):
                         raise ValidationFailed(f"{name} is not supported: {_REFUSED.get(name)}")
                 stored = [await store_part(operations, part, db_id) for _, part in parts]
         elif content_type == FORM:
-            body, given = self._split(parse_pairs(await read_content(call)))
+            body, given = self._split(parse_pairs(await call.body()))
             stored = []
         else:
             return await self.read(call)
