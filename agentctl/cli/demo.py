@@ -106,8 +106,7 @@ def find_model(name: str) -> Model:
     from agentctl.config.places import Place
     from agentctl.config.providers import PROVIDERS, check_models, require_extra, requires_key
     from agentctl.config.settings import Model, Settings
-    from agentctl.config.types import convert_value
-    from agentctl.records.value_types import field_types
+    from agentctl.config.validation import validate_value
 
     known = [key for key, traits in PROVIDERS.items() if not traits.required and key != "demo"]
     provider, _, rest = name.partition("/") if "/" in name else ("openai", "", name)
@@ -120,7 +119,7 @@ def find_model(name: str) -> Model:
         )
     variable = PROVIDERS[provider].variable
     url = os.environ.get(_BASE_URL, "") if provider == "openai" else ""
-    base_url = convert_value(url, field_types(Model)["base_url"], Place(_BASE_URL), Path())
+    base_url = validate_value(Model, "base_url", url, Place(_BASE_URL), Path())
     real = Model("real", provider, rest, base_url=base_url, api_key_env=variable)
     check_models(Settings(models=(real,)), defaultdict(lambda: Place("--model")))
     if not os.environ.get(variable) and requires_key(real):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 from agentctl.config.databases import is_sqlite_url
@@ -13,12 +13,11 @@ from agentctl.config.places import Place
 from agentctl.config.providers import check_models, find_cycle
 from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.tables import ENTRY_TABLES
-from agentctl.config.types import Reference
+from agentctl.config.types import Reference, find_mark
 from agentctl.extensions import load_extensions
 from agentctl.records.authorization import is_known_scope, suggest_scope
 from agentctl.records.hosts import is_loopback_host, split_address
 from agentctl.records.text import quote_text
-from agentctl.records.value_types import field_types
 
 _HIGHEST_PORT = 65_535
 
@@ -256,14 +255,13 @@ def _check_references(settings: Settings, places: Places) -> None:
 
 
 def _check_entry(entry: Any, key: str, ids: Mapping[str, list[str]], places: Places) -> None:
-    for name, value_type in field_types(entry.__class__).items():
-        one = value_type.item if value_type.is_list else value_type
-        refers = one.find_rule(Reference)
+    for name, annotation in get_type_hints(entry.__class__, include_extras=True).items():
+        refers = find_mark(annotation, Reference)
         if refers is None:
             continue
         value = getattr(entry, name)
         known = [known for table in refers.tables for known in ids[table]]
-        for entry_id in value if value_type.is_list else (value,):
+        for entry_id in value if isinstance(value, tuple) else (value,):
             if entry_id and entry_id not in known:
                 places[f"{key}.{name}"].refuse_unknown_id(entry_id, refers.notation, known)
 

@@ -11,18 +11,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentctl.config import tables
 from agentctl.config.checks import check_settings
 from agentctl.config.databases import check_database_url
-from agentctl.config.places import Place, line_numbers
+from agentctl.config.given_tables import GivenTables
+from agentctl.config.places import Place
 from agentctl.config.settings import Authorization, Database, Settings
-from agentctl.config.types import convert_value
+from agentctl.config.validation import validate_tables, validate_value
 from agentctl.errors import InvalidConfiguration, build_empty_value_error
-from agentctl.records.value_types import field_types
 
 
 class _Preset(NamedTuple):
@@ -96,6 +96,9 @@ def fill_in_provider(table: Authorization, places: dict[str, Place]) -> Authoriz
     return replace(table, **values)
 
 
+ADDING_VARIABLES = {"JWT_VERIFICATION_KEY": "verification_keys", "JWT_JWKS_FILE": "jwks_file"}
+"""Variables that add an element to a key of `[authorization]`."""
+
 FILE_NAME = "agentctl.toml"
 DEFAULT_DATABASE = "main"
 
@@ -144,12 +147,13 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     environ = os.environ if environ is None else environ
     file = find_config_file(path, environ)
     text = _read_file(file)
-    document = _parse_toml(text, file)
-    reader = tables.TableReader(str(file), file.parent, line_numbers(text))
-    reader.check_names(document)
-    reader.variables = tables.find_variables(environ, tables.section_keys())
-    settings = _build_settings(document, reader, environ, file)
-    check_settings(settings, reader.places)
+    given = GivenTables(file, text, _parse_toml(text, file))
+    given.remove_former_keys()
+    given.add_variables(environ)
+    given.check_values()
+
+    settings = _build_settings(given, environ, file)
+    check_settings(settings, given.places)
     return settings
 
 
@@ -200,33 +204,46 @@ def _parse_toml(text: str, file: Path) -> dict[str, Any]:
         ) from None
 
 
-def _build_settings(
-    document: dict[str, Any], reader: tables.TableReader, environ: Mapping[str, str], file: Path
-) -> Settings:
-    added = {name: reader.read_section(document, name) for name in tables.list_sections()}
-    sections: dict[str, Any] = {name: added.pop(name) for name in tables.SECTIONS}
-    entries: dict[str, Any] = {name: reader.entries(document, name) for name in tables.ENTRY_TABLES}
+def _build_settings(given: GivenTables, environ: Mapping[str, str], file: Path) -> Settings:
+    base = file.parent
+    values = validate_tables(given, base)
 
+    sections: dict[str, Any] = {
+        name: values.get(name, table()) for name, table in tables.list_sections().items()
+    }
+    for name, section in sections.items():
+        given.add_places(section, (name,))
+    added = {name: sections.pop(name) for name in [*sections] if name not in tables.SECTIONS}
+
+    entries: dict[str, Any] = {name: values.get(name, ()) for name in tables.ENTRY_TABLES}
+    for name in entries:
+        _add_entries(entries[name], name, given)
+
+    # Paths of the file are absolute already; the defaults of these two keys are not.
+    sections["signing"] = _join_base(sections["signing"], "key_file", base)
+    sections["files"] = _join_base(sections["files"], "folder", base)
+
+    places = given.places
     table = sections["authorization"]
     adding = dict[str, str]()
-    for name, key in tables.ADDING_VARIABLES.items():
+    for name, key in ADDING_VARIABLES.items():
         text = environ.get(name, "")
         if not text.strip():
             continue
         adding[f"authorization.{key}"] = f"env {name}"
-        place = Place(reader.file, f"authorization.{key}", variable=name)
-        value = convert_value(text, field_types(Authorization)[key].item, place, reader.base)
+        place = Place(str(file), f"authorization.{key}", variable=name)
+        (value,) = validate_value(Authorization, key, [text], place, base)
         table = replace(table, **{key: tuple(dict.fromkeys((*getattr(table, key), value)))})
 
-    sections["authorization"] = fill_in_provider(table, reader.places)
+    sections["authorization"] = fill_in_provider(table, places)
 
     databases = entries["databases"]
     if not databases:
-        databases = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
-        for name in field_types(Database):
-            place = Place(reader.file, f"databases.{DEFAULT_DATABASE}.{name}", given=False)
-            reader.places[place.key] = place
-    entries["databases"] = _make_absolute(databases, reader)
+        databases = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{base / 'agentctl.db'}"),)
+        for field in fields(Database):
+            place = Place(str(file), f"databases.{DEFAULT_DATABASE}.{field.name}", given=False)
+            places[place.key] = place
+    entries["databases"] = _make_absolute(databases, base, places)
 
     default = entries["databases"][0].id
     for name in ("agents", "teams", "workflows"):
@@ -235,28 +252,48 @@ def _build_settings(
             for entry in entries[name]
         )
 
-    sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
+    sources = {name: place.source for name, place in places.items() if "[" not in name}
     for key, source in adding.items():
         sources[key] = source if sources[key] == "default" else f"{sources[key]}, {source}"
     return Settings(**sections, **entries, added=added, path=file, sources=sources)
 
 
+def _add_entries(entries: tuple[Any, ...], name: str, given: GivenTables) -> None:
+    """Add the places of the entries of a list of tables.
+
+    Raises:
+        InvalidConfiguration: two of them have the same id.
+    """
+    ids = set[str]()
+    for index, entry in enumerate(entries):
+        if entry.id in ids:
+            given.find_place((name, index, "id")).refuse(
+                f'another entry of [[{name}]] has the id "{entry.id}"'
+            )
+        ids.add(entry.id)
+        given.add_places(entry, (name, index))
+
+
+def _join_base(table: Any, key: str, base: Path) -> Any:
+    return replace(table, **{key: base / getattr(table, key)})
+
+
 def _make_absolute(
-    databases: tuple[Database, ...], reader: tables.TableReader
+    databases: tuple[Database, ...], base: Path, places: Mapping[str, Place]
 ) -> tuple[Database, ...]:
     return tuple(
         replace(
             database,
-            url=_check_url(database, "url", reader),
-            listen_url=database.listen_url and _check_url(database, "listen_url", reader),
+            url=_check_url(database, "url", base, places),
+            listen_url=database.listen_url and _check_url(database, "listen_url", base, places),
         )
         for database in databases
     )
 
 
-def _check_url(database: Database, name: str, reader: tables.TableReader) -> str:
-    place = reader.places[f"databases.{database.id}.{name}"]
-    return check_database_url(getattr(database, name), reader.base, place)
+def _check_url(database: Database, name: str, base: Path, places: Mapping[str, Place]) -> str:
+    place = places[f"databases.{database.id}.{name}"]
+    return check_database_url(getattr(database, name), base, place)
 
 
 def require_verification_key(settings: Settings) -> None:

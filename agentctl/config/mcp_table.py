@@ -5,43 +5,53 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from agentctl.config.types import Repeats, Secret
-from agentctl.records.value_types import Pattern, Range
+from pydantic import Field
+
+from agentctl.config.types import HIDDEN, REPEATS
 
 BaseUrl = Annotated[
     str,
-    Pattern(
-        r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$",
-        'a URL like "http://127.0.0.1:8000/v1" without credentials or query, or empty',
+    Field(
+        pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$",
+        description='a URL like "http://127.0.0.1:8000/v1" without credentials or query, or empty',
     ),
-    Secret(masked=False),
+    HIDDEN,
 ]
 McpServerId = Annotated[
     str,
-    Pattern(
-        r"^[A-Za-z][A-Za-z0-9_-]{0,31}$",
-        'an id: 1 to 32 letters, digits, "_" and "-", starting with a letter',
+    Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$",
+        description='an id: 1 to 32 letters, digits, "_" and "-", starting with a letter',
     ),
 ]
 ToolPattern = Annotated[
-    str, Pattern(r"^[\w./*?-]{1,128}$", 'the name of a tool, with "*" for any characters')
+    str,
+    Field(
+        pattern=r"^[\w./*?-]{1,128}$", description='the name of a tool, with "*" for any characters'
+    ),
 ]
 EnvironmentName = Annotated[
-    str, Pattern(r"^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable")
+    str,
+    Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="the name of an environment variable"),
 ]
 HeaderName = Annotated[
     str,
-    Pattern(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", "the name of a header: letters, digits and signs"),
+    Field(
+        pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$",
+        description="the name of a header: letters, digits and signs",
+    ),
 ]
 Template = Annotated[
     str,
-    Pattern(
-        r"^[ -~]*$",
-        'a text of printable ASCII characters, with "${env:NAME}" for an environment variable',
+    Field(
+        pattern=r"^[ -~]*$",
+        description=(
+            'a text of printable ASCII characters, with "${env:NAME}" for an environment variable'
+        ),
     ),
-    Secret(masked=False),
+    HIDDEN,
 ]
-Seconds = Annotated[float, Range(0.01, 2_592_000)]
+Seconds = Annotated[float, Field(ge=0.01, le=2_592_000)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class McpServer:
 
     id: McpServerId
     command: str = ""
-    args: Annotated[tuple[str, ...], Repeats()] = ()
+    args: tuple[str, ...] = field(default=(), metadata=REPEATS)
     env: dict[EnvironmentName, Template] = field(default_factory=dict)
     url: BaseUrl = ""
     headers: dict[HeaderName, Template] = field(default_factory=dict)

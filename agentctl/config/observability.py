@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from agentctl.config.mcp_table import BaseUrl
 from agentctl.config.names import ListenAddress
-from agentctl.records.value_types import Pattern, Range
 
 LogFormat = Literal["readable", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -15,9 +16,11 @@ TracedParts = Literal["calls", "run"]
 
 TraceUrl = Annotated[
     str,
-    Pattern(
-        r"^(https?://[^\s/?#@]+/[^\s]*\{trace_id\}[^\s]*)?$",
-        'a URL with {trace_id}, such as "https://jaeger.example.org/trace/{trace_id}", or empty',
+    Field(
+        pattern=r"^(https?://[^\s/?#@]+/[^\s]*\{trace_id\}[^\s]*)?$",
+        description=(
+            'a URL with {trace_id}, such as "https://jaeger.example.org/trace/{trace_id}", or empty'
+        ),
     ),
 ]
 
@@ -62,7 +65,7 @@ class Tracing:
 
     enabled: bool = False
     endpoint: BaseUrl = ""
-    sample: Annotated[float, Range(0, 1)] = 1.0
+    sample: Annotated[float, Field(ge=0, le=1)] = 1.0
     parent: Literal["trust", "link", "ignore"] = "trust"
     propagate: tuple[Literal["mcp", "models"], ...] = ("mcp",)
     content: bool = False

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import Field
+
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.names import (
     AdminScope,
@@ -41,7 +43,7 @@ from agentctl.config.names import (
     VariableName,
 )
 from agentctl.config.observability import Log, Metrics, TracedParts, Tracing
-from agentctl.config.types import OneOrMore, Reference, Secret
+from agentctl.config.types import HIDDEN, ONE_OR_MORE, FilePath, JsonObject, OptionalPath, Reference
 from agentctl.config.upkeep import (
     Approvals,
     Budget,
@@ -55,7 +57,6 @@ from agentctl.config.upkeep import (
 )
 from agentctl.config.webhooks import Webhook
 from agentctl.records.approvals import ApprovalPolicy
-from agentctl.records.value_types import Pattern, Range
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
@@ -92,10 +93,10 @@ class Server:
     name: NotEmpty = "agentctl"
     url: BaseUrl = ""
     host: Host = "127.0.0.1"
-    port: Annotated[int, Range(0, 65_535)] = 7777
-    workers: Annotated[int, Range(1, 64)] = 1
+    port: Annotated[int, Field(ge=0, le=65_535)] = 7777
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
     cors_origins: tuple[Origin, ...] = ()
-    drain_seconds: Annotated[float, Range(0, 3_600)] = 25
+    drain_seconds: Annotated[float, Field(ge=0, le=3_600)] = 25
     on_disconnect: OnDisconnect = "cancel"
     compatibility: Literal["none", "agentos"] = "none"
 
@@ -129,9 +130,13 @@ class Authorization:
     enabled: bool = True
     provider: IdentityProvider = "none"
     algorithm: Algorithm = "RS256"
-    verification_keys: tuple[Annotated[NotEmpty, Secret()], ...] = field(default=(), repr=False)
-    verification_key_files: tuple[Path, ...] = ()
-    jwks_file: Annotated[tuple[Path, ...], OneOrMore()] = ()
+    verification_keys: tuple[Annotated[NotEmpty, HIDDEN], ...] = field(default=(), repr=False)
+    verification_key_files: tuple[FilePath, ...] = ()
+    jwks_file: Annotated[
+        tuple[FilePath, ...],
+        ONE_OR_MORE,
+        Field(description="a text, or a list, each element the path of a file"),
+    ] = ()
     jwks_url: BaseUrl = ""
     oidc_discovery: bool = False
     verify_audience: bool = False
@@ -155,7 +160,7 @@ class Signing:
     An empty `key_id` is the RFC 7638 thumbprint. `key_file` is absolute in loaded settings.
     """
 
-    key_file: Path = Path("keys/signing.pem")
+    key_file: FilePath = Path("keys/signing.pem")
     key_id: str = ""
 
 
@@ -177,13 +182,13 @@ class Runs:
 class Limits:
     """The table `[limits]`: limits of requests and stored data, in bytes and counts."""
 
-    body_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
-    message_bytes: Annotated[int, Range(1, 1 << 30)] = 262_144
-    tool_result_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
-    run_bytes: Annotated[int, Range(1, 1 << 30)] = 16_777_216
-    state_bytes: Annotated[int, Range(1, 1 << 30)] = 65_536
-    concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
-    followed_runs: Annotated[int, Range(1, 100_000)] = 100
+    body_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 1_048_576
+    message_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 262_144
+    tool_result_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 1_048_576
+    run_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 16_777_216
+    state_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 65_536
+    concurrent_runs: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    followed_runs: Annotated[int, Field(ge=1, le=100_000)] = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +201,9 @@ class Audit:
     """
 
     reads: bool = False
-    keep_days: Annotated[int, Range(1, 36_500)] = 365
-    key_file: Path | None = None
-    heads_file: Path | None = None
+    keep_days: Annotated[int, Field(ge=1, le=36_500)] = 365
+    key_file: OptionalPath = None
+    heads_file: OptionalPath = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +240,13 @@ class Database:
 
     id: Id
     url: DatabaseUrl
-    pool_size: Annotated[int, Range(1, 1_000)] = 4
-    wait_seconds: Annotated[float, Range(0.1, 600)] = 2
-    statement_seconds: Annotated[float, Range(0.1, 3_600)] = 5
+    pool_size: Annotated[int, Field(ge=1, le=1_000)] = 4
+    wait_seconds: Annotated[float, Field(ge=0.1, le=600)] = 2
+    statement_seconds: Annotated[float, Field(ge=0.1, le=3_600)] = 5
     password_env: PasswordVariable = ""
     search_path: SchemaName = ""
     tls: TlsMode = "prefer"
-    tls_ca_file: Path | None = None
+    tls_ca_file: OptionalPath = None
     listen_url: DatabaseUrl = ""
 
     def at_listen_url(self) -> Database:
@@ -262,14 +267,14 @@ class ModelSettings:
         extra_body: members that are added to the body of each request.
     """
 
-    temperature: Annotated[float | None, Range(0, 2)] = None
-    max_tokens: Annotated[int | None, Range(1, 100_000_000)] = None
-    top_p: Annotated[float | None, Range(0, 1)] = None
-    stop: tuple[Annotated[str, Pattern(r"^(?s:.+)$", "a non-empty text")], ...] = ()
-    seed: Annotated[int | None, Range(0, 2**63 - 1)] = None
+    temperature: Annotated[float | None, Field(ge=0, le=2)] = None
+    max_tokens: Annotated[int | None, Field(ge=1, le=100_000_000)] = None
+    top_p: Annotated[float | None, Field(ge=0, le=1)] = None
+    stop: tuple[Annotated[str, Field(min_length=1, description="a non-empty text")], ...] = ()
+    seed: Annotated[int | None, Field(ge=0, le=2**63 - 1)] = None
     reasoning_effort: ReasoningEffort | None = None
-    timeout_seconds: Annotated[float | None, Range(0.01, 86_400)] = None
-    extra_body: dict[str, Any] | None = None
+    timeout_seconds: Annotated[float | None, Field(ge=0.01, le=86_400)] = None
+    extra_body: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +299,7 @@ class Model:
     region: Region = ""
     api_version: ApiVersion = ""
     settings: ModelSettings = ModelSettings()
-    retries: Annotated[int, Range(0, 10)] = 2
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
     fallbacks: tuple[ModelId, ...] = ()
     price: ModelPrice | None = None
     context_tokens: Tokens = 0
@@ -324,7 +329,7 @@ class Summary:
         model: the model that summarizes; empty for that of the component.
     """
 
-    every_runs: Annotated[int, Range(0, 1_000)] = 0
+    every_runs: Annotated[int, Field(ge=0, le=1_000)] = 0
     model: ModelId = ""
 
 
@@ -362,7 +367,7 @@ class Agent:
     model_calls: ModelCalls = 50
     tool_result_tokens: Tokens = 0
     tools: tuple[Tool, ...] = ()
-    external_tools: tuple[Path, ...] = ()
+    external_tools: tuple[FilePath, ...] = ()
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
@@ -399,7 +404,7 @@ class Team:
     model_calls: ModelCalls = 50
     tool_result_tokens: Tokens = 0
     tools: tuple[Tool, ...] = ()
-    external_tools: tuple[Path, ...] = ()
+    external_tools: tuple[FilePath, ...] = ()
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
@@ -419,12 +424,15 @@ class Step:
     team: Annotated[str, Reference(("teams",))] = ""
 
 
+_STEPS = 'a list of steps, each like { name = "draft", agent = "writer" }'
+
+
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """An entry of `[[workflows]]`. The runs of the steps of a durable one belong to its runs."""
 
     id: Id
-    steps: tuple[Step, ...]
+    steps: Annotated[tuple[Step, ...], Field(description=_STEPS)]
     name: str = ""
     description: str = ""
     database: DatabaseId = ""

@@ -1,23 +1,37 @@
-"""Types and rules of configuration values, and the conversion of values from TOML and variables.
+"""Types of configuration values that several tables share: ids of other entries, paths, secrets.
 
-The descriptions of rules are part of error messages and of the reference page.
+The descriptions are part of error messages and of the reference page.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, TypeVar, cast, get_args
 
-from agentctl.config.places import Place
-from agentctl.records.text import quote_text
-from agentctl.records.value_types import Rule, ValueType, WrongValue
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from agentctl.records.schema_words import HIDDEN_KEYWORD
+from agentctl.records.text import find_json_problem
+
+Mark = TypeVar("Mark")
+
+PROBLEM = "problem"
+"""The type of an error whose text is complete: it replaces the words for the allowed values."""
+
+REPEATS: Mapping[str, bool] = {"repeats": True}
+"""Metadata of the field of a list in which an element may occur more than once."""
+
+HIDDEN = Field(json_schema_extra={HIDDEN_KEYWORD: True})
+"""The mark of values that no error repeats: a secret may have been written in their place."""
 
 
 @dataclass(frozen=True)
-class Reference(Rule):
-    """The id of an entry of another table, checked after all tables are read."""
+class Reference:
+    """The mark of the id of an entry of another table, checked after all tables are read."""
 
     tables: tuple[str, ...]
 
@@ -26,80 +40,63 @@ class Reference(Rule):
         """The tables as in the file: `[[agents]] or [[teams]]`."""
         return " or ".join(f"[[{table}]]" for table in self.tables)
 
-    def describe(self, words: str) -> str:
-        return f"the id of an entry of {self.notation}"
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(core_schema), "description": f"the id of an entry of {self.notation}"}
 
 
-@dataclass(frozen=True)
-class Secret(Rule):
-    """A value that no message repeats; `config show` hides a `masked` one too."""
-
-    masked: bool = True
-
-
-class OneOrMore(Rule):
-    """A list whose only element may be written without brackets; an empty text is no element."""
-
-    def describe(self, words: str) -> str:
-        return f"a text, or {words}"
+def find_mark(annotation: Any, mark: type[Mark]) -> Mark | None:
+    """Return the mark of a class in an annotation, or in that of its elements; None without it."""
+    for part in (*getattr(annotation, "__metadata__", ()), *get_args(annotation)):
+        found = part if isinstance(part, mark) else find_mark(part, mark)
+        if found is not None:
+            return found
+    return None
 
 
-class Repeats(Rule):
-    """A list in which the same element may occur more than once."""
+def _make_absolute(value: Any, info: ValidationInfo) -> Path:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return Path(os.path.normpath(cast(Path, info.context) / value))
 
 
-def convert_value(value: Any, value_type: ValueType, place: Place, base: Path) -> Any:
-    """Convert a TOML value, a path relative to `base`; InvalidConfiguration if it breaks a rule."""
-    if isinstance(value, str) and value_type.find_rule(OneOrMore) is not None:
-        value = [value] if value else []
-    try:
-        converted = value_type.check(value)
-    except WrongValue as wrong:
-        actual = wrong.expected and f", not {_show_value(wrong.value, wrong.expected)}"
-        place.item(wrong.path).refuse(wrong.problem + (actual or ""))
-    if isinstance(converted, Path):
-        return _make_absolute(converted, base)
-    if not isinstance(converted, tuple):
-        return converted
-    if value_type.item.kind is Path:
-        converted = tuple(_make_absolute(path, base) for path in converted)
-    if value_type.find_rule(Repeats) is None:
-        for index, part in enumerate(converted):
-            if part in converted[:index]:
-                repeated = _show_value(value[index], value_type.item)
-                place.refuse(f"must not contain {repeated} twice")
-    return converted
+def _make_absolute_or_none(value: Any, info: ValidationInfo) -> Path | None:
+    return None if value == "" else _make_absolute(value, info)
 
 
-def parse_variable(text: str, value_type: ValueType) -> object:
-    """Parse the text of an environment variable as a TOML value.
+FilePath = Annotated[
+    Path,
+    PlainValidator(
+        _make_absolute,
+        json_schema_input_type=Annotated[str, Field(description="the path of a file")],
+    ),
+]
+"""A path, relative to the folder that is the context of the validation; then it is absolute."""
 
-    Texts and paths are used unchanged. Malformed values stay text, so that `convert_value` rejects
-    them with the same message as in a file.
-    """
-    is_one = value_type.find_rule(OneOrMore) is not None and not text.startswith("[")
-    if is_one or value_type.kind in (Path, Literal, str):
-        return text
-    from tomllib import loads
-
-    try:
-        parsed = loads(f"value = {text.lower() if value_type.kind is bool else text}")
-    except (ValueError, RecursionError):
-        return text
-    return parsed["value"] if parsed.keys() == {"value"} else text
-
-
-def _make_absolute(path: Path, base: Path) -> Path:
-    return Path(os.path.normpath(base / path))
+OptionalPath = Annotated[
+    Path | None,
+    PlainValidator(
+        _make_absolute_or_none,
+        json_schema_input_type=Annotated[str, Field(description="the path of a file, or empty")],
+    ),
+]
+"""A `FilePath`, or None for an empty text."""
 
 
-def _show_value(value: object, value_type: ValueType) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "a table"
-    if any(part.find_rule(Secret) for part in (value_type, *value_type.parts)):
-        return "this one" if isinstance(value, str) else "a number"
+def _as_tuple(value: Any) -> Any:
     if isinstance(value, str):
-        return quote_text(value)
-    return str(value)[:40] if isinstance(value, int | float) else "a date or time"
+        return (value,) if value else ()
+    return tuple(value) if isinstance(value, list) else value
+
+
+ONE_OR_MORE = BeforeValidator(_as_tuple)
+"""Lets a list with one element be written without brackets; an empty text is no element."""
+
+
+def _check_json(value: dict[str, Any]) -> dict[str, Any]:
+    if problem := find_json_problem(value):
+        raise PydanticCustomError(PROBLEM, "{problem}", {"problem": problem})
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_check_json)]
+"""A table whose members are sent as JSON."""

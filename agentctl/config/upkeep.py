@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from agentctl.config.mcp_table import BaseUrl
 from agentctl.config.names import Id, Region
-from agentctl.config.types import Reference
-from agentctl.records.value_types import Pattern, Range
+from agentctl.config.types import FilePath, Reference
 
 BudgetSubject = Literal["user", "agent", "server"]
 BudgetPeriod = Literal["day", "month"]
 
-RetentionDays = Annotated[int, Range(0, 36_500)]
+RetentionDays = Annotated[int, Field(ge=0, le=36_500)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Approvals:
         own: True if an approver may decide about its own run.
     """
 
-    expire_seconds: Annotated[int, Range(0, 31_622_400)] = 0
-    client_seconds: Annotated[int, Range(0, 31_622_400)] = 3_600
+    expire_seconds: Annotated[int, Field(ge=0, le=31_622_400)] = 0
+    client_seconds: Annotated[int, Field(ge=0, le=31_622_400)] = 3_600
     own: bool = False
 
 
@@ -56,8 +57,8 @@ class Budget:
     per: BudgetSubject
     component: Annotated[str, Reference(("agents", "teams", "workflows"))] = ""
     period: BudgetPeriod = "day"
-    tokens: Annotated[int | None, Range(1, 1_000_000_000_000_000)] = None
-    cost: Annotated[float | None, Range(0.000_001, 1_000_000_000)] = None
+    tokens: Annotated[int | None, Field(ge=1, le=1_000_000_000_000_000)] = None
+    cost: Annotated[float | None, Field(ge=0.000_001, le=1_000_000_000)] = None
     on_exceed: Literal["refuse", "stop"] = "refuse"
     unknown: Literal["refuse", "allow"] = "refuse"
 
@@ -66,18 +67,18 @@ class Budget:
 class RateLimits:
     """The table `[rate_limits]`: what one caller may do at one process; 0 for no limit."""
 
-    requests_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
-    runs_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
+    requests_per_minute: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    runs_per_minute: Annotated[int, Field(ge=0, le=10_000_000)] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
     """The table `[quotas]`: bounds for the stored data of one user in one database; 0 for none."""
 
-    sessions_per_user: Annotated[int, Range(0, 1 << 40)] = 0
-    memories_per_user: Annotated[int, Range(0, 1 << 40)] = 0
-    store_items_per_user: Annotated[int, Range(0, 1 << 40)] = 10_000
-    bytes_per_user: Annotated[int, Range(0, 1 << 50)] = 0
+    sessions_per_user: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    memories_per_user: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    store_items_per_user: Annotated[int, Field(ge=0, le=1 << 40)] = 10_000
+    bytes_per_user: Annotated[int, Field(ge=0, le=1 << 50)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +123,22 @@ class Files:
     """
 
     store: Literal["folder", "s3"] = "folder"
-    folder: Path = Path("files")
-    bucket: Annotated[str, Pattern(r"^([a-z0-9.-]{3,63})?$", "the name of a bucket, or empty")] = ""
+    folder: FilePath = Path("files")
+    bucket: Annotated[
+        str, Field(pattern=r"^([a-z0-9.-]{3,63})?$", description="the name of a bucket, or empty")
+    ] = ""
     prefix: Annotated[
-        str, Pattern(r"^([A-Za-z0-9._/-]{1,200})?$", 'a prefix such as "agentctl", or empty')
+        str,
+        Field(
+            pattern=r"^([A-Za-z0-9._/-]{1,200})?$",
+            description='a prefix such as "agentctl", or empty',
+        ),
     ] = ""
     endpoint: BaseUrl = ""
     region: Region = ""
-    item_bytes: Annotated[int, Range(1, 1 << 32)] = 26_214_400
-    run_bytes: Annotated[int, Range(1, 1 << 32)] = 104_857_600
-    user_day_bytes: Annotated[int, Range(1, 1 << 50)] = 1_073_741_824
+    item_bytes: Annotated[int, Field(ge=1, le=1 << 32)] = 26_214_400
+    run_bytes: Annotated[int, Field(ge=1, le=1 << 32)] = 104_857_600
+    user_day_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = 1_073_741_824
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,6 @@ class ModelPrice:
         cached: for input tokens that the provider has in its cache; None for those of `input`.
     """
 
-    input: Annotated[float, Range(0, 1_000_000)]
-    output: Annotated[float, Range(0, 1_000_000)]
-    cached: Annotated[float | None, Range(0, 1_000_000)] = None
+    input: Annotated[float, Field(ge=0, le=1_000_000)]
+    output: Annotated[float, Field(ge=0, le=1_000_000)]
+    cached: Annotated[float | None, Field(ge=0, le=1_000_000)] = None

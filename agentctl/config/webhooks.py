@@ -9,15 +9,15 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
+from pydantic import Field
+
 from agentctl.config.mcp_table import BaseUrl
 from agentctl.config.names import Id
-from agentctl.config.types import Reference, Secret
+from agentctl.config.types import HIDDEN, OptionalPath, Reference
 from agentctl.errors import InvalidConfiguration
-from agentctl.records.value_types import Pattern
 
 WebhookEvent = Literal[
     "run.completed", "run.failed", "run.cancelled", "run.paused",
@@ -26,11 +26,11 @@ WebhookEvent = Literal[
 
 SecretVariable = Annotated[
     str,
-    Pattern(
-        r"^([A-Za-z_][A-Za-z0-9_]*)?$",
-        "the name of an environment variable with the secret, never the secret itself",
+    Field(
+        pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$",
+        description="the name of an environment variable with the secret, never the secret itself",
     ),
-    Secret(masked=False),
+    HIDDEN,
 ]
 
 SECRET_PREFIX = "whsec_"
@@ -58,7 +58,7 @@ class Webhook:
     url: BaseUrl
     events: tuple[WebhookEvent, ...]
     secret_env: SecretVariable = ""
-    key_file: Path | None = None
+    key_file: OptionalPath = None
     previous_secret_env: SecretVariable = ""
     agents: tuple[Annotated[str, Reference(("agents", "teams", "workflows"))], ...] = ()
     content: bool = False

@@ -1,8 +1,7 @@
 """Types of values: one description of an annotation that checks, parses and names its values.
 
-Configuration, request bodies, parameters and records of a remote server use it, so that a value
-has the same rules and the same words in each of their errors. An annotation is compiled once
-(docs/decisions/0032).
+Request bodies, parameters and records of a remote server use it. The configuration is checked by
+pydantic, with the same words (`records/schema_words.py`). An annotation is compiled once.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -19,7 +17,6 @@ from typing import (
     Literal,
     NotRequired,
     Required,
-    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -43,7 +40,6 @@ _WORDS: dict[Any, str] = {
     bool: "true or false",
     int: "an integer",
     float: "a number",
-    Path: "the path of a file",
     dict: "a JSON object",
     Any: "a JSON value",
     ParsedTimestamp: "an RFC 3339 date-time, such as 2026-11-20T08:18:10Z",
@@ -84,60 +80,13 @@ class WrongValue(ValueError):
         return self
 
 
-class Rule:
-    """A rule of an annotation: `Annotated[int, Range(1, 10)]`."""
-
-    def allows(self, value: Any) -> bool:
-        """Return True if a value of the annotated type follows the rule."""
-        return True
-
-    def describe(self, words: str) -> str:
-        """Return the words for the allowed values; `words` are those for the type."""
-        return words
-
-
-@dataclass(frozen=True)
-class Range(Rule):
-    """A number from `low` to `high`, inclusive; never NaN."""
-
-    low: float
-    high: float
-
-    def allows(self, value: Any) -> bool:
-        """Return True if the number is in the range."""
-        return bool(self.low <= value <= self.high)
-
-    def describe(self, words: str) -> str:
-        """Return "a number from 1 to 10"."""
-        return f"{words} from {self.low} to {self.high}"
-
-
-@dataclass(frozen=True)
-class Pattern(Rule):
-    """A text that `pattern` matches completely; `description` is for messages."""
-
-    pattern: str
-    description: str
-
-    def allows(self, value: Any) -> bool:
-        """Return True if the text matches."""
-        return re.fullmatch(self.pattern, value) is not None
-
-    def describe(self, words: str) -> str:
-        """Return the description."""
-        return self.description
-
-
-AnyRule = TypeVar("AnyRule", bound=Rule)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueType:
     """The type of a value; `compile_type` makes it of an annotation.
 
     Attributes:
-        kind: a scalar type, `Path`, `list`, `tuple`, `dict`, `Literal`, `Union`, `Any`, one of the
-            two timestamps, or the class of a record or of a table of the configuration.
+        kind: a scalar type, `list`, `tuple`, `dict`, `Literal`, `Union`, `Any`, one of the two
+            timestamps, or the class of a record.
         check_value, parse_text: the functions of `check` and `parse`.
         optional: True if None is allowed.
         required: of a field of a typed dictionary: True if it must be present.
@@ -149,7 +98,6 @@ class ValueType:
     kind: Any
     check_value: Callable[[ValueType, Any], Any]
     parse_text: Callable[[str], Any]
-    rules: tuple[Rule, ...] = ()
     optional: bool = False
     required: bool | None = None
     parts: tuple[ValueType, ...] = ()
@@ -186,16 +134,10 @@ class ValueType:
             words = f"a list, each element {self.item.description}"
         elif self.is_table:
             words = f"a table, each value {self.item.description}"
-        for rule in self.rules:
-            words = rule.describe(words)
         return words
 
-    def find_rule(self, rule_class: type[AnyRule]) -> AnyRule | None:
-        """Return the rule of a class, or None."""
-        return next((rule for rule in self.rules if isinstance(rule, rule_class)), None)
-
     def check(self, value: Any) -> Any:
-        """Check a parsed value; return it with a tuple or a `Path` where the type has one.
+        """Check a parsed value; return it with a tuple where the type has one.
 
         Raises:
             WrongValue: it has another type, breaks a rule, or cannot be stored.
@@ -240,9 +182,7 @@ def compile_type(annotation: Any) -> ValueType:
         origin = annotation
         arguments = ()
     if origin is Annotated:
-        inner = compile_type(arguments[0])
-        rules = tuple(extra for extra in arguments[1:] if isinstance(extra, Rule))
-        return replace(inner, rules=inner.rules + rules)
+        return compile_type(arguments[0])
     if origin in (Required, NotRequired):
         return replace(compile_type(arguments[0]), required=origin is Required)
     if origin in (Union, UnionType):
@@ -264,7 +204,7 @@ def compile_type(annotation: Any) -> ValueType:
 
 @cache
 def field_types(record: type) -> Mapping[str, ValueType]:
-    """Return the types of the fields of a typed dictionary or a data class, in order."""
+    """Return the types of the fields of a typed dictionary, in order."""
     hints = get_type_hints(record, include_extras=True)
     types = {name: compile_type(hint) for name, hint in hints.items()}
     total = getattr(record, "__total__", True)
@@ -279,20 +219,11 @@ def _check_scalar(expected: ValueType, value: Any) -> Any:
         type(value) not in expected.classes
         or (expected.choices and value not in expected.choices)
         or (type(value) is int and value not in INTEGERS)
-        or (expected.rules and not all(rule.allows(value) for rule in expected.rules))
     ):
         raise expected.reject(value)
     if type(value) is str and not is_storable(value):
         raise WrongValue(UNSTORABLE)
     return value
-
-
-def _check_path(expected: ValueType, value: Any) -> Path | None:
-    if value == "" and expected.optional:
-        return None
-    if not isinstance(value, str) or not value.strip() or not is_storable(value):
-        raise expected.reject(value)
-    return Path(value)
 
 
 def _check_list(expected: ValueType, value: Any) -> Any:
@@ -360,7 +291,6 @@ def _match(pattern: re.Pattern[str], text: str) -> str:
 
 _CHECKS: dict[Any, Callable[[ValueType, Any], Any]] = {
     **dict.fromkeys(_CLASSES, _check_scalar),
-    Path: _check_path,
     list: _check_list,
     tuple: _check_list,
     dict: _check_dictionary,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
 
 from pages.markdown import code, made_from, table
 
@@ -173,15 +175,17 @@ def _paragraph(comment: str) -> list[str]:
 
 
 def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -> list[str]:
-    from agentctl.config.tables import variable_name
-    from agentctl.records.value_types import field_types
+    from agentctl.config.given_tables import variable_name
 
-    defaults = {field.name: field for field in dataclasses.fields(cls)}
+    annotations = get_type_hints(cls, include_extras=True)
+    schema = TypeAdapter(cls).json_schema()
     rows = []
-    for key, kind in field_types(cls).items():
+    for field in dataclasses.fields(cls):
+        key = field.name
         full = f"{name}.{key}"
-        default = "not set" if name == "settings" else _default(defaults[key])
-        row = [code(key), _allowed(full, kind), default, _meaning(full, comments)]
+        default = "not set" if name == "settings" else _default(field)
+        allowed = _allowed(full, annotations[key], schema)
+        row = [code(key), allowed, default, _meaning(full, comments)]
         if variables:
             also = _ALSO.get(full)
             row.append(code(variable_name(full)) + (f", {also}" if also else ""))
@@ -190,19 +194,24 @@ def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -
     return table(heads, rows)
 
 
-def _allowed(key: str, kind: Any) -> str:
-    from agentctl.config.types import Reference
+def _allowed(key: str, annotation: Any, schema: Any) -> str:
+    from agentctl.config.types import Reference, find_mark
+    from agentctl.records.schema_words import describe_values, find_part
 
     if key == "databases.url":
         return '"sqlite:///" and the path of a file, or a "postgresql://" url without a password'
-    refers = (kind.item if kind.is_list else kind).find_rule(Reference)
-    if refers is None:
-        words = "a list of steps" if key == "workflows.steps" else str(kind.description)
-        words = "a table" if key.endswith(".settings") else words
-        words = re.sub(r"\d{5,}", lambda match: f"{int(match[0]):_}", words)
-        return f"{words}, or empty" if kind.kind is Path and kind.optional else words
-    tables = " or ".join(f"`[[{table}]]`" for table in refers.tables)
-    return f"a list of ids of {tables}" if kind.is_list else f"the id of an entry of {tables}"
+    part = find_part(schema, [key.rpartition(".")[2]])
+    refers = find_mark(annotation, Reference)
+    if refers is not None:
+        tables = " or ".join(f"`[[{table}]]`" for table in refers.tables)
+        is_list = part["type"] == "array"
+        return f"a list of ids of {tables}" if is_list else f"the id of an entry of {tables}"
+    if key == "workflows.steps":
+        return "a list of steps"
+    if "properties" in part:
+        return "a table"
+    words = describe_values(part, schema.get("$defs", {}))
+    return re.sub(r"\d{5,}", lambda match: f"{int(match[0]):_}", words)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -65,7 +65,8 @@ WRONG = {
         "agents.a.model: is missing; it must be the id of an entry of [[models]]"
     ),
     "[[workflows]]\nid = 'flow'": (
-        "workflows.flow.steps: is missing; it must be a list, each element a table"
+        "workflows.flow.steps: is missing; it must be a list of steps, "
+        'each like { name = "draft", agent = "writer" }'
     ),
     workflow("[]"): "workflows.flow.steps: must have at least one step",
     workflow("['a']"): (
@@ -135,7 +136,8 @@ WRONG = {
         'models.m.settings: has no effect with the provider "demo"'
     ),
     model("provider = 'openai'\nmodel = 'x'\nsettings = 1"): (
-        "models.m.settings: must be a table, such as { temperature = 0.2 }"
+        "models.m.settings: must be a table with temperature, max_tokens, top_p, stop, seed, "
+        "reasoning_effort, timeout_seconds, extra_body"
     ),
     model("provider = 'openai'\nmodel = 'x'\nsettings = { temperture = 1 }"): (
         'models.m.settings.temperture: this version has no such key, did you mean "temperature"?'

@@ -20,8 +20,9 @@ WRONG_VALUES = {
     "[server]\nport = -1": "server.port: must be an integer from 0 to 65535, not -1",
     "[server]\nport = [1]": "server.port: must be an integer from 0 to 65535, not a list",
     "[server]\nport = {}": "server.port: must be an integer from 0 to 65535, not a table",
-    "[server]\nport = 2020-01-01": (
-        "server.port: must be an integer from 0 to 65535, not a date or time"
+    "[server]\nport = 2020-01-01": ("server.port: must not be a date or time; write it in quotes"),
+    "[server]\nport = 0x8000000000000000": (
+        "server.port: must not have an integer of more than 64 bits"
     ),
     "[server]\ndrain_seconds = nan": (
         "server.drain_seconds: must be a number from 0 to 3600, not nan"

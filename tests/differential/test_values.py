@@ -1,18 +1,15 @@
-"""Types of values, those of the configuration among them, against pydantic."""
+"""Types of values against pydantic."""
 
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from random import Random
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
 
-from agentctl.config.tables import ENTRY_TABLES, list_sections
-from agentctl.records.value_types import Pattern, Range, WrongValue, compile_type
+from agentctl.records.value_types import WrongValue, compile_type
 from tests.differential.comparison import Comparison, attempt
 
 ANNOTATIONS: list[Any] = [
@@ -31,13 +28,6 @@ def check_text(text: str) -> str:
     text.encode()
     if "\0" in text:
         raise ValueError("NUL")
-    return text
-
-
-def check_path(text: str) -> str:
-    """Refuse a path without a character that can be seen."""
-    if not text.strip():
-        raise ValueError("no path")
     return text
 
 
@@ -69,7 +59,6 @@ LEAVES: dict[Any, Any] = {
     float: Annotated[float, pydantic.BeforeValidator(check_number)],
     Any: Annotated[pydantic.JsonValue, pydantic.AfterValidator(check_json)],
 }
-LEAVES[Path] = Annotated[LEAVES[str], pydantic.AfterValidator(check_path)]
 
 
 def for_pydantic(annotation: Any) -> Any:
@@ -80,47 +69,13 @@ def for_pydantic(annotation: Any) -> Any:
         return LEAVES[annotation]
     origin = get_origin(annotation)
     arguments = get_args(annotation)
-    if origin is Annotated:
-        found = for_pydantic(arguments[0])
-        for rule in arguments[1:]:
-            if isinstance(rule, Range):
-                found = Annotated[found, pydantic.Field(ge=rule.low, le=rule.high)]
-            elif isinstance(rule, Pattern):
-                found = Annotated[found, pydantic.AfterValidator(match(rule.pattern))]
-        return found
     if origin in (Union, UnionType):
-        found = tuple(map(for_pydantic, arguments))
-        if Path in arguments:  # An empty text is no path.
-            found += (Annotated[Literal[""], pydantic.AfterValidator(lambda _: None)],)
-        return Union[found]  # noqa: UP007
+        return Union[tuple(map(for_pydantic, arguments))]  # noqa: UP007
     if origin in (list, tuple):
         return list[for_pydantic(arguments[0])]  # type: ignore[misc]
     if origin is dict:
         return dict[for_pydantic(arguments[0]), for_pydantic(arguments[1])]  # type: ignore[misc]
     return annotation
-
-
-def match(pattern: str) -> Any:
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise ValueError("no match")
-        return text
-
-    return check
-
-
-def list_annotations() -> list[tuple[str, Any]]:
-    """Return the annotations of this test, and those of every table of the configuration."""
-    tables = {**list_sections(), **ENTRY_TABLES}
-    return [
-        *((str(annotation), annotation) for annotation in ANNOTATIONS),
-        *(
-            (f"{table}.{name}", annotation)
-            for table, cls in tables.items()
-            for name, annotation in get_type_hints(cls, include_extras=True).items()
-            if (table, name) != ("workflows", "steps")
-        ),
-    ]
 
 
 def random_value(chance: Random, depth: int = 0) -> Any:
@@ -132,21 +87,19 @@ def random_value(chance: Random, depth: int = 0) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Return a value as JSON has it: no tuples, paths or differences of 1 and 1.0."""
+    """Return a value as JSON has it: no tuples or differences of 1 and 1.0."""
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     if isinstance(value, dict):
         return {name: to_json(item) for name, item in value.items()}
-    if isinstance(value, Path):
-        return str(value)
     return float(value) if type(value) is int else value
 
 
 def test_checked_values_are_those_of_pydantic() -> None:
     """Nothing is converted: strict mode."""
     types = [
-        (name, compile_type(annotation), pydantic.TypeAdapter(for_pydantic(annotation)))
-        for name, annotation in list_annotations()
+        (str(annotation), compile_type(annotation), pydantic.TypeAdapter(for_pydantic(annotation)))
+        for annotation in ANNOTATIONS
     ]
     with Comparison("types of values") as comparison:
         for number in comparison.rounds(20_000):

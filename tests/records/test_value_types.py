@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Required
 
 import pytest
@@ -13,8 +12,6 @@ from typing_extensions import TypeAliasType, TypedDict
 
 from agentctl.records.times import ParsedTimestamp, format_rfc3339
 from agentctl.records.value_types import (
-    Pattern,
-    Range,
     ValueType,
     WrongValue,
     compile_type,
@@ -33,10 +30,10 @@ class Grant(TypedDict):
 class Order(TypedDict, total=False):
     name: Required[Annotated[str | None, "a comment"]]
     size: Size
-    count: Annotated[int | None, Range(1, 9)]
+    count: int | None
     grants: list[Grant]
     extra: dict[str, Any]
-    labels: dict[Annotated[str, Pattern("[a-z ]+", "lower-case letters")], str]
+    labels: dict[str, str]
 
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
@@ -131,8 +128,8 @@ def test_wrong_text_gets_the_words_of_the_type(annotation: Any, text: str, probl
         ({"name": 1}, ".name", "must be a string"),
         ({"name": "a\0"}, ".name", "must not contain NUL or lone surrogates"),
         ({"name": None, "size": []}, ".size", "must be one of: small, large"),
-        ({"name": None, "count": True}, ".count", "must be an integer from 1 to 9"),
-        ({"name": None, "count": 10}, ".count", "must be an integer from 1 to 9"),
+        ({"name": None, "count": True}, ".count", "must be an integer"),
+        ({"name": None, "count": 2**63}, ".count", "must be an integer"),
         ({"name": None, "grants": {}}, ".grants", "must be a list, each element a JSON object"),
         ({"name": None, "grants": [{}]}, ".grants[0].scope", "is required"),
         (
@@ -151,7 +148,6 @@ def test_wrong_text_gets_the_words_of_the_type(annotation: Any, text: str, probl
             "holds an integer of more than 64 bits; send it as a text",
         ),
         ({"name": None, "labels": {"a b": 1}}, '."a b"', "must be a string"),
-        ({"name": None, "labels": {"A": ""}}, ".A", "must be lower-case letters"),
     ],
 )
 def test_error_has_the_place_inside_the_record(order: Any, path: str, problem: str) -> None:
@@ -166,11 +162,8 @@ def test_fields_of_a_record_state_what_must_be_present() -> None:
     assert [name for name, field in field_types(Grant).items() if field.required] == ["scope"]
 
 
-def test_paths_and_tuples_are_converted() -> None:
-    assert compile_type(tuple[Path, ...]).check(["a", "b"]) == (Path("a"), Path("b"))
-    assert compile_type(Path | None).check("") is None
-    with pytest.raises(WrongValue, match="the path of a file"):
-        compile_type(Path).check("")
+def test_lists_are_converted_to_tuples() -> None:
+    assert compile_type(tuple[str, ...]).check(["a", "b"]) == ("a", "b")
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+from pydantic import Field
+
 from agentctl.records.routes import Route
-from agentctl.records.value_types import Pattern
 
 IgnoredParameter = Annotated[
     str,
-    Pattern(
-        r"^[A-Za-z_][A-Za-z0-9_]{0,63}$",
-        'the name of a parameter: 1 to 64 letters, digits and "_", not starting with a digit',
+    Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$",
+        description=(
+            'the name of a parameter: 1 to 64 letters, digits and "_", not starting with a digit'
+        ),
     ),
 ]
 

@@ -1,0 +1,242 @@
+"""The values of a configuration, from the file and from environment variables, with their places.
+
+Keys of single tables are also read from environment variables: `AGENTCTL_SECTION__KEY` and the two
+`JWT_*` variables. Variables without `__` are ignored: container platforms generate names such as
+AGENTCTL_PORT for a service of that name. The rules are in docs/contract.md "Configuration".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentctl.config.places import KeyPath, Place, line_numbers
+from agentctl.config.tables import (
+    FORMER_HINTS,
+    FORMER_KEYS,
+    FORMER_PROBLEM,
+    list_sections,
+    section_keys,
+)
+from agentctl.records.text import (
+    COMPONENT_ID,
+    INTEGERS,
+    UNSTORABLE,
+    is_storable,
+    quote_text,
+    suggest_name,
+)
+
+PREFIX = "AGENTCTL_"
+TEST_PREFIX = "AGENTCTL_TEST_"
+
+
+def variable_name(key: str) -> str:
+    """Return the variable of a key: AGENTCTL_SERVER__PORT for `server.port`."""
+    return PREFIX + key.upper().replace(".", "__")
+
+
+class GivenTables:
+    """The tables of a file, in which the variables have replaced the values of their keys.
+
+    Args:
+        file: the path of the file, for messages.
+        text: its text.
+        values: the tables of this text; they are changed.
+
+    Attributes:
+        values: the tables to validate.
+        places: the place of each key of the tables that `add_places` has got.
+    """
+
+    def __init__(self, file: Path, text: str, values: dict[str, Any]) -> None:
+        self.values = values
+        self.places: dict[str, Place] = {}
+        self._file = str(file)
+        self._lines = line_numbers(text)
+        self._variables: dict[KeyPath, str] = {}
+
+    def add_variables(self, environ: Mapping[str, str]) -> None:
+        """Set the keys of environment variables.
+
+        Raises:
+            InvalidConfiguration: a variable of this form belongs to no key.
+        """
+        known = {variable_name(key): key for key in section_keys()}
+        former = {variable_name(key): value for key, value in FORMER_KEYS.items()}
+        for name in sorted(environ):
+            if name in known:
+                self._set(known[name], name, environ[name])
+            elif name in former:
+                if environ[name] != str(former[name]):
+                    problem = FORMER_PROBLEM.format(former[name])
+                    Place("", variable=name).refuse(problem, hint="unset it")
+            elif name.startswith(PREFIX) and "__" in name and not name.startswith(TEST_PREFIX):
+                near = _suggest_variable(name, list(known))
+                guess = f"; did you mean {near}?" if near else ""
+                Place("", variable=name).refuse(
+                    f"this version has no such key{guess}",
+                    hint=f"unset it; only keys of single tables have variables, such as "
+                    f"{variable_name('server.port')}; lists of tables are set in the file",
+                )
+
+    def _set(self, key: str, variable: str, text: str) -> None:
+        section, _, name = key.partition(".")
+        defaults = list_sections()[section]()
+        table = self.values.setdefault(section, {})
+        if isinstance(table, dict):
+            table[name] = _parse_variable(text, getattr(defaults, name))
+            self._variables[(section, name)] = variable
+
+    def remove_former_keys(self) -> None:
+        """Remove the keys that are constants now.
+
+        Raises:
+            InvalidConfiguration: such a key has another value than the constant.
+        """
+        former = [
+            (key, path, value)
+            for path, value in _list_values(self.values)
+            if (key := _former_key(path)) in FORMER_KEYS
+        ]
+        changed = {key: path for key, path, value in former if value != FORMER_KEYS[key]}
+        for key, path in changed.items():  # All of them at once, with the place of the first one.
+            keys = f"the key{'s' if len(changed) > 1 else ''}: {', '.join(changed)}"
+            problem = FORMER_PROBLEM.format(FORMER_KEYS[key])
+            place = dataclasses.replace(self.find_place(path), key=key)
+            place.refuse(problem, hint=FORMER_HINTS.get(key, f"remove {keys}"))
+
+        for _, path, _ in former:
+            table: Any = self.values
+            for step in path[:-1]:
+                table = table[step]
+            del table[path[-1]]
+
+    def check_values(self) -> None:
+        """Refuse values that no key has, so that all others can be written as JSON."""
+        for path, value in _list_values(self.values):
+            problem = None
+            if isinstance(value, str) and not is_storable(value):
+                problem = UNSTORABLE
+            elif type(value) is int and value not in INTEGERS:
+                problem = "must not have an integer of more than 64 bits"
+            elif isinstance(value, datetime.date | datetime.time):
+                problem = "must not be a date or time; write it in quotes"
+            if problem is not None:
+                self.find_place(path).refuse(problem)
+
+    def find_place(self, path: KeyPath) -> Place:
+        """Return the place of a value; of one that is absent, the line is that of its table."""
+        key = self._name_key(path)
+        variable = self._variables.get(path[:2])
+        if variable is not None:
+            return Place(self._file, key, variable=variable)
+        while path:
+            for known in (path, (*path, 0)):
+                if known in self._lines:
+                    return Place(self._file, key, line=self._lines[known])
+            path = path[:-1]
+        return Place(self._file, key)
+
+    def _name_key(self, path: KeyPath) -> str:
+        """Return `agents.writer.tools[0]` for `("agents", 1, "tools", 0)`."""
+        place = Place("")
+        for at, step in enumerate(path):
+            if isinstance(step, str):
+                place = place.member(step)
+                continue
+            entry_id = None
+            if at == 1 and path[2:] != ("id",):
+                entry_id = self._find_id(path)
+            place = place.item(f"[{step}]" if entry_id is None else f".{entry_id}")
+        return place.key.removeprefix(".")
+
+    def _find_id(self, path: KeyPath) -> str | None:
+        entry = self.values[str(path[0])][path[1]]
+        entry_id = entry.get("id") if isinstance(entry, dict) else None
+        if isinstance(entry_id, str) and re.fullmatch(COMPONENT_ID[1:-1], entry_id):
+            return entry_id
+        return None
+
+    def add_places(self, table: Any, path: KeyPath) -> None:
+        """Add the places of the keys of a table, and of the tables in it.
+
+        Args:
+            table: the settings that the table has become.
+            path: the path of the table in the file.
+        """
+        given: Any = self.values
+        for step in path:
+            given = given.get(step, {}) if isinstance(given, dict) else given[step]
+        for field in dataclasses.fields(table):
+            key = f"{self._name_key(path)}.{field.name}"
+            place = dataclasses.replace(self.find_place((*path, field.name)), key=key)
+            value = getattr(table, field.name)
+            if field.name not in given:
+                place = dataclasses.replace(place, given=False)
+            elif dataclasses.is_dataclass(value):
+                self.add_places(value, (*path, field.name))
+            elif isinstance(value, tuple):
+                self._add_items(value, field, (*path, field.name))
+            self.places[key] = place
+
+    def _add_items(
+        self, items: tuple[Any, ...], field: dataclasses.Field[Any], path: KeyPath
+    ) -> None:
+        for index, item in enumerate(items):
+            if dataclasses.is_dataclass(item):
+                self.add_places(item, (*path, index))
+            elif item in items[:index] and "repeats" not in field.metadata:
+                shown = quote_text(str(item)) if field.repr else "this one"
+                self.find_place(path).refuse(f"must not contain {shown} twice")
+
+
+def _suggest_variable(name: str, known: list[str]) -> str | None:
+    section, _, key = name.partition("__")
+    keys = [other.partition("__")[2] for other in known if other.startswith(f"{section}__")]
+    if not keys:
+        return suggest_name(name, known)
+    near = suggest_name(key, keys)
+    return near and f"{section}__{near}"
+
+
+def _parse_variable(text: str, default: object) -> object:
+    """Parse the text of an environment variable as a TOML value.
+
+    A key whose default is a text or a path, or which has none, takes the text unchanged, and so
+    does a list of one element without brackets. A malformed value stays a text, which the type of
+    the key refuses with the same message as in a file.
+    """
+    if default is None or isinstance(default, str | Path):
+        return text
+    if isinstance(default, tuple) and not text.startswith("["):
+        return text
+    from tomllib import loads
+
+    try:
+        parsed = loads(f"value = {text.lower() if isinstance(default, bool) else text}")
+    except (ValueError, RecursionError):
+        return text
+    return parsed["value"] if parsed.keys() == {"value"} else text
+
+
+def _list_values(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the values of tables with their paths, without tables and lists."""
+    inner: Iterable[tuple[str | int, object]] = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    else:
+        yield path, value
+    for name, item in inner:
+        yield from _list_values(item, (*path, name))
+
+
+def _former_key(path: KeyPath) -> str:
+    """Return the key of `FORMER_KEYS` at a path."""
+    return ".".join(part for part in path if isinstance(part, str))

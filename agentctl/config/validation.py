@@ -1,0 +1,129 @@
+"""The validation of tables by pydantic, with errors that name the place and the allowed values."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic_core import ErrorDetails
+from typing_extensions import TypedDict
+
+from agentctl.config.given_tables import GivenTables
+from agentctl.config.places import Place
+from agentctl.config.tables import ENTRY_TABLES, list_sections
+from agentctl.config.types import PROBLEM
+from agentctl.records.schema_words import KEY_STEP, Schema, describe_values, find_part, show_value
+from agentctl.records.text import UNSTORABLE, is_storable, suggest_name
+
+_RULES = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
+
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+"""Types of the error for a key that is not known: of the whole file, and of a table."""
+
+_NO_TABLE = "dataclass_type"
+"""Type of the error for a value that must be a table."""
+
+
+@cache
+def _build_adapter() -> TypeAdapter[dict[str, Any]]:
+    """Return the adapter for the tables of a file."""
+    entries = {name: tuple[table, ...] for name, table in ENTRY_TABLES.items()}  # type: ignore[valid-type]
+    tables = TypedDict("tables", {**list_sections(), **entries}, total=False)  # type: ignore[misc]
+    return TypeAdapter(with_config(_RULES)(tables))  # type: ignore[arg-type]
+
+
+@cache
+def build_schema() -> Schema:
+    """Return the JSON Schema of a file, with the words for the allowed values."""
+    return _build_adapter().json_schema()
+
+
+def validate_tables(given: GivenTables, base: Path) -> dict[str, Any]:
+    """Return the settings of each table, and tuples of those of each list of tables.
+
+    Args:
+        base: the folder of relative paths.
+
+    Raises:
+        InvalidConfiguration: the first mistake.
+    """
+    adapter = _build_adapter()
+    try:
+        tables: dict[str, Any] = _validate(adapter, given.values, base)
+        return tables
+    except ValidationError as invalid:
+        _refuse_tables(given, invalid)
+
+
+def _refuse_tables(given: GivenTables, invalid: ValidationError) -> NoReturn:
+    schema = build_schema()
+    errors = invalid.errors(include_url=False)
+    # A key with a wrong name may be the one that is missing.
+    unknown = (error for error in errors if error["type"] in _UNKNOWN_KEY)
+    error = next(unknown, errors[0])
+
+    path = error["loc"]
+    if path[-1:] == (KEY_STEP,):
+        path = path[:-1]
+    # An element that is no table: the words are about its list.
+    if error["type"] == _NO_TABLE and isinstance(path[-1], int):
+        path = path[:-1]
+
+    place = given.find_place(path)
+    if error["type"] == "json_invalid":
+        place.refuse("has lists or tables that are nested too deeply")
+    if error["type"] in _UNKNOWN_KEY:
+        known = find_part(schema, path[:-1])["properties"]
+        near = suggest_name(str(path[-1]), known)
+        guess = f', did you mean "{near}"?' if near else f"; it has {', '.join(known)}"
+        place.refuse(f"this version has no such key{guess}", hint="correct or remove the key")
+    if len(path) == 1:
+        name = path[0]
+        words = f"a list of tables, each written [[{name}]]"
+        place.refuse(f"must be {words if name in ENTRY_TABLES else f'a table, written [{name}]'}")
+    if error["type"] == _NO_TABLE:
+        words = describe_values(find_part(schema, path), schema["$defs"])
+        place.refuse(f"must be {words}")
+    place.refuse(_describe_error(error, schema))
+
+
+def validate_value(table: type, name: str, value: str | list[str], place: Place, base: Path) -> Any:
+    """Return the value of one field of a table.
+
+    Args:
+        value: a text, or several for a list.
+        place: its place for an error.
+        base: the folder of relative paths.
+
+    Raises:
+        InvalidConfiguration: the value is not allowed.
+    """
+    if not all(map(is_storable, value)):
+        place.refuse(UNSTORABLE)
+    adapter = TypeAdapter[Any](get_type_hints(table, include_extras=True)[name], config=_RULES)
+    try:
+        return _validate(adapter, value, base)
+    except ValidationError as invalid:
+        error = invalid.errors(include_url=False)[0]
+        place.refuse(_describe_error(error, adapter.json_schema()))
+
+
+def _validate(adapter: TypeAdapter[Any], value: object, base: Path) -> Any:
+    # As JSON: in strict mode pydantic takes a list for a tuple, a table for a class and a text for
+    # a path only from JSON, which has no other form of them.
+    return adapter.validate_json(json.dumps(value), context=base)
+
+
+def _describe_error(error: ErrorDetails, schema: Schema) -> str:
+    if error["type"] == PROBLEM:
+        return error["msg"]
+
+    definitions = schema.get("$defs", {})
+    part = find_part(schema, error["loc"])
+    words = describe_values(part, definitions)
+    if error["type"] == "missing":
+        return f"is missing; it must be {words}"
+    return f"must be {words}, not {show_value(error['input'], part, definitions)}"
