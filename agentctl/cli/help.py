@@ -1,19 +1,19 @@
-"""The help of every command in one layout, built from its parameters.
+"""Commands whose help has a section for each panel of options, and an example to copy.
 
-Usage: agentctl runs cancel [OPTIONS] RUN_ID...
+Typer writes the rows of the help, and converts the values of parameters.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from agentctl.cli.io import current_io
-from agentctl.cli.plain_values import convert_plainly
 from agentctl.errors import (
     InvalidConfiguration,
     NotFound,
@@ -23,9 +23,6 @@ from agentctl.errors import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_ARGUMENTS = "Arguments"
-_OPTIONS = "Options"
 
 PANEL = "Common options"
 
@@ -41,6 +38,12 @@ _FREE_TEXTS = frozenset(
 
 _SELECTING_NAMES = frozenset({"--context", "--table", "--tool", "--principal"})
 """The options for a NAME that select something."""
+
+
+def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:
+    """Convert a value as Typer does, unless it is empty on the command line."""
+    _refuse_empty_value(value, parameter, ctx)
+    return type(parameter).process_value(parameter, ctx, value)
 
 
 def _refuse_empty_value(value: Any, parameter: Any, ctx: Any) -> None:
@@ -76,7 +79,9 @@ class Command(TyperCommand):
         return [*own, *common_options(), *last]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        convert_plainly(self.get_params(ctx), _refuse_empty_value)
+        # Here, as only the value that was typed is empty: a path of it is the current folder.
+        for parameter in self.get_params(ctx):
+            parameter.process_value = partial(_process_value, parameter)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -89,13 +94,9 @@ class Command(TyperCommand):
                 failure.hint = f"`{ctx.command_path} --help` lists its parameters"
             raise
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the pieces of `--message TEXT [OPTIONS] RUN_ID... [NAME]`."""
-        return _usage_pieces(self.get_params(ctx))
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for arguments, for options, and for each panel of options."""
-        _write_parameters(formatter, self.get_params(ctx))
+        _write_parameters(self, ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         _write_example(formatter, self.epilog)
@@ -104,16 +105,8 @@ class Command(TyperCommand):
 class HelpGroup(TyperGroup):
     """A group of commands, listed with the first sentence of their help."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        convert_plainly(self.get_params(ctx))
-        return super().parse_args(ctx, args)
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the pieces of `[OPTIONS] COMMAND ...`."""
-        return [*_usage_pieces(self.get_params(ctx)), "COMMAND ..."]
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        _write_parameters(formatter, self.get_params(ctx))
+        _write_parameters(self, ctx, formatter)
         for heading, rows in self.list_sections().items():
             _write_section(formatter, heading, rows)
 
@@ -153,36 +146,22 @@ def first_sentence(command: Any) -> str:
     return paragraph.partition(". ")[0].removesuffix(".")
 
 
-def value_placeholder(parameter: Any) -> str:
-    """Return the placeholder of a parameter's value; empty for a flag."""
-    if getattr(parameter, "is_flag", False):
-        return ""
-    name = str(parameter.metavar or parameter.name.upper())
-    return f"{name}..." if parameter.nargs == -1 else name
-
-
-def describe_bounds(parameter: Any) -> str:
-    """Return `from 1 to 100`, `from 1`, or an empty text."""
-    low = parameter.min
-    high = parameter.max
-    if low is None:
-        return ""
-    return f"from {low:g}" if high is None else f"from {low:g} to {high:g}"
-
-
 def describe_allowed_values(parameter: Any) -> str | None:
     """Return the allowed values: `a whole number from 1 to 100`; None if any text is."""
     kind = parameter.type_descriptor
     if kind.choices:
         return join_alternatives(tuple(map(str, kind.choices)))
     number = {int: "a whole number", float: "a number"}.get(kind.annotation)
-    return f"{number} {describe_bounds(parameter)}".rstrip() if number else None
+    if number is None or parameter.min is None:
+        return number
+    upper = "" if parameter.max is None else f" to {parameter.max:g}"
+    return f"{number} from {parameter.min:g}{upper}"
 
 
 def parameter_name(parameter: Any) -> str:
     """Return the name of a parameter in errors: `--limit`, `RUN_ID`."""
-    if _is_argument(parameter):
-        return value_placeholder(parameter)
+    if parameter.param_type_name == "argument":
+        return str(parameter.display_name_raw)
     return str(next(flag for flag in parameter.opts if flag.startswith("--")))
 
 
@@ -191,26 +170,16 @@ def join_alternatives(values: tuple[str, ...]) -> str:
     return f"{', '.join(values[:-1])} or {values[-1]}" if values[1:] else "".join(values)
 
 
-def _usage_pieces(parameters: Sequence[Any]) -> list[str]:
-    options = [parameter for parameter in parameters if not _is_argument(parameter)]
-    pieces = [
-        f"{parameter_name(option)} {value_placeholder(option)}"
-        for option in options
-        if option.required
-    ]
-    pieces.append("[OPTIONS]")
-    for argument in filter(_is_argument, parameters):
-        name = value_placeholder(argument)
-        pieces.append(name if argument.required else f"[{name}]")
-    return pieces
-
-
-def _write_parameters(formatter: Any, parameters: Sequence[Any]) -> None:
-    sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OPTIONS: []}
-    for parameter in parameters:
-        title = _ARGUMENTS if _is_argument(parameter) else parameter.rich_help_panel or _OPTIONS
-        row = (format_flags(parameter), format_help(parameter))
-        sections.setdefault(title, []).append(row)
+def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
+    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+    for parameter in command.get_params(ctx):
+        name, text = parameter.get_help_record(ctx)
+        title = parameter.rich_help_panel or "Options"
+        if parameter.param_type_name == "argument":
+            # Without its type, which Typer writes as Python does.
+            name = parameter.display_name_raw
+            title = "Arguments"
+        sections.setdefault(title, []).append((name, text.removesuffix(".")))
     for title, rows in sections.items():
         _write_section(formatter, title, rows)
 
@@ -226,33 +195,6 @@ def _write_example(formatter: Any, epilog: str | None) -> None:
     if epilog:
         title, _, example = epilog.partition(": ")
         formatter.write(f"\n{title}:\n  {example}\n")
-
-
-def _is_argument(parameter: Any) -> bool:
-    return bool(parameter.param_type_name == "argument")
-
-
-def format_flags(parameter: Any) -> str:
-    """Return `-o, --output FORM`, or the placeholder of an argument."""
-    if _is_argument(parameter):
-        return value_placeholder(parameter)
-    flags = sorted(parameter.opts, key=lambda flag: flag.startswith("--"))
-    both = [", ".join(flags), *parameter.secondary_opts]
-    return f"{' / '.join(both)} {value_placeholder(parameter)}".rstrip()
-
-
-def format_help(parameter: Any) -> str:
-    """Return the help of a parameter with its default and bounds."""
-    text = str(parameter.help or "").removesuffix(".")
-    value = parameter.default
-    extras = []
-    if value not in (None, False, "", ()) and parameter.show_default:
-        extras.append(f"default: {value:g}" if isinstance(value, float) else f"default: {value}")
-    if bounds := describe_bounds(parameter):
-        extras.append(bounds)
-    if parameter.required and not _is_argument(parameter):
-        extras.append("required")
-    return f"{text}  [{'; '.join(extras)}]" if extras else text
 
 
 def _option(*flags: str, **attributes: Any) -> Any:

@@ -1,6 +1,6 @@
 """The HTTP client of deliveries, which reads only the beginning of a response.
 
-The module loads the HTTP packages: it is imported with the first endpoint (docs/decisions/0127).
+The module loads the HTTP packages: it is imported with the first endpoint.
 """
 
 from __future__ import annotations

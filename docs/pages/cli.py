@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from agentctl.cli.help import common_options, describe_bounds, value_placeholder
+from agentctl.cli.help import common_options
 from pages.markdown import code, made_from, sentence, table
 
 __all__ = ["commands", "group_commands", "page"]
@@ -107,9 +107,9 @@ def _usage(path: str, command: Any) -> str:
 
 def _row(parameter: Any) -> tuple[str, str, str]:
     if _is_argument(parameter):
-        name = code(value_placeholder(parameter))
+        name = code(f"{parameter.display_name_raw}{'...' if parameter.nargs == -1 else ''}")
     else:
-        value = value_placeholder(parameter)
+        value = "" if parameter.is_flag else parameter.metavar
         flags = [*parameter.opts, *parameter.secondary_opts]
         long_first = sorted(flags, key=lambda flag: not flag.startswith("--"))
         name = ", ".join(code(flag) for flag in long_first) + (f" {code(value)}" if value else "")
@@ -121,8 +121,10 @@ def _row(parameter: Any) -> tuple[str, str, str]:
 
 
 def _bounds(parameter: Any) -> str:
-    limits = describe_bounds(parameter)
-    return sentence(limits) if limits else ""
+    if parameter.min is None:
+        return ""
+    upper = "" if parameter.max is None else f" to {parameter.max:g}"
+    return f"From {parameter.min:g}{upper}."
 
 
 def _default(parameter: Any) -> str:

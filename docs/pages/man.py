@@ -7,7 +7,7 @@ from typing import Any
 
 from agentctl import __version__
 from agentctl.cli.commands.help import ENVIRONMENT, EXIT_CODES, TOPICS
-from agentctl.cli.help import first_sentence, format_flags, format_help
+from agentctl.cli.help import first_sentence
 from pages.cli import PROGRAM, commands, group_commands
 
 __all__ = ["page"]
@@ -39,15 +39,17 @@ def _commands(found: list[tuple[str, Any]]) -> Iterator[str]:
         yield f'.SH "COMMANDS: {heading.upper()}"'
         for path, command in section:
             yield f'.SS "{_escape(path)}"'
-            usage = " ".join([path, *command.collect_usage_pieces(typer.Context(command))])
+            context = typer.Context(command)
+            usage = " ".join([path, *command.collect_usage_pieces(context)])
             yield _escape(usage)
             for paragraph in (command.help or "").strip().split("\n\n"):
                 yield ".PP"
                 yield _escape(" ".join(paragraph.split()))
             for parameter in command.params:
                 yield ".TP"
-                yield f".B {_escape(format_flags(parameter))}"
-                yield _escape(format_help(parameter)) or "\\&"
+                flags, text = parameter.get_help_record(context)
+                yield f".B {_escape(flags.partition(' <')[0])}"
+                yield _escape(text) or "\\&"
             if command.epilog:
                 yield ".PP"
                 yield _escape(command.epilog)

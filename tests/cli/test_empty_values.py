@@ -46,7 +46,7 @@ def test_deletion_with_an_empty_url_deletes_nothing(
             ("runs", "start", "--agent", "echo", "-m", "x", "--idempotency-key", ""),
             "--idempotency-key",
         ),
-        (("sessions", "delete", "", "--yes"), "SESSION_ID..."),
+        (("sessions", "delete", "", "--yes"), "SESSION_ID"),
         (("users", "erase", "", "--yes"), "USER"),
         (("sessions", "export", "s", "--to-file", ""), "--to-file"),
         (("login", "--url", ""), "--url"),

@@ -137,8 +137,8 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         target: Target,
         out: CommandOutput,
         component_id: ComponentId,
-        before: str | None = argument("[OLD]", "Earlier version", default=None),
-        after: str | None = argument("[NEW]", "Later version", default=None),
+        before: str | None = argument("OLD", "Earlier version", default=None),
+        after: str | None = argument("NEW", "Later version", default=None),
     ) -> None:
         document = await target.operations.get_version_diff(
             kind, component_id, DiffFilter(before, after)
