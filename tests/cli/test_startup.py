@@ -133,8 +133,8 @@ model = "default"
 """
 
 UNUSED_BY_SERVER = {
-    "agno", "anthropic", "asyncpg", "fastapi", "google", "httpx", "langgraph", "mcp",
-    "openai", "opentelemetry", "pydantic_ai", "rich",
+    "agno", "anthropic", "asyncpg", "google", "httpx", "langgraph", "mcp", "openai",
+    "pydantic_ai", "rich",
 }  # fmt: skip
 """Libraries that an idle server with SQLite and an OpenAI-compatible endpoint does not load."""
 
