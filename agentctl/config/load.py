@@ -208,14 +208,12 @@ def _build_settings(given: GivenTables, environ: Mapping[str, str], file: Path) 
     base = file.parent
     values = validate_tables(given, base)
 
-    sections: dict[str, Any] = {
-        name: values.get(name, table()) for name, table in tables.list_sections().items()
-    }
+    sections = {name: values[name] for name in tables.list_sections()}
     for name, section in sections.items():
         given.add_places(section, (name,))
     added = {name: sections.pop(name) for name in [*sections] if name not in tables.SECTIONS}
 
-    entries: dict[str, Any] = {name: values.get(name, ()) for name in tables.ENTRY_TABLES}
+    entries = {name: values[name] for name in tables.ENTRY_TABLES}
     for name in entries:
         _add_entries(entries[name], name, given)
 

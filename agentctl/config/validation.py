@@ -7,9 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import ErrorDetails
-from typing_extensions import TypedDict
 
 from agentctl.config.given_tables import GivenTables
 from agentctl.config.places import Place
@@ -28,17 +27,19 @@ _NO_TABLE = "dataclass_type"
 
 
 @cache
-def _build_adapter() -> TypeAdapter[dict[str, Any]]:
-    """Return the adapter for the tables of a file."""
-    entries = {name: tuple[table, ...] for name, table in ENTRY_TABLES.items()}  # type: ignore[valid-type]
-    tables = TypedDict("tables", {**list_sections(), **entries}, total=False)  # type: ignore[misc]
-    return TypeAdapter(with_config(_RULES)(tables))  # type: ignore[arg-type]
+def _build_model() -> type[BaseModel]:
+    """Return the model of a file: a field for each table, and a tuple for each list of tables."""
+    fields: dict[str, Any] = {
+        name: (table, Field(default_factory=table)) for name, table in list_sections().items()
+    }
+    for name, entry in ENTRY_TABLES.items():
+        fields[name] = (tuple[entry, ...], ())  # type: ignore[valid-type]
+    return create_model("Tables", __config__=_RULES, **fields)
 
 
 @cache
-def build_schema() -> Schema:
-    """Return the JSON Schema of a file, with the words for the allowed values."""
-    return _build_adapter().json_schema()
+def _build_schema() -> Schema:
+    return _build_model().model_json_schema()
 
 
 def validate_tables(given: GivenTables, base: Path) -> dict[str, Any]:
@@ -50,16 +51,14 @@ def validate_tables(given: GivenTables, base: Path) -> dict[str, Any]:
     Raises:
         InvalidConfiguration: the first mistake.
     """
-    adapter = _build_adapter()
     try:
-        tables: dict[str, Any] = _validate(adapter, given.values, base)
-        return tables
+        return dict(_build_model().model_validate_json(_write_json(given.values), context=base))
     except ValidationError as invalid:
         _refuse_tables(given, invalid)
 
 
 def _refuse_tables(given: GivenTables, invalid: ValidationError) -> NoReturn:
-    schema = build_schema()
+    schema = _build_schema()
     errors = invalid.errors(include_url=False)
     # A key with a wrong name may be the one that is missing.
     unknown = (error for error in errors if error["type"] in _UNKNOWN_KEY)
@@ -105,16 +104,16 @@ def validate_value(table: type, name: str, value: str | list[str], place: Place,
         place.refuse(UNSTORABLE)
     adapter = TypeAdapter[Any](get_type_hints(table, include_extras=True)[name], config=_RULES)
     try:
-        return _validate(adapter, value, base)
+        return adapter.validate_json(_write_json(value), context=base)
     except ValidationError as invalid:
         error = invalid.errors(include_url=False)[0]
         place.refuse(_describe_error(error, adapter.json_schema()))
 
 
-def _validate(adapter: TypeAdapter[Any], value: object, base: Path) -> Any:
-    # As JSON: in strict mode pydantic takes a list for a tuple, a table for a class and a text for
-    # a path only from JSON, which has no other form of them.
-    return adapter.validate_json(json.dumps(value), context=base)
+def _write_json(value: object) -> str:
+    # In strict mode pydantic takes a list for a tuple, a table for a class and a text for a path
+    # only from JSON, which has no other form of them.
+    return json.dumps(value)
 
 
 def _describe_error(error: ErrorDetails, schema: Schema) -> str:

@@ -193,6 +193,14 @@ def test_errors_never_repeat_a_secret(text: str, secret: str, refuses: Refuses) 
     assert secret not in refuses(text)
 
 
+def test_error_of_the_library_has_no_value(reads: Reads) -> None:
+    """A traceback would show it below the error."""
+    with pytest.raises(InvalidConfiguration) as caught:
+        reads('[authorization]\nverification_keys = "hunter2"')
+    assert "verification_keys" in str(caught.value.__context__)
+    assert "hunter2" not in str(caught.value.__context__)
+
+
 def test_whole_number_is_accepted_for_a_float(reads: Reads) -> None:
     settings = reads("[server]\ndrain_seconds = 0\nport = 0\n[runs]\ntimeout_seconds = 0.5")
     assert (settings.server.drain_seconds, settings.server.port) == (0, 0)
