@@ -19,7 +19,14 @@ from tests.faults.forks import CONFTEST, Forks, Outcome
 from tests.faults.history import HISTORY, PATCHES
 from tests.faults.mutations import choose_faults, find_faults
 from tests.faults.reference import KnownFault, Reference, describe_failures
-from tests.faults.trials import Result, Trial, find_deciding_lines, find_near_tests, list_modules
+from tests.faults.trials import (
+    EQUIVALENT,
+    Result,
+    Trial,
+    find_deciding_lines,
+    find_near_tests,
+    list_modules,
+)
 
 SOURCE = '''"""A docstring with = and AND."""
 
@@ -376,6 +383,14 @@ def test_each_real_fault_has_a_patch_and_tests_that_exist() -> None:
         for test in fault["tests"]:
             file, _, function = test.partition("::")
             assert f"def {function.partition('[')[0]}(" in (REPOSITORY / file).read_text()
+
+
+def test_lines_of_faults_that_no_test_can_notice_exist() -> None:
+    listed = tomllib.loads(EQUIVALENT.read_text())["fault"]
+    for fault in listed:
+        lines = {line.strip() for line in (REPOSITORY / fault["module"]).read_text().splitlines()}
+        assert fault["old"] in lines, f"{fault['module']}: remove it from equivalent.toml"
+        assert fault["reason"]
 
 
 def test_modules_of_the_reference_and_their_near_tests_exist() -> None:

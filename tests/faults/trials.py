@@ -19,6 +19,7 @@ from tests.faults.forks import CONFTEST, Forks, Outcome
 from tests.faults.mutations import Fault
 
 __all__ = [
+    "EQUIVALENT",
     "Result",
     "Trial",
     "find_deciding_lines",
