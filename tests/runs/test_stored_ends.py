@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentctl import errors
 from agentctl.config.settings import Approvals, Settings
 from agentctl.config.webhooks import Webhook
 from agentctl.runs.life import finish
@@ -185,6 +186,28 @@ async def test_no_event_follows_that_of_a_pause(
         monkeypatch.setattr(bench.database, "write", report_and_write)
         await pause(bench)
         assert stream.next == 1
+
+
+@pytest.mark.parametrize(("asked", "continues"), [(ASKED, False), (Pause([], {}), True)])
+async def test_pause_whose_commit_had_an_unknown_outcome_is_stored_once(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, asked: Pause, continues: bool
+) -> None:
+    monkeypatch.setattr(finish, "RETRY_SECONDS", (0.0,))
+    async with open_bench(deployment) as bench:
+        write = bench.database.write
+        failures = [errors.Unavailable("no answer")]
+
+        async def lose_the_first_answer(work: Any) -> Any:
+            result = await write(work)
+            if failures:
+                raise failures.pop()
+            return result
+
+        monkeypatch.setattr(bench.database, "write", lose_the_first_answer)
+        assert (await pause(bench, asked)).continues is continues
+        assert (await bench.read("root")).status == ("PENDING" if continues else "PAUSED")
+        rows = await bench.database.read(approvals.list_of_run("root"))
+        assert len(rows) == len(asked.asks)
 
 
 async def test_pause_without_open_questions_continues_at_once(deployment: Deployment) -> None:
