@@ -1,7 +1,8 @@
 """Types of values: one description of an annotation that checks, parses and names its values.
 
 Request bodies, parameters and records of a remote server use it. The configuration is checked by
-pydantic, with the same words (`records/schema_words.py`). An annotation is compiled once.
+pydantic, with the same words (`records/schema_words.py`). An annotation is compiled once
+(docs/decisions/0032).
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from typing import Any
 import orjson
 from fastapi import FastAPI
 from fastapi.params import Depends
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -342,6 +343,14 @@ class Application(FastAPI):
         self.router.middleware_stack = Entrance(
             operations, self.faces, UserRoutes(self, self._serve_others)
         )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.root_path:
+            scope["root_path"] = self.root_path
+        # Not FastAPI's own method: where OpenTelemetry is installed it begins a span for each
+        # request, with the `traceparent` of anybody. Here only the one of an identified caller
+        # counts, and a run has spans of its own (docs/observability.md).
+        await Starlette.__call__(self, scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
         state = get_app_state(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from agentctl.records.times import now
 from agentctl.runs.desk.decisions import expire_approvals
 from agentctl.runs.jobs.cleanup import Ages, delete_expired
 from agentctl.runs.life.claims import LegClaims
+from agentctl.runs.states import RunCounters
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
 from agentctl.store.database import Sql
 from agentctl.store.databases import Databases
@@ -112,7 +114,8 @@ async def test_server_with_a_fast_clock_ends_nothing_too_early(
     """The deadlines of approvals and of the queue count on the clock of PostgreSQL as well."""
     databases = Databases(configured, create=True)
     unused: Any = None
-    claims = LegClaims(unused, databases, unused, unused, unused)
+    host: Any = SimpleNamespace(counters=RunCounters())
+    claims = LegClaims(host, databases, unused, unused, unused)
     try:
         system = databases.system
         await system.write(sessions.create(a_session()))
