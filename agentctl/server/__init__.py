@@ -2,7 +2,7 @@
 
     from agentctl.server import create_app, running
 
-`create_app(settings)` returns the ASGI application; `async with running(app):` opens its databases
+`create_app(settings)` returns a FastAPI application; `async with running(app):` opens its databases
 in a host application that mounts it. Both are imported on first use, because FastAPI and Starlette
 take a while to import.
 """

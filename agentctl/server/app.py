@@ -34,7 +34,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentctl.config.load import load_settings
 from agentctl.config.settings import Settings
-from agentctl.errors import AgentctlError, BadRequest, InternalError, Unauthenticated, Unavailable
+from agentctl.errors import AgentctlError, BadRequest, Unauthenticated, Unavailable
 from agentctl.extensions import load_extensions
 from agentctl.records.logs import (
     add_log_context,
@@ -71,7 +71,6 @@ from agentctl.server.routing import (
 from agentctl.server.user_routes import UserRoutes, check_routes, refuse_unknown_path
 from agentctl.work.event_loop import build_abandoned_outcome
 
-_log = logging.getLogger("agentctl.server")
 _access_log = logging.getLogger("agentctl.access")
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -178,13 +177,10 @@ class AuthenticationMiddleware:
         # Starlette wraps the error of a response that has started.
         if response.status is not None and isinstance(error.__cause__, AgentctlError):
             error = error.__cause__
-        if not isinstance(error, AgentctlError):
-            _log.error("request %s failed", response.request_id, exc_info=error)
-            # The handler of all exceptions has responded, and has raised the exception again.
-            if response.is_complete:
-                return
-        shown = error if isinstance(error, AgentctlError) else InternalError()
-        answer = build_error_response(shown, scope, self._faces)
+        answer = build_error_response(error, scope, self._faces)
+        # The handler of all exceptions has responded, and has raised the exception again.
+        if response.is_complete and not isinstance(error, AgentctlError):
+            return
         if response.status is not None:
             raise error
         await answer(scope, receive, response)
@@ -311,7 +307,6 @@ class Application(FastAPI):
             **options,
         )
         self.router.default = refuse_unknown_path
-        self._document: bytes | None = None
         self._document_lock = threading.Lock()
         self.configure(settings)
 
@@ -332,6 +327,7 @@ class Application(FastAPI):
                 faces.append(face)
 
         self.faces = faces
+        self._document: bytes | None = None
         self.state.agentctl = AppState(settings, self.build_document)
         self.serve_operations(served)
 

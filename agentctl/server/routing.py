@@ -351,13 +351,11 @@ async def respond_to_failure(request: Request, error: Exception) -> Response:
     return _choose_error_response(request.scope, request.scope["app"].faces)(InternalError())
 
 
-def build_error_response(
-    error: AgentctlError, scope: Scope, faces: Iterable[Face] = ()
-) -> Response:
-    """Return the response to an error, and log what the operator has to know about it."""
+def build_error_response(error: Exception, scope: Scope, faces: Iterable[Face] = ()) -> Response:
+    """Return the response to an exception, and log what the operator has to know about it."""
     request_id = scope[RESPONSE_KEY].request_id
-    shown = error
-    if error.status == 500 and not isinstance(error, InternalError):
+    shown = error if isinstance(error, AgentctlError) else InternalError()
+    if shown is not error or (error.status == 500 and not isinstance(error, InternalError)):
         _log.error("request %s failed", request_id, exc_info=error)
         shown = InternalError()
     elif isinstance(error, CrossSiteRequest):

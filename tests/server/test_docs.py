@@ -6,7 +6,6 @@ import contextlib
 import re
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -152,39 +151,6 @@ def test_page_works_in_a_mounted_application(settled: Deployment, tmp_path: Path
         dom, _, asked = rendered(f"{host.url}/inside/here/docs", tmp_path)
     assert PAGES["docs"][0] in dom
     assert f"{host.url}/inside/here/openapi.json" in asked
-
-
-FIRST_REQUESTS = """
-import asyncio, sys, time
-from importlib.abc import MetaPathFinder
-from pathlib import Path
-import httpx2
-from agentctl.config import load_settings
-from agentctl.server import create_app, running
-
-class Slow(MetaPathFinder):
-    def find_spec(self, name, *_):
-        if name.startswith("fastapi"):
-            time.sleep(0.02)
-
-async def main():
-    app = create_app(load_settings(Path(sys.argv[1]), {}))
-    transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
-    sys.meta_path.insert(0, Slow())
-    async with running(app), httpx2.AsyncClient(transport=transport) as client:
-        paths = ("/openapi.json", "/docs/oauth2-redirect") * 2
-        answers = await asyncio.gather(*(client.get(f"http://here{path}") for path in paths))
-    print([answer.status_code for answer in answers])
-
-asyncio.run(main())
-"""
-
-
-def test_first_requests_of_several_pages_succeed(settled: Deployment) -> None:
-    """Each of them imports FastAPI, at the same time as the others."""
-    line = [sys.executable, "-c", FIRST_REQUESTS, str(settled.path)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert (done.returncode, done.stdout) == (0, "[200, 200, 200, 200]\n"), done.stderr
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])

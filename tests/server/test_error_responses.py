@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import httpx2
 import pytest
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidConfiguration, Unavailable
@@ -57,6 +59,47 @@ async def test_unavailable_has_retry_after(
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json()["error_code"] == "UNAVAILABLE"
     assert any(answer.headers["x-request-id"] in record.getMessage() for record in caplog.records)
+
+
+async def test_error_in_a_stream_ends_its_connection(
+    settled: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def send_parts() -> AsyncIterator[bytes]:
+        yield b"one part"
+        raise Unavailable("The database was lost")
+
+    async def get_health(call: Call) -> Response:
+        """Fail after the first part."""
+        return StreamingResponse(send_parts())
+
+    app = create_app(settled.settings)
+    app.serve_operations([Operation(get_health, tag="System")])
+    async with running(app), client(app) as http:
+        with pytest.raises(Unavailable):
+            await http.get("/health")
+    [logged] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert logged.getMessage() == "requests fail with 503: The database was lost"
+
+
+async def test_handler_of_a_user_responds_to_a_failed_operation(
+    settled: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def get_health(call: Call) -> Response:
+        """Fail."""
+        raise RuntimeError(SECRET)
+
+    app = create_app(settled.settings)
+    app.serve_operations([Operation(get_health, tag="System")])
+
+    @app.exception_handler(Exception)
+    def apologize(request: Request, error: Exception) -> Response:
+        return Response("sorry", 500)
+
+    async with running(app), client(app) as http:
+        answer = await http.get("/health")
+    assert (answer.status_code, answer.text) == (500, "sorry")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert f"request {answer.headers['x-request-id']} failed" in caplog.text
 
 
 async def test_closed_database_is_not_ready(settled: Deployment) -> None:

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import FastAPI
-from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
 from fastapi.openapi.utils import get_openapi
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypeAliasType
@@ -79,11 +78,6 @@ _SECURITY_SCHEMES = {
         "description": "A JWT with a `scopes` claim, or the token of a service account",
     }
 }
-
-
-def build_redirect_page() -> bytes:
-    """Return the page that an authorization server redirects Swagger UI to."""
-    return bytes(get_swagger_ui_oauth2_redirect_html().body)
 
 
 def build_document(operations: Iterable[Operation], *, authorization: bool = True) -> bytes:

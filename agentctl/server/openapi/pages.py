@@ -16,6 +16,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 import orjson
+from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
 from starlette.responses import Response
 
 from agentctl.errors import NotFound
@@ -114,19 +115,11 @@ def _read_asset(package: str, name: str) -> bytes:
 
 async def get_oauth2_redirect(call: Call) -> Response:
     """Return the page that an authorization server redirects Swagger UI to."""
-    page = await asyncio.to_thread(_build_redirect_page)
+    page = bytes(get_swagger_ui_oauth2_redirect_html().body)
     scripts = re.findall(rb"<script>(.*?)</script>", page, re.DOTALL)
     digests = (base64.b64encode(hashlib.sha256(script).digest()) for script in scripts)
     hashes = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
     return BytesResponse(page, 200, _HTML, content_security_policy(script_src=hashes))
-
-
-def _build_redirect_page() -> bytes:
-    # The same import as that of the document: of two threads that import parts of FastAPI in
-    # different orders, one gets an error.
-    from agentctl.server.openapi.document import build_redirect_page
-
-    return build_redirect_page()
 
 
 async def get_openapi(call: Call) -> Response:

@@ -1,4 +1,4 @@
-"""The parameters of an operation as FastAPI reads them from the signature of a function."""
+"""The parameters of an operation as FastAPI describes them, from the signature of a function."""
 
 from __future__ import annotations
 
