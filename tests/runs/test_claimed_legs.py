@@ -123,6 +123,18 @@ async def test_leg_with_the_same_version_has_no_change(
         assert start.version_change is None
 
 
+async def test_only_the_repetition_of_a_claim_gets_a_leg_again(deployment: Deployment) -> None:
+    """A worker that looks for legs twice must not execute one twice."""
+    async with open_bench(deployment, durable=False) as bench:
+        await pause(bench.root, PAY)
+        await decide_all(bench)
+        await claim(bench)
+        write = bench.database.write
+        assert await write(claim_leg("root", "w2", None)) is None
+        assert await write(claim_leg("root", "w3", None, is_repeated=True)) is None
+        assert await write(claim_leg("root", "w2", None, is_repeated=True)) is not None
+
+
 async def test_pause_stores_what_the_models_were_shown(deployment: Deployment) -> None:
     async with open_bench(deployment, durable=False) as bench:
         bench.root.transcript.requests.extend({"calls": {"1": {"model": "m"}}})

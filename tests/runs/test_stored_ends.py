@@ -210,6 +210,27 @@ async def test_pause_whose_commit_had_an_unknown_outcome_is_stored_once(
         assert len(rows) == len(asked.asks)
 
 
+@pytest.mark.parametrize(("asked", "run_ids"), [(ASKED, ["root"]), (Pause([], {}), [])])
+async def test_pause_that_waits_is_a_fact_for_webhooks(
+    deployment: Deployment, asked: Pause, run_ids: list[str]
+) -> None:
+    webhook = Webhook("ops", "https://example.com/", ("run.paused",))
+    async with open_bench(deployment) as bench:
+        bench.database.outbox = Outbox(Settings(webhooks=(webhook,)))
+        await pause(bench, asked)
+        told = Sql("SELECT run_id FROM webhook_deliveries").column()
+        assert await bench.database.read(told) == run_ids
+
+
+async def test_pause_changes_the_state_of_its_session(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        bench.root.state_changes = StateChanges({"new": 3}, ())
+        await pause(bench)
+        session = await bench.database.read(sessions.get("s1", EVERYONE))
+        assert session is not None
+        assert json.loads(session.session_state or "") == {"new": 3}
+
+
 async def test_pause_without_open_questions_continues_at_once(deployment: Deployment) -> None:
     async with open_bench(deployment) as bench:
         assert (await pause(bench, Pause([], {}))).continues
