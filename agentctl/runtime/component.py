@@ -20,23 +20,24 @@ class ComponentVersion(NamedTuple):
 
 @dataclass(frozen=True)
 class Component:
-    """One agent, team or workflow.
-
-    Attributes:
-        database: id of the database with its sessions.
-        on_busy: the response to a second run in a session that has a live run.
-        history_runs: number of earlier runs of the session that the model receives.
-        spec: its table of the configuration, or that of its `next`, which answers in its place.
-    """
+    """One agent, team or workflow."""
 
     kind: ComponentKind
     id: str
     name: str
     description: str
+
     database: str
+    """Id of the database with its sessions."""
+
     on_busy: OnBusy
+    """The response to a second run in a session that has a live run."""
+
     history_runs: int
+    """Number of earlier runs of the session that the model receives."""
+
     spec: Agent | Team | Workflow
+    """Its table of the configuration, or the table of its `next`, which answers in its place."""
 
     @property
     def label(self) -> str:

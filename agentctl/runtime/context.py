@@ -55,47 +55,49 @@ MAXIMUM_PROGRESS_LENGTH = 1_000
 
 @dataclass(frozen=True, slots=True)
 class MemberResult:
-    """The result of the run of a member or of a step.
-
-    Attributes:
-        status: its final status, or PAUSED: then its parent has to pause as well; or PARKED: then
-            its parent is handed over as well.
-        content: its content; partial unless the status is COMPLETED.
-        error_detail: public text of its failure; None unless the status is ERROR.
-        error_code: code of its failure (docs/contract.md "Failures of a run"); None unless the
-            status is ERROR.
-        run_id: its run, with which a later leg of the parent continues it.
-    """
+    """The result of the run of a member or of a step."""
 
     status: MemberStatus
+    """Its final status, or PAUSED: then its parent has to pause as well; or PARKED: then its parent
+    is handed over as well."""
+
     content: str
+    """Its content; partial unless the status is COMPLETED."""
+
     error_detail: str | None = None
+    """Public text of its failure; None unless the status is ERROR."""
+
     error_code: str | None = None
+    """Code of its failure (docs/contract.md "Failures of a run"); None unless the status is ERROR.
+    """
+
     run_id: str = ""
+    """Its run, with which a later leg of the parent continues it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """The messages of an earlier run of the session, or earlier messages of the request.
-
-    Attributes:
-        messages: its neutral messages (`runtime.transcript.transcript`), without those of the
-            system.
-        native: its messages as JSON of the library of the same kind of runner; None if another kind
-            executed it.
-        from_request: True for messages of the request, which no memory of a runner has.
-        run_id: its id; `""` for messages of the request.
-        omitted_bytes: size of its messages before they were shortened, because its conversation was
-            larger than the context window of the model; 0 if they are whole.
-        seq: its number in the session; None if the messages are not those that it has stored.
-    """
+    """The messages of an earlier run of the session, or earlier messages of the request."""
 
     messages: Sequence[Mapping[str, Any]]
+    """Its neutral messages (`runtime.transcript.transcript`), without system messages."""
+
     native: str | None = None
+    """Its messages as JSON of the library of the same kind of runner; None if another kind executed
+    it."""
+
     from_request: bool = False
+    """True for messages of the request, which no memory of a runner has."""
+
     run_id: str = ""
+    """Its id; `""` for messages of the request."""
+
     omitted_bytes: int = 0
+    """Size of its messages before they were shortened, because its conversation was larger than the
+    context window of the model; 0 if they are whole."""
+
     seq: int | None = None
+    """Its number in the session; None if the messages are not those that it has stored."""
 
 
 def leave_out(environment: RunEnvironment, kind: OmissionKind, run_id: str, size: int) -> None:
@@ -106,11 +108,13 @@ def leave_out(environment: RunEnvironment, kind: OmissionKind, run_id: str, size
         size: its size in bytes.
     """
     left_out = environment.transcript.left_out
-    known = next((each for each in left_out if each["kind"] == kind), None)
-    if known is None:
+
+    omission = next((entry for entry in left_out if entry["kind"] == kind), None)
+    if omission is None:
         left_out.append(Omission(kind, 1, run_id, run_id, size).record())
-    elif known["last"] != run_id:
-        known.update(count=known["count"] + 1, last=run_id, size=known["size"] + size)
+    elif omission["last"] != run_id:
+        omission.update(count=omission["count"] + 1, last=run_id, size=omission["size"] + size)
+
     environment.transcript.name_left_out()
     environment.emit(Compacted([*left_out], None, None))
 
@@ -136,13 +140,13 @@ class RunEnvironment(Protocol):
         state: the state of the session, shared with the runs of members and steps.
         earlier_runs: the runs of the session that the component receives, oldest first.
         history: their messages.
-        summary: the summary of the runs before them; None for none.
+        summary: the summary of the runs before them, if there is one.
         memories: the memories of the user, None without a user.
         is_stopping: True once the run has to stop. It may be read in any thread.
         has_ended: True once the results of the run are no longer changed.
         transcript: results of the run, empty at the start.
         limits: size limits in bytes.
-        leg: the state and the decisions with which the run goes on; None in its first leg.
+        leg: the state and the decisions with which the run continues; None in its first leg.
         journal: the journal of a durable run; None for every other run.
         files: the bytes of its files; None where there is no store.
     """
@@ -223,7 +227,7 @@ class RunEnvironment(Protocol):
         that an earlier process has started, if it did.
 
         Args:
-            run_id: the paused run of the member, to go on with; None starts a new one. The result
+            run_id: the paused run of the member, to continue; None starts a new one. The result
                 of a member that has ended is read, and nothing is run again.
             keeps_input: True gives a new run the object `input` of this one.
         """
@@ -245,7 +249,7 @@ class RunEnvironment(Protocol):
     async def continue_reported(
         self, kind: ComponentKind, name: str, run_id: str
     ) -> ReportedMember | None:
-        """Go on with a paused run of such a member; return None if it does not wait."""
+        """Continue with a paused run of such a member; return None if it does not wait."""
 
     async def begin_call(self, approval_id: str) -> None:
         """Store that an approved call begins; the caller makes it after that.
@@ -308,11 +312,14 @@ async def perform_decided(
     """
     if decision.execution in ("done", "failed"):
         return CallOutcome(to_text(decision.result), failed=decision.execution == "failed")
+
     if not decision.is_approved:
         return CallOutcome(decision.refusal, failed=True, counts_as_failure=False)
+
     if decision.execution != "executing":
         # Else an earlier leg has begun the call, and has waited in the middle of it.
         await context.begin_call(decision.approval_id)
+
     outcome = await perform(decision.arguments)
     if outcome.pause is None and stores_end:
         await context.end_call(decision.approval_id, outcome.text, failed=outcome.failed)
@@ -329,13 +336,19 @@ def find_tool_result(environment: RunEnvironment, call_id: str) -> tuple[str, in
     A run has what its models were to be shown, its own results, those of members that a library
     executes in it, and those of the earlier runs that it receives; nothing else of its session.
     """
-    if (known := environment.transcript.requests.left_out.get(call_id)) is not None:
-        return known
+    left_out = environment.transcript.requests.left_out.get(call_id)
+    if left_out is not None:
+        return left_out
+
     for message in reversed([*environment.history, *environment.transcript.messages]):
         if message["role"] == "tool" and message["tool_call_id"] == call_id:
             return message["content"], PAGE_CHARACTERS
-    found = (find_tool_result(member, call_id) for member in reversed(environment.reported))
-    return next(filter(None, found), None)
+
+    for member in reversed(environment.reported):
+        result = find_tool_result(member, call_id)
+        if result is not None:
+            return result
+    return None
 
 
 class RunHost:
@@ -379,8 +392,12 @@ class RunHost:
 
     def read_tool_result(self, call_id: str, offset: int) -> str | None:
         """Return a page of a result; None if the run has none of this call."""
-        found = find_tool_result(self._environment, call_id)
-        return None if found is None else read_page(found[0], offset, found[1])
+        result = find_tool_result(self._environment, call_id)
+        if result is None:
+            return None
+
+        text, page_characters = result
+        return read_page(text, offset, page_characters)
 
     async def find_path(self, file: File) -> Path:
         return await self._await(self._get_files().path(_get_reference(file)))

@@ -158,17 +158,25 @@ class CauseReader:
         Args:
             tool: name of the tool that has raised it; None for other code.
         """
-        found, place = next(
-            ((each, place) for each in _walk(error) if (place := self._find_place(each))),
-            (next(_walk(error)), None),
-        )
+        error, place = self._choose(error)
         return {
             "tool_name": tool,
-            "type": cut_text(_name_type(found), _NAME_CHARACTERS),
-            "message": self._read_message(found),
-            "place": place or self._find_place(found, any_code=True),
+            "type": cut_text(_name_type(error), _NAME_CHARACTERS),
+            "message": self._read_message(error),
+            "place": place or self._find_place(error, any_code=True),
             "raised_at": now(),
         }
+
+    def _choose(self, error: BaseException) -> tuple[BaseException, str | None]:
+        """Return the first exception with a line of the user's code, and this line.
+
+        The outermost exception and None if no exception has such a line.
+        """
+        for cause in _walk(error):
+            place = self._find_place(cause)
+            if place:
+                return cause, place
+        return next(_walk(error)), None
 
     def _read_message(self, error: BaseException) -> str:
         try:
@@ -181,7 +189,8 @@ class CauseReader:
 
     def _find_place(self, error: BaseException, *, any_code: bool = False) -> str | None:
         """Return the innermost line of the user's code, `FILE:LINE in FUNCTION`."""
-        found = None
+        place = None
+
         for frame, line in walk_tb(error.__traceback__):
             code = frame.f_code
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -189,10 +198,11 @@ class CauseReader:
                 path = code.co_filename
                 if self._folder is not None:
                     path = path.removeprefix(self._folder)
-                found = f"{path}:{line} in {code.co_name}"
-        if found is None:
+                place = f"{path}:{line} in {code.co_name}"
+
+        if place is None:
             return None
-        return cut_text(escape_controls(replace_unstorable(found)), _PLACE_CHARACTERS)
+        return cut_text(escape_controls(replace_unstorable(place)), _PLACE_CHARACTERS)
 
     def _is_own(self, path: str, package: str, any_code: bool) -> bool:
         if path.startswith(_OWN_FOLDER):

@@ -128,14 +128,14 @@ def read_data_url(url: str, name: str | None = None) -> LoadedFile | None:
     return build_inline(data, head[5:-7].partition(";")[0], name)
 
 
-def load_references(stored: str | None) -> list[FileReference]:
+def load_references(references_json: str | None) -> list[FileReference]:
     """Return the references in a JSON array of a run; empty for None."""
-    return [*map(get_reference, orjson.loads(stored or "[]"))]
+    return [*map(get_reference, orjson.loads(references_json or "[]"))]
 
 
-def build_files(stored: str | None) -> dict[str, Any]:
+def build_files(references_json: str | None) -> dict[str, Any]:
     """Return the member `files` of a message, from the references of its run; empty for None."""
-    return {} if stored is None else {"files": orjson.loads(stored)}
+    return {} if references_json is None else {"files": orjson.loads(references_json)}
 
 
 def get_reference(file: MessageFile) -> FileReference:
@@ -156,7 +156,7 @@ def is_reference(value: object) -> bool:
 
 
 def dump_references(files: Iterable[MessageFile]) -> str | None:
-    """Return the references of files as a JSON array; None for none."""
+    """Return the references of files as a JSON array; None without files."""
     records = list_references(files)
     return orjson.dumps(records).decode() if records else None
 
@@ -175,25 +175,29 @@ async def show_files(
     take, or that was deleted. Messages without files are returned unchanged. A message of the user
     after the results of tools has their files, since providers take none with a result.
     """
-    listed = [file for message in messages for file in message.get("files", ())]
-    if not listed:
+    all_files = [file for message in messages for file in message.get("files", ())]
+    if not all_files:
         return messages
-    stored = [get_reference(file) for file in listed if not isinstance(file, LoadedFile)]
+
+    references = [get_reference(file) for file in all_files if not isinstance(file, LoadedFile)]
     present: Collection[str] = ()
-    if access is not None and stored:
-        present = await access.find(file.file_id for file in stored)
-    shown: list[Message] = []
-    of_results: list[FileReference | LoadedFile] = []
+    if access is not None and references:
+        present = await access.find(file.file_id for file in references)
+
+    shown_messages: list[Message] = []
+    result_files: list[FileReference | LoadedFile] = []
+
     for message in messages:
         if message["role"] != "tool":
-            shown += _list_result_files(of_results)
+            shown_messages += _list_result_files(result_files)
         if "files" in message:
             message = await _show_message(message, present, takes, access)
         if message["role"] == "tool" and (files := message.get("files")):
-            of_results += files
+            result_files += files
             message = {**message, "files": []}
-        shown.append(message)
-    return [*shown, *_list_result_files(of_results)]
+        shown_messages.append(message)
+
+    return [*shown_messages, *_list_result_files(result_files)]
 
 
 async def _show_message(
@@ -201,6 +205,7 @@ async def _show_message(
 ) -> Message:
     parts = [message["content"]]
     attached = list[FileReference | LoadedFile]()
+
     for file in message["files"]:
         reference = get_reference(file)
         kind = find_kind(get_reference(file).media_type)
@@ -215,6 +220,7 @@ async def _show_message(
             attached.append(file if is_loaded else reference)
         else:
             parts.append(format_note(reference, f"is not shown: this model takes no {kind}"))
+
     content = "\n\n".join(filter(None, parts))
     return {**message, "content": content, "files": attached}
 
@@ -234,12 +240,13 @@ async def load_files(
     messages: Sequence[Message], access: FileAccess | None, takes: Iterable[FileKind] = MEDIA
 ) -> Sequence[Message]:
     """Return messages as `show_files`, with `files` as loaded files."""
-    shown = await show_files(messages, takes, access)
-    if shown is messages:
-        return shown
+    shown_messages = await show_files(messages, takes, access)
+    if shown_messages is messages:
+        return shown_messages
+
     return [
-        {**each, "files": [await _load(file, access) for file in each.get("files", ())]}
-        for each in shown
+        {**message, "files": [await _load(file, access) for file in message.get("files", ())]}
+        for message in shown_messages
     ]
 
 
@@ -289,9 +296,10 @@ async def encode_base64(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for part in parts:
         for start in range(0, len(part), _STEP_BYTES):
             data = rest + part[start : start + _STEP_BYTES]
-            whole = len(data) - len(data) % 3
-            rest = data[whole:]
-            yield binascii.b2a_base64(data[:whole], newline=False)
+            end = len(data) - len(data) % 3
+            rest = data[end:]
+            yield binascii.b2a_base64(data[:end], newline=False)
+
     yield binascii.b2a_base64(rest, newline=False)
 
 

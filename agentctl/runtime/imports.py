@@ -71,20 +71,24 @@ def load_object(reference: str, folder: Path | None, where: str = _NEXT_TO_CONFI
         UnusableObject: the module cannot be imported, or does not have the name.
     """
     module_name, colon, name = reference.partition(":")
+
     if not (colon and module_name and name):
         raise UnusableObject("it does not have the form package.module:function")
     _check_module_name(module_name, folder)
+
     try:
         with _first_on_path(folder):
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         problem = "its module cannot be imported"
         raise build_failure(problem, module_name, error, folder, where) from error
+
     value: object = getattr(module, name, None)
     if value is None:
         similar = get_close_matches(name, dir(module), 1)
         hint = f"did you mean {module_name}:{similar[0]}?" if similar else None
         raise UnusableObject(f"the module {module_name} has no {name}", hint)
+
     return value
 
 
@@ -118,11 +122,13 @@ def build_failure(
         folder: folder of the configuration.
         where: the place of the folder, for hints.
     """
+
     place = find_place(error, folder)
     text = error.msg if isinstance(error, SyntaxError) and error.msg else str(error)
     reason = f"{type(error).__name__}: {text}".splitlines()[0]
     if place:
         reason = f"{place}: {reason}"
+
     hint = _build_import_hint(name, error, where) if isinstance(error, ImportError) else None
     if hint is None:
         hint = f"correct {place or f'the module {name}'}"
@@ -156,14 +162,18 @@ def find_place(error: BaseException, folder: Path | None) -> str:
     It is the last line of a file below `folder`, and of another one only if there is none: a
     package that fails was imported by the user's code.
     """
+
     frames = [
         (frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)
     ]
+
     if isinstance(error, SyntaxError) and error.filename is not None:
         frames.append((error.filename, error.lineno or 0))
+
     frames = [
         frame for frame in frames if frame[0] not in _OWN_FILES and not frame[0].startswith("<")
     ]
+
     for filename, line in reversed(frames):
         path = Path(filename)
         if folder is not None and path.is_relative_to(folder) and _INSTALLED not in path.parts:
@@ -175,22 +185,29 @@ def _build_import_hint(name: str, error: ImportError, where: str) -> str | None:
     """Return what to do about an import that fails; None if the user's own code is wrong."""
     missing = error.name or ""
     top = missing.partition(".")[0]
-    own = name.partition(".")[0]
+    own_package = name.partition(".")[0]
+
     if not missing and (library := _find_library(error)):
         return f"install what {library} needs: its message names the package"
+
     if not isinstance(error, ModuleNotFoundError):
         is_installed = _INSTALLED in Path(error.path or "").parts
         return f"install a version of {top} that has this name" if is_installed else None
+
     library = missing if top == "google" else top
-    if library in _EXTRAS and top != own:
+    if library in _EXTRAS and top != own_package:
         return f"install the library: {build_extra_command(_EXTRAS[library])}"
+
     if f"{name}.".startswith(f"{missing}."):
-        place = f"{name}.py" if name == own else f"the package {own}"
+        place = f"{name}.py" if name == own_package else f"the package {own_package}"
         return f"put {place} {where}, or install it"
-    if top == own or top in sys.stdlib_module_names:
+
+    if top == own_package or top in sys.stdlib_module_names:
         return None
+
     if top != missing:
         return f"install a version of {top} that has {missing}"
+
     package = _PACKAGES.get(top, top.replace("_", "-"))
     command = build_install_command(package)
     return f"install the package: {command}; or put {top}.py {where}"
@@ -206,6 +223,7 @@ def _first_on_path(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
+
     entry = str(folder)
     sys.path.insert(0, entry)
     try:

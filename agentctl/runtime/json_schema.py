@@ -54,15 +54,13 @@ _TEXT_CHARACTERS = 1_000
 
 
 class SchemaProblem(NamedTuple):
-    """A place of a value that does not match a schema.
-
-    Attributes:
-        place: the steps inside the value; empty for the value itself.
-        text: the difference from the schema.
-    """
+    """A place of a value that does not match a schema."""
 
     steps: tuple[str | int, ...]
+    """The steps from the value to the place; empty for the value itself."""
+
     text: str
+    """The difference from the schema."""
 
     @property
     def place(self) -> str:
@@ -75,19 +73,19 @@ DIFFERENT = SchemaProblem((), "the value does not match; it is too large to name
 
 
 class SchemaCost(NamedTuple):
-    """The cost of a validation, from the schema alone.
-
-    Attributes:
-        subschemas: as `MAXIMUM_SUBSCHEMAS` counts them.
-        patterns: as `MAXIMUM_PATTERN_COST` counts them.
-        constants: the members of each `enum`.
-        loops: the references to a schema from inside of it.
-    """
+    """The cost of a validation, from the schema alone."""
 
     subschemas: int
+    """As `MAXIMUM_SUBSCHEMAS` counts them."""
+
     patterns: int
+    """As `MAXIMUM_PATTERN_COST` counts them."""
+
     constants: int
+    """The members of each `enum`."""
+
     loops: int
+    """The references to a schema from inside of it."""
 
 
 def refuse_documents(address: str) -> NoReturn:
@@ -120,6 +118,7 @@ def check_schemas(schemas: Mapping[str, Mapping[str, Any]]) -> None:
 def is_cheap(schemas: Iterable[Mapping[str, Any]], size: int = 1) -> bool:
     """Return True if schemas, and a value of a size in bytes, take at most some milliseconds."""
     subschemas = patterns = 0
+
     for schema in schemas:
         cost = _measure(schema, None)
         subschemas += cost.subschemas + cost.constants
@@ -130,6 +129,7 @@ def is_cheap(schemas: Iterable[Mapping[str, Any]], size: int = 1) -> bool:
             or size * (subschemas + patterns) > _CHEAP_CHECK
         ):
             return False
+
     return True
 
 
@@ -141,11 +141,13 @@ def _measure(schema: Mapping[str, Any], name: str | None) -> SchemaCost:
             schema, which is counted up to it.
     """
     count = patterns = constants = loops = 0
-    waiting: list[tuple[Any, tuple[str, ...], int]] = [(schema, (), 1)]
+    pending: list[tuple[Any, tuple[str, ...], int]] = [(schema, (), 1)]
     names_documents = "draft-04" in str(schema.get("$schema"))
-    while waiting:
-        node, above, times = waiting.pop()
+
+    while pending:
+        node, outer_references, times = pending.pop()
         count += times
+
         children = node
         if isinstance(node, dict):
             children = node.values()
@@ -156,30 +158,37 @@ def _measure(schema: Mapping[str, Any], name: str | None) -> SchemaCost:
                 raise ValidationFailed(f"{name} must use no references except $ref")
             times *= 3 ** sum(key in node for key in ("unevaluatedProperties", "unevaluatedItems"))
             patterns += times * sum(map(_weigh_pattern, _list_patterns(node)))
-            if isinstance(listed := node.get("enum"), list):
-                constants += times * len(listed)
+            if isinstance(constant_values := node.get("enum"), list):
+                constants += times * len(constant_values)
+
             reference = node.get("$ref")
-            if isinstance(reference, str) and reference in above:
+            if isinstance(reference, str) and reference in outer_references:
                 loops += 1
             elif isinstance(reference, str):
                 if (target := _resolve(schema, reference)) is not None:
-                    waiting.append((target, (*above, reference), times))
+                    pending.append((target, (*outer_references, reference), times))
                 elif name is not None:
                     raise ValidationFailed(f"{name} refers to something that it does not have")
-        waiting += [(child, above, times) for child in children if isinstance(child, dict | list)]
+
+        pending += [
+            (child, outer_references, times) for child in children if isinstance(child, dict | list)
+        ]
+
         if count > MAXIMUM_SUBSCHEMAS or patterns > MAXIMUM_PATTERN_COST:
             if name is None:
                 break
             if count > MAXIMUM_SUBSCHEMAS:
                 raise ValidationFailed(f"{name} has more than {MAXIMUM_SUBSCHEMAS} subschemas")
             raise ValidationFailed(f"{name} has patterns that cost too much")
+
     return SchemaCost(count, patterns, constants, loops)
 
 
 def _list_patterns(node: Mapping[str, Any]) -> list[str]:
-    named = node.get("patternProperties")
+    by_pattern = node.get("patternProperties")
     single = node.get("pattern")
-    names = list(named) if isinstance(named, dict) else []
+
+    names = list(by_pattern) if isinstance(by_pattern, dict) else []
     return [*names, single] if isinstance(single, str) else names
 
 
@@ -187,12 +196,14 @@ def _weigh_pattern(pattern: str) -> int:
     """Return the cost of a pattern for each byte of a text, in units of that of a subschema."""
     states = len(pattern)
     copies = 1
+
     for group, low, high in _COUNTED.findall(pattern):
         number = int(high or low)
         if group:
             copies *= max(1, number)
         else:
             states += number
+
     looks = _LOOK * len(_LOOK_AROUND.findall(pattern))
     return 10 + looks + states * copies // 16
 
@@ -201,9 +212,11 @@ def _resolve(root: Mapping[str, Any], reference: str) -> Mapping[str, Any] | Non
     """Return the subschema of a reference within the document (RFC 6901); None if there is none."""
     if reference == "#":
         return root
+
     pointer = unquote(reference).removeprefix("#/")
     if not reference.startswith("#/"):
         return None
+
     node: Any = root
     for segment in pointer.split("/"):
         if isinstance(node, list) and segment.isdecimal() and len(segment) < 6:
@@ -212,6 +225,7 @@ def _resolve(root: Mapping[str, Any], reference: str) -> Mapping[str, Any] | Non
             node = node.get(segment.replace("~1", "/").replace("~0", "~"))
         else:
             return None
+
     return node if isinstance(node, dict) else None
 
 
@@ -245,8 +259,10 @@ def main() -> None:
     limit(resource.RLIMIT_CPU, PROCESSOR_SECONDS)
     limit(resource.RLIMIT_AS, _MEMORY_BYTES)
     os.nice(5)
+
     request = orjson.loads(sys.stdin.buffer.read())
     answer: Any = None
+
     if "schemas" in request:
         try:
             check_schemas(request["schemas"])
@@ -261,6 +277,7 @@ def main() -> None:
         # The limit is in whole seconds: at least one is left to name the place.
         limit(resource.RLIMIT_CPU, min(PROCESSOR_SECONDS, int(time.process_time()) + 2))
         answer = list_problems(validator, request["value"], request["limit"])
+
     print(orjson.dumps(answer, default=list).decode())
 
 
@@ -313,6 +330,7 @@ async def list_schema_problems(
         mask: replaces the value in the texts, for texts that reach the log.
     """
     await take_shared_turn()
+
     size = len(orjson.dumps(value))
     if is_cheap([schema], size):
         validator = build_validator(schema, mask)
@@ -322,7 +340,9 @@ async def list_schema_problems(
             return []
         if has_cheap_texts(schema, size):
             return list_problems(validator, value, limit)
+
     request = {"schema": schema, "value": value, "limit": limit, "mask": mask}
+
     try:
         answer = await _ask(request)
     except TimeoutError:
@@ -375,6 +395,7 @@ def _run_process(request: dict[str, Any]) -> Any:
         answers = late.stdout or b""
     except OSError:
         answers = b""
+
     if not answers:
         raise TimeoutError
     return orjson.loads(answers.splitlines()[-1])

@@ -67,14 +67,13 @@ def encode_json(value: object, limit: int) -> Iterator[str]:
 
 
 class _Parts(NamedTuple):
-    """The items of a value, or the names and values of its members.
-
-    Attributes:
-        batch: the number of them that is converted at a time.
-    """
+    """The items of a value, or the names and values of its members."""
 
     items: Iterator[Any]
+
     batch: int = _BATCH
+    """The number of them that is converted at a time."""
+
     is_object: bool = False
 
 
@@ -86,17 +85,22 @@ def _open(value: Any, outer: tuple[int, ...]) -> _Parts | None:
     """
     if id(value) in outer or len(outer) > _MAXIMUM_ENCODED_DEPTH:
         raise ValueError("the value contains itself, or is too deep")
+
     if isinstance(value, _ARRAYS):
         # Call the method of the base class: a subclass can replace it.
         base: Any = next(kind for kind in _ARRAYS if isinstance(value, kind))
         return _Parts(base.__iter__(value))
+
     if isinstance(value, Iterator):
         return _Parts(value, 1)
+
     if isinstance(value, dict):
         return _Parts(iter(dict.items(value)), is_object=True)
+
     if _is_plain_dataclass(value):
         names = (field.name for field in dataclasses.fields(value))
         return _Parts(((name, getattr(value, name)) for name in names), is_object=True)
+
     return None
 
 
@@ -123,10 +127,12 @@ def _encode_parts(parts: _Parts, outer: tuple[int, ...], limit: int) -> Iterator
     start = opening
     while batch := [*islice(parts.items, parts.batch)]:
         short = _find_short(batch, is_object=parts.is_object)
+
         if short is not None:
             yield start + _dumps(short)[1:-1]
             start = ","
             continue
+
         for item in batch:
             if parts.is_object:
                 key, item = item
@@ -134,6 +140,7 @@ def _encode_parts(parts: _Parts, outer: tuple[int, ...], limit: int) -> Iterator
             yield start
             start = ","
             yield from _encode(item, outer, limit)
+
     yield opening + closing if start == opening else closing
 
 
@@ -230,19 +237,21 @@ def _is_surely_larger(value: Any, limit: int) -> bool:
     level: list[Any] = [value]
     size = items = 0
     for _ in range(_MAXIMUM_DEPTH):
-        size += sum(len(each) for each in level if type(each) in _TEXTS)
-        opened = [parts for each in level if (parts := _list_parts(each)) is not None]
-        count = sum(map(len, opened))
+        size += sum(len(item) for item in level if type(item) in _TEXTS)
+        containers = [parts for item in level if (parts := _list_parts(item)) is not None]
+        count = sum(map(len, containers))
         size = size + 2 * count
         items = items + count
         if size > limit:
             return True
-        if not opened or items > _COUNTED:
+
+        if not containers or items > _COUNTED:
             break
+
         level = [
             part
-            for each in opened
-            for part in ((*each, *each.values()) if isinstance(each, dict) else each)
+            for item in containers
+            for part in ((*item, *item.values()) if isinstance(item, dict) else item)
         ]
     return False
 
@@ -259,21 +268,26 @@ def _list_parts(value: object) -> Any:
 
 def _count_values(value: object) -> Iterator[None]:
     """Raise ValueTooLarge if a model has too many values; yield after each short step."""
-    found = 0
-    waiting = [value]
-    while waiting:
-        if len(waiting) % _BATCH == 0:
+    count = 0
+    pending = [value]
+
+    while pending:
+        if len(pending) % _BATCH == 0:
             yield
-        parts = _list_parts(waiting.pop())
+
+        parts = _list_parts(pending.pop())
         if parts is None:
             continue
-        found += len(parts)
-        if found > MAXIMUM_MODEL_VALUES:
+
+        count += len(parts)
+        if count > MAXIMUM_MODEL_VALUES:
             raise ValueTooLarge
+
         yield
+
         values = parts.values() if isinstance(parts, dict) else parts
         if not _SCALARS.issuperset(map(type, values)):
-            waiting.extend(values)
+            pending.extend(values)
 
 
 @lru_cache(1_024)
@@ -283,8 +297,10 @@ def _is_plain_model(kind: type) -> bool:
         return not hasattr(kind, "__pydantic_serializer__") and hasattr(kind, "__dict__")
     fields = getattr(kind, "__pydantic_fields__", None)
     decorators = getattr(kind, "__pydantic_decorators__", None)
+
     if fields is None or decorators is None:
         return False
+
     return not (decorators.model_serializers or decorators.field_serializers) and not any(
         field.exclude or any("Serialize" in type(item).__name__ for item in field.metadata)
         for field in fields.values()
@@ -299,36 +315,46 @@ class _Converter:
         if (parts := _open(value, outer)) is not None:
             convert = self._convert_object if parts.is_object else self._convert_array
             return (yield from convert(parts, (*outer, id(value))))
+
         if isinstance(value, str):
             self._spend(len(value) + 2)
             return replace_unstorable(str.__str__(value))
+
         if isinstance(value, bytes | bytearray) and len(value) > self._left:
             raise ValueTooLarge
+
         plain = value
         if type(value) not in _SCALARS:
             yield from _count_values(value)
             plain = _to_jsonable(value)
+
         if isinstance(plain, list | dict):
             yield
             return (yield from self.convert(plain, outer))
+
         self._spend(len(_dumps(plain)))
         return clean_json_value(plain, len(outer) + 1)
 
     def _convert_array(self, array: _Parts, outer: tuple[int, ...]) -> Generator[None, None, Any]:
         converted: list[Any] = []
         self._spend(2)
+
         while batch := [*islice(array.items, array.batch)]:
             yield
+
             if len(batch) == 1 and _is_short_scalar(item := batch[0]):
                 self._spend(len(_dumps(item)) + 1)
                 converted.append(clean_json_value(item, len(outer) + 1))
                 continue
+
             if _find_short(batch, is_object=False) is not None:
                 converted += self._convert_short(batch, outer)
                 continue
+
             for item in batch:
                 self._spend(1)
                 converted.append((yield from self.convert(item, outer)))
+
         return converted
 
     def _convert_object(
@@ -336,16 +362,20 @@ class _Converter:
     ) -> Generator[None, None, Any]:
         converted: dict[str, Any] = {}
         self._spend(2)
+
         while batch := [*islice(members.items, members.batch)]:
             yield
+
             if (short := _find_short(batch, is_object=True)) is not None:
                 converted |= self._convert_short(short, outer)
                 continue
+
             for key, item in batch:
                 text = _dumps(_to_jsonable({key: None}))
                 self._spend(len(text) - len("null}"))
                 (name,) = json.loads(text)
                 converted[replace_unstorable(name)] = yield from self.convert(item, outer)
+
         return converted
 
     def _convert_short(self, value: Any, outer: tuple[int, ...]) -> Any:
@@ -401,6 +431,7 @@ def explain_refusal(raw: str) -> str:
 def _has_large_integer(value: Any) -> bool:
     """Return True if a JSON value has an integer that `clean_json_value` makes a text."""
     pending = [value]
+
     while pending:
         item = pending.pop()
         if isinstance(item, dict):
@@ -420,6 +451,7 @@ def clean_json_value(value: Any, depth: int = 1) -> Any:
     """
     if depth > _MAXIMUM_DEPTH or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError
+
     if isinstance(value, str):
         return replace_unstorable(value)
     if isinstance(value, dict):
@@ -429,4 +461,5 @@ def clean_json_value(value: Any, depth: int = 1) -> Any:
         }
     if isinstance(value, list):
         return [clean_json_value(item, depth + 1) for item in value]
+
     return str(value) if isinstance(value, int) and value not in JSON_INTEGERS else value

@@ -1,4 +1,4 @@
-"""Pauses: how a component asks people, and how its run goes on (docs/decisions/0079).
+"""Pauses: how a component asks people, and how its run continues (docs/decisions/0079).
 
 A run has legs. A component that needs a decision raises `Paused` when everything else that it began
 has ended. The engine stores what it asks and its state; no task, thread or slot remains. The next
@@ -10,7 +10,7 @@ The object `input` of a request to an agent in code is checked before anything i
 (docs/contract.md "Runs"). Members and later steps get a task, which is text: an agent that needs an
 object reads it from the JSON text of its task.
 
-The journal of a durable run has what another process needs to go on with it (docs/decisions/0099).
+The journal of a durable run has what another process needs to continue it (docs/decisions/0099).
 It only grows: an answer of the model with its calls is one step, each call another one. The state
 of a component at the last step is built from its checkpoint and the steps after it, so a step costs
 as much as it adds, however long the conversation is.
@@ -125,24 +125,26 @@ EXPIRED = "The call was rejected: no one decided in time"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One thing that a component asks for.
-
-    Attributes:
-        tool_call_id: the call, unique in the run and the same in every leg.
-        arguments: the arguments of the call; empty for a question without a call.
-        schema: JSON Schema of the arguments, or of the answer for the kind `input`.
-        idempotent: True if the tool may be called again with the same `tool_call_id` after its
-            server died.
-    """
+    """One thing that a component asks for."""
 
     kind: ApprovalKind
+
     tool_call_id: str
+    """The call, unique in the run and the same in every leg."""
+
     tool_name: str
+
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments of the call; empty for a question without a call."""
+
     policy: ApprovalPolicy = "user"
     question: str | None = None
+
     schema: Mapping[str, Any] | None = None
+    """JSON Schema of the arguments, or of the answer for the kind `input`."""
+
     idempotent: bool = False
+    """True if the tool may be called again with the same `tool_call_id` after its server died."""
 
 
 class Paused(BaseException):  # not an error: code that catches errors must not see it
@@ -168,32 +170,39 @@ class Paused(BaseException):  # not an error: code that catches errors must not 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decided approval, as the next leg reads it.
-
-    Attributes:
-        arguments: the arguments that were approved: the edited ones after an edit.
-        is_edited: True if the arguments differ from those that the component requested.
-        execution: None until the call begins; `done` and `failed` have a result.
-        answer: the answer, a JSON value.
-        result: the result of the call: text of a call that was made, or the JSON value that the
-            caller gave for the kind `external`.
-        created_at, decided_at: times of the pause and of the decision, microseconds UTC.
-    """
+    """A decided approval, as the next leg reads it."""
 
     approval_id: str
     kind: ApprovalKind
     status: ApprovalStatus
     tool_call_id: str
     tool_name: str
+
     arguments: dict[str, Any]
+    """The approved arguments: after an edit, the edited arguments."""
+
     is_edited: bool = False
+    """True if the arguments differ from those that the component requested."""
+
     execution: ApprovalExecution | None = None
+    """None until the call begins; `done` and `failed` have a result."""
+
     answer: Any = None
+    """The answer, a JSON value."""
+
     note: str | None = None
+
     result: Any = None
+    """The result of the call: text of a call that was made, or the JSON value that the caller gave
+    for the kind `external`."""
+
     decided_by: str | None = None
+
     created_at: int | None = None
+    """Time of the pause, microseconds UTC."""
+
     decided_at: int | None = None
+    """Time of the decision, microseconds UTC."""
 
     @property
     def is_approved(self) -> bool:
@@ -209,16 +218,15 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """The continuation of a run.
-
-    Attributes:
-        decisions: all decisions of the run so far, oldest first.
-        has_new_version: True if the leg before had another version of the component.
-    """
+    """The continuation of a run."""
 
     state: Any
+
     decisions: Sequence[Decided]
+    """All decisions of the run so far, oldest first."""
+
     has_new_version: bool = False
+    """True if the leg before had another version of the component."""
 
     def find(self, tool_call_id: str, kind: ApprovalKind | None = None) -> Decided | None:
         """Return the latest decision about a call; None if there is none."""
@@ -234,50 +242,49 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class CallPause:
-    """The wait of a call that has begun: for answers of people, or for the run of a member.
-
-    Attributes:
-        asks: the questions; empty if the run of a member asks.
-        state: JSON value that the call gets when it goes on, see `Conversation.take_state`.
-        is_parked: True if the call waits for another process, not for people.
-    """
+    """The wait of a call that has begun: for answers of people, or for the run of a member."""
 
     asks: Sequence[Ask]
+    """The questions; empty if the run of a member asks."""
+
     state: Any
+    """JSON value that the call gets when it continues, see `Conversation.take_state`."""
+
     is_parked: bool = False
+    """True if the call waits for another process, not for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingCall:
-    """A call that waits, as the next leg gets it.
-
-    Attributes:
-        is_gated: True if a decision about it is needed.
-    """
+    """A call that waits, as the next leg gets it."""
 
     is_gated: bool = False
+    """True if a decision about it is needed."""
+
     has_begun: bool = False
     state: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """The result of a tool call.
-
-    Attributes:
-        text: the result that the model gets.
-        counts_as_failure: True if a failure counts towards `MAXIMUM_FAILURES`.
-        pause: set if the call has not ended: it waits.
-        is_routed: True if the text is the answer of the run, in place of one of its model.
-        files: JSON array of the references of its files; None for none.
-    """
+    """The result of a tool call."""
 
     text: str
+    """The result that the model gets."""
+
     failed: bool = False
+
     counts_as_failure: bool = True
+    """True if a failure counts towards `MAXIMUM_FAILURES`."""
+
     pause: CallPause | None = None
+    """Set if the call has not ended: it waits."""
+
     is_routed: bool = False
+    """True if the text is the answer of the run, in place of one of its model."""
+
     files: str | None = None
+    """JSON array of the references of its files; None without files."""
 
 
 def to_text(value: Any) -> str:
@@ -303,7 +310,7 @@ STEP_PREFIX = "step-"
 
 
 class Parked(BaseException):  # not an error: code that catches errors must not see it
-    """Raised by a component of a durable run between two steps: another process goes on."""
+    """Raised by a component of a durable run between two steps: another process continues."""
 
     def __init__(self) -> None:
         super().__init__("the run is handed over")
@@ -311,17 +318,17 @@ class Parked(BaseException):  # not an error: code that catches errors must not 
 
 @dataclass(frozen=True, slots=True)
 class JournaledCall:
-    """A call of a durable run.
-
-    Attributes:
-        call_id: unique in the run, and the same in every attempt.
-        idempotent: True if it may be made again with its id after its process died.
-    """
+    """A call of a durable run."""
 
     call_id: str
+    """Unique in the run, and the same in every attempt."""
+
     name: str
     arguments: Mapping[str, Any]
+
     idempotent: bool = False
+    """True if it may be made again with its id after its process died."""
+
     kind: StepKind = "tool"
 
 
@@ -383,13 +390,9 @@ def dump_outcome(outcome: CallOutcome) -> dict[str, Any]:
     }
 
 
-def load_outcome(stored: Mapping[str, Any]) -> CallOutcome:
+def load_outcome(step: Mapping[str, Any]) -> CallOutcome:
     """Return the result of a call that a step has."""
-    routed = bool(stored.get("routed"))
+    routed = bool(step.get("routed"))
     return CallOutcome(
-        stored["text"],
-        stored["failed"],
-        stored["counts"],
-        is_routed=routed,
-        files=stored.get("files"),
+        step["text"], step["failed"], step["counts"], is_routed=routed, files=step.get("files")
     )

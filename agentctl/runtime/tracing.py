@@ -55,16 +55,7 @@ def bound_count(value: object) -> int:
 # Not frozen, and a plain class: a run creates several.
 @dataclass(slots=True, eq=False)
 class Span:
-    """One part of a run. Times are microseconds UTC; see docs/contract.md "Run record".
-
-    Attributes:
-        answer: the message of a model call with its counters; None if there is none, or not in this
-            process.
-        error_code: the code of the failure of a model call; None if it is not known.
-        response_model, response_id: the names that the provider has reported for the model and for
-            its answer; None if it has not.
-        repetition: number of earlier spans of the run with the same id: models repeat theirs.
-    """
+    """One part of a run. Times are microseconds UTC; see docs/contract.md "Run record"."""
 
     kind: SpanKind
     id: str
@@ -77,11 +68,22 @@ class Span:
     input_tokens: int | None = None
     output_tokens: int | None = None
     member_run_id: str | None = None
+
     answer: Mapping[str, Any] | None = field(default=None, repr=False)
+    """The message of a model call with its counters; None if there is none, or not in this process.
+    """
+
     error_code: str | None = None
+    """The code of the failure of a model call; None if it is not known."""
+
     response_model: str | None = None
+    """The name of the model as the provider has reported it; None if it has not."""
+
     response_id: str | None = None
+    """The id of the answer as the provider has reported it; None if it has not."""
+
     repetition: int = 0
+    """Number of earlier spans of the run with the same id: models repeat theirs."""
 
     def mark_first_token(self) -> None:
         """Set the time of the first part of the answer, once."""
@@ -139,11 +141,11 @@ class Spans:
         return {"model_calls": self.model_calls, "spans": spans}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Spans:
+    def from_json(cls, checkpoint: Mapping[str, Any]) -> Spans:
         """Return the spans of a checkpoint; open ones are still open."""
         spans = cls()
-        spans.model_calls = stored["model_calls"]
-        spans._restore(stored["spans"])
+        spans.model_calls = checkpoint["model_calls"]
+        spans._restore(checkpoint["spans"])
         return spans
 
     @property
@@ -163,45 +165,50 @@ class Spans:
 
     @property
     def first_token_at(self) -> int | None:
-        """The time of the first part of an answer of a model; None without one."""
+        """The time of the first part of an answer of a model; None before that part."""
         times = [span.first_token_at for span in self._spans if span.first_token_at is not None]
         return min(times, default=None)
 
     def since(self, count: int, *, tools: bool = False) -> dict[str, Any]:
         """Return the spans after the first `count` ones as JSON; those of tool calls on request."""
-        added = (span for span in self._spans[count:] if tools or span.kind != "tool")
-        spans = [{name: getattr(span, name) for name in _FIELDS} for span in added]
+        new_spans = (span for span in self._spans[count:] if tools or span.kind != "tool")
+        spans = [{name: getattr(span, name) for name in _FIELDS} for span in new_spans]
         return {"model_calls": self.model_calls, "spans": spans}
 
-    def extend(self, added: Mapping[str, Any]) -> None:
+    def extend(self, changes: Mapping[str, Any]) -> None:
         """Add what `since` has returned."""
-        self.model_calls = added["model_calls"]
-        self._restore(added["spans"])
+        self.model_calls = changes["model_calls"]
+        self._restore(changes["spans"])
 
     def take_ended(self) -> list[Span]:
         """Return the spans that have ended in this leg and were not taken before."""
-        known = self._reported
-        new = [span for span in self._spans if span.finished_at is not None and span not in known]
-        self._reported.update(new)
-        return new
+        reported = self._reported
+        ended_spans = [
+            span for span in self._spans if span.finished_at is not None and span not in reported
+        ]
+        self._reported.update(ended_spans)
+        return ended_spans
 
     def start_model_call(self, model: str, at: int | None = None) -> Span:
         """Start the span of a call of a model, with its id in the configuration."""
         self.model_calls += 1
         return self._start("model", f"{CALL_PREFIX}{self.model_calls}", model, at)
 
-    def rename_model_call(self, called: str, answered: str) -> None:
+    def rename_model_call(self, requested_model: str, answering_model: str) -> None:
         """Name the latest open call of a model after the fallback that has answered it."""
         for span in reversed(self._spans):
-            if span.kind == "model" and span.name == called and span.finished_at is None:
-                span.name = answered
+            if span.kind == "model" and span.name == requested_model and span.finished_at is None:
+                span.name = answering_model
                 return
 
     def find_open_call(self, model: str) -> Span | None:
         """Return the only open call of a model; None if there is none, or more than one."""
-        wanted = "model", model, None
-        found = [span for span in self._spans if (span.kind, span.name, span.finished_at) == wanted]
-        return found[0] if len(found) == 1 else None
+        open_calls = [
+            span
+            for span in self._spans
+            if span.kind == "model" and span.name == model and span.finished_at is None
+        ]
+        return open_calls[0] if len(open_calls) == 1 else None
 
     def start_tool_call(self, call_id: str, name: str, at: int | None = None) -> Span:
         """Start the span of a tool call, now or at a time in microseconds UTC."""
@@ -219,15 +226,19 @@ class Spans:
         The tool call or the step that started it becomes its parent, and names its run: the one
         with the id `parent_id`, or else the current one.
         """
+
         call = current_call.get()
         if parent_id is None and call is not None:
             parent_id = call.id
         parent = self.find_open(parent_id) if parent_id is not None else None
+
         span = self._start("member", run_id, component_id, at)
+
         span.member_run_id = run_id
         if parent is not None:
             span.parent = parent.id
             parent.member_run_id = run_id
+
         return span
 
     def name_member(self, id: str, run_id: str) -> None:
@@ -245,7 +256,7 @@ class Spans:
             span.end(status, at)
 
     def find_parent(self, span: Span) -> Span | None:
-        """Return the open tool call or step that started a member; None without one."""
+        """Return the open tool call or step that started a member, if there is one."""
         return None if span.parent is None else self.find_open(span.parent)
 
     def find_open_without_member(self) -> list[Span]:
@@ -270,8 +281,8 @@ class Spans:
             self._add(span)
         return span
 
-    def _restore(self, stored: Iterable[Mapping[str, Any]]) -> None:
-        for values in stored:
+    def _restore(self, stored_spans: Iterable[Mapping[str, Any]]) -> None:
+        for values in stored_spans:
             span = Span(**values)
             self._add(span)
             if span.finished_at is not None:
@@ -301,7 +312,7 @@ class LegTrace:
 
     Args:
         parent: its parent; None for a root.
-        link: the span that it links to; None for none.
+        link: the span that it links to; None without a link.
         propagates: the systems that get the `traceparent` of their call.
 
     Attributes:
@@ -398,14 +409,15 @@ def hide_trace(target: Propagation) -> Iterator[None]:
 
 
 def find_current_span() -> TraceContext | None:
-    """Return the current span of OpenTelemetry, which may be one of a library; None for none."""
+    """Return the current span of OpenTelemetry, which may be a span of a library, or None."""
     from opentelemetry import trace
 
-    found = trace.get_current_span().get_span_context()
-    if not found.is_valid:
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
         return None
-    sampled = bool(found.trace_flags & trace.TraceFlags.SAMPLED)
-    return TraceContext(f"{found.trace_id:032x}", f"{found.span_id:016x}", sampled)
+
+    sampled = bool(context.trace_flags & trace.TraceFlags.SAMPLED)
+    return TraceContext(f"{context.trace_id:032x}", f"{context.span_id:016x}", sampled)
 
 
 def _build_context(place: TraceContext) -> Any:

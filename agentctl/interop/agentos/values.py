@@ -19,7 +19,7 @@ def read_text(value: object) -> str | None:
 
 
 def read_object(value: object) -> Built | None:
-    """Return an object, None without one."""
+    """Return an object; None for any other value."""
     return value if isinstance(value, dict) else None
 
 

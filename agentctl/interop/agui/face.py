@@ -272,15 +272,13 @@ _SKIPPED_ROLES = frozenset({"activity", "assistant", "developer", "reasoning", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AguiRequest(request.PageRequest):
-    """A request.
-
-    Attributes:
-        run_id: the name of the stream, which the page has chosen.
-        has_version: True if the page declares a version of the protocol, as pages since 1.0 do.
-    """
+    """A request."""
 
     run_id: str
+    """The name of the stream, which the page has chosen."""
+
     has_version: bool
+    """True if the page declares a version of the protocol, as pages since 1.0 do."""
 
     def describe_state(self) -> list[EarlierMessage]:
         """Return the message that shows the state of the page to a model; none without a state."""

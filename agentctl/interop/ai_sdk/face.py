@@ -63,7 +63,7 @@ class AiStream(PageStream):
     members only what they ask for is shown, with a part about their status.
 
     Args:
-        message_id: id of the message that goes on; None: that of the run.
+        message_id: id of the message that continues; None: that of the run.
         asked: approvals that the page has answered; the decision may be that of another person.
         answered: ids of calls whose results the page has given.
         replays: True if a pause does not end the stream.
@@ -250,17 +250,16 @@ _OUTCOMES: dict[bool, Verb] = {True: "retry", False: "fail"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AiRequest(PageRequest):
-    """A request.
-
-    Attributes:
-        message_id: id of the message of the assistant that goes on; None for a new one.
-        shown: ids of the tool calls of that message.
-        regenerates: True if the newest answer is to be replaced by another one.
-    """
+    """A request."""
 
     message_id: str | None
+    """Id of the message of the assistant that continues; None for a new message."""
+
     shown: frozenset[str]
+    """Ids of the tool calls of that message."""
+
     regenerates: bool
+    """True if the newest answer is to be replaced by another one."""
 
 
 def read_input(body: object) -> AiRequest:

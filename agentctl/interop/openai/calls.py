@@ -40,20 +40,21 @@ class RequestTools(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """The result of a call that was handed out, or the answer to an approval request.
-
-    Attributes:
-        approval_id: its approval; empty if the call was not handed out here.
-        at: the place in the request, for errors.
-        result: the result as text; None for an answer to an approval request.
-        note: the reason of that answer.
-    """
+    """The result of a call that was handed out, or the answer to an approval request."""
 
     approval_id: str
+    """Its approval; empty if the call was not handed out here."""
+
     at: str
+    """The place in the request, for errors."""
+
     result: str | None
+    """The result as text; None for an answer to an approval request."""
+
     is_approved: bool = False
+
     note: str | None = None
+    """The reason of that answer."""
 
 
 class CallNotFound(RefusedParameter):

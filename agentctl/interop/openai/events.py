@@ -14,22 +14,24 @@ _FINISH_REASONS = {"length": "length", "content_filter": "content_filter"}
 
 
 class AnswerEnd(NamedTuple):
-    """The end of a run, or of one of its legs.
-
-    Attributes:
-        status: its final status, or PAUSED; None if the stream ended without it.
-        finish_reason: `stop`, `length` or `content_filter`.
-        metrics: the counters of a completed run, or of this leg.
-        reason: the reason of a cancel.
-        waiting: the approvals that a paused run waits for.
-    """
+    """The end of a run, or of one of its legs."""
 
     status: str | None
+    """Its final status, or PAUSED; None if the stream ended without it."""
+
     finish_reason: str = "stop"
+    """`stop`, `length` or `content_filter`."""
+
     metrics: Mapping[str, Any] | None = None
+    """The counters of a completed run, or of this leg."""
+
     error: Mapping[str, Any] | None = None
+
     reason: str | None = None
+    """The reason of a cancel."""
+
     waiting: Sequence[Mapping[str, Any]] = ()
+    """The approvals that a paused run waits for."""
 
 
 class Answer(NamedTuple):
@@ -50,17 +52,16 @@ class Answer(NamedTuple):
 
 
 class LegStart(NamedTuple):
-    """The place in a run from which a response begins.
-
-    Attributes:
-        metrics: the counters of the legs before it.
-        approval_id: an approval after whose decision the leg begins: the events before it are
-            those of earlier responses. None if there are none.
-    """
+    """The place in a run from which a response begins."""
 
     leg: int = 1
+
     metrics: Mapping[str, Any] | None = None
+    """The counters of the legs before it."""
+
     approval_id: str | None = None
+    """An approval after whose decision the leg begins: the events before it are those of earlier
+    responses. None if there are none."""
 
 
 class RunEvents:
@@ -132,7 +133,7 @@ class RunEvents:
         return self.build_answer(text, end)
 
     def build_answer(self, text: str, end: AnswerEnd | None) -> Answer:
-        """Return the answer with a text and an end; None while the run goes on."""
+        """Return the answer with a text and an end; None while the run continues."""
         about = (self.run_id, self.session_id, self.created_at)
         return Answer(*about, text, end, self.leg, version=self.version)
 

@@ -38,26 +38,29 @@ _PLAIN = ("role", "content", "type", "id", "status", "phase", "name")
 
 
 class RequestMessages(NamedTuple):
-    """The messages of a request.
-
-    Attributes:
-        message: the message of the run; empty if the request has results.
-        files: the files of messages, by the index of the message in `earlier`; those of `message`
-            have the index after the last one.
-        instructions: the earlier ones with the role system or developer.
-        results: results of calls, with which the run continues that made them.
-        has_names: True if a message has a name, which has no effect.
-        read_history: reads a request that ends with results as messages before a run; returns None
-            if it does not have the calls themselves.
-    """
+    """The messages of a request."""
 
     message: str
+    """The message of the run; empty if the request has results."""
+
     earlier: list[EarlierMessage]
+
     instructions: list[EarlierMessage]
+    """The earlier messages with the role system or developer."""
+
     results: list[CallResult]
+    """Results of calls, with which the run continues that made them."""
+
     has_names: bool = False
+    """True if a message has a name, which has no effect."""
+
     files: Mapping[int, Sequence[GivenFile]] = {}
+    """The files of messages, by the index of the message in `earlier`; those of `message` have the
+    index after the last one."""
+
     read_history: Callable[[], RequestMessages | None] = lambda: None
+    """Reads a request that ends with results as messages before a run; returns None if it does not
+    have the calls themselves."""
 
 
 def read_chat_messages(items: Sequence[object]) -> RequestMessages:

@@ -76,12 +76,10 @@ ROUTES = {
 
 @dataclass(frozen=True, slots=True)
 class OpenAI:
-    """The table `[openai]`: the interface for clients of OpenAI's API (docs/openai.md).
-
-    Attributes:
-        ignored_parameters: parameters of requests that have no effect instead of an error; the name
-            of one that is honoured changes nothing.
-    """
+    """The table `[openai]`: the interface for clients of OpenAI's API (docs/openai.md)."""
 
     enabled: bool = False
+
     ignored_parameters: tuple[IgnoredParameter, ...] = DEFAULT_IGNORED
+    """Parameters of requests that have no effect instead of an error; the name of one that is
+    honoured changes nothing."""

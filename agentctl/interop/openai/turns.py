@@ -50,19 +50,19 @@ class AnsweredCall(Conflict):
 
 
 class Requested(NamedTuple):
-    """A request for a turn of a component.
-
-    Attributes:
-        headers: further header fields of the response.
-        key: the idempotency key; None for none.
-    """
+    """A request for a turn of a component."""
 
     kind: ComponentKind
     model: str
     turn: Turn
+
     headers: dict[str, str]
+    """Further header fields of the response."""
+
     is_stream: bool
+
     key: str | None
+    """The idempotency key; None without a key."""
 
 
 async def start_turn(

@@ -55,10 +55,12 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
     With an output schema, the text of the last answer is published when it is valid.
     """
     runner = await catalog.prepare_runner(component, context)
+
     output = None
     if not runner.routes:
         output = catalog.output_schema(component, context.spec.output_schema)
     publishes = output is None and not runner.routes
+
     conversation = Conversation(context, runner.actions, rules=runner.rules, publishes=publishes)
     turns = _Turns(runner, conversation, output)
     state = context.leg.state if context.leg is not None else None
@@ -110,15 +112,21 @@ class _Turns:
         self._fitter = ContextFitter(runner, conversation)
         self.messages = self._fitter.messages
         self._own = self._fitter.own
+
         self._runner = runner
         self._output = output
         self._conversation = conversation
+
         self._attempts = Attempts(
             context.spec.run_id, runner.models, runner.counters, context.transcript
         )
+
         context.transcript.requests.begin(context.earlier_runs, self.messages)
-        kept = () if context.spec.origin is None else context.spec.origin.messages
-        self._call_ids = {call["id"] for each in kept for call in each.get("tool_calls", ())}
+        earlier_messages = () if context.spec.origin is None else context.spec.origin.messages
+        self._call_ids = {
+            call["id"] for message in earlier_messages for call in message.get("tool_calls", ())
+        }
+
         self._count = 0
         self._corrected = False
         self._journal = context.journal
@@ -131,28 +139,34 @@ class _Turns:
         """Take turns until the model answers without calls."""
         runner = self._runner
         conversation = self._conversation
+
         while self._count < runner.model_calls:
             if self._journal is not None and self._journal.is_parking:
                 raise Parked
+
             self._attempts.begin_call()
             choice = self._choose_tool() if self._count == 0 else None
             self._count += 1
+
             answer = await self._call_model(choice)
             answer = self._identify_calls(answer)
             self._fitter.keep_report()
             conversation.end_answer(answer.calls, answer.finish_reason or UNKNOWN_REASON)
             self.messages.append(answer.message)
+
             if answer.calls:
                 if self._journal is not None:
                     await self._add_to(self._journal, answer.calls)
                 if not await self.perform_calls(answer.calls, {}, {}):
                     return
                 continue
+
             problem = await self._take_output()
             if problem is None:
                 return
             self._corrected = True
             self.messages.append(_build_prompt(problem.prompt))
+
         raise ExecutionError(
             "MODEL_REJECTED", f"The model did not finish within {runner.model_calls} model calls"
         )
@@ -208,19 +222,23 @@ class _Turns:
     ) -> dict[str, str]:
         """Return the results of the calls that an earlier process has made, by id.
 
-        The calls that it has begun, and that go on, are opened.
+        The calls that it has begun, and that continue, are opened.
         """
         conversation = self._conversation
-        known = self._known
+        stored_results = self._known
+
         conversation.announces = self._announces
+
         texts = {
-            call["id"]: conversation.repeat_result(call, known[call["id"]])
+            call["id"]: conversation.repeat_result(call, stored_results[call["id"]])
             for call in calls
-            if call["id"] in known
+            if call["id"] in stored_results
         }
+
         for call in calls:
             if call["id"] in waiting and not waiting[call["id"]].is_gated:
                 conversation.reopen_call(call)
+
         conversation.announces = True
         return {call_id: text for call_id, text in texts.items() if text is not None}
 
@@ -228,20 +246,26 @@ class _Turns:
         """Store the answer and the begin of its calls, or hand the run over before them."""
         conversation = self._conversation
         transcript = self._conversation.context.transcript
-        new = [message for message in self.messages[self._kept :] if message["role"] != "tool"]
-        kept = {**conversation.keep(), "context": self._fitter.keep()}
+
+        new_messages = [
+            message for message in self.messages[self._kept :] if message["role"] != "tool"
+        ]
+        conversation_state = {**conversation.keep(), "context": self._fitter.keep()}
         if self._mark.messages:
-            del kept["instructions"]
+            del conversation_state["instructions"]
+
         body = {
             "transcript": transcript.since(self._mark),
-            "messages": [dump_message(message, self._runner.models) for message in new],
-            "conversation": kept,
+            "messages": [dump_message(message, self._runner.models) for message in new_messages],
+            "conversation": conversation_state,
             "model": self._attempts.model.id,
             "turns": self._count,
             "corrected": self._corrected,
         }
+
         self._mark = transcript.mark()
         self._kept = len(self.messages)
+
         is_parking = journal.is_parking
         await journal.add_answer(body, () if is_parking else conversation.list_effects(calls))
         if is_parking:
@@ -264,30 +288,36 @@ class _Turns:
         return requested or (REQUIRED if self._runner.routes else None)
 
     async def resume(self, state: Mapping[str, Any]) -> bool:
-        """Take over the values of `_keep`, and go on with the open calls of the last answer.
+        """Take over the values of `_keep`, and continue with the open calls of the last answer.
 
         Returns:
             As `perform_calls`.
         """
         waiting = self._conversation.restore(state["conversation"])
+
         self._fitter.restore(state["conversation"].get("context"))
+
         self._attempts.choose(state["model"])
         self._count = state["turns"]
         self._corrected = state["corrected"]
+
         for message in state["messages"]:
             self._call_ids |= {call["id"] for call in message.get("tool_calls", ())}
             self.messages.append(load_message(message, self._runner.models))
+
         self._known = state.get("known", {})
         self._announces = state.get("announces", True)
         self._mark = self._conversation.context.transcript.mark()
         self._kept = len(self.messages)
+
         return await self.perform_calls(state["calls"], state["results"], waiting)
 
     def _keep(self, calls: Sequence[dict[str, Any]], results: Mapping[str, str]) -> dict[str, Any]:
-        own = self.messages[self._own :]
+        own_messages = self.messages[self._own :]
+
         return {
             "conversation": {**self._conversation.keep(), "context": self._fitter.keep()},
-            "messages": [dump_message(message, self._runner.models) for message in own],
+            "messages": [dump_message(message, self._runner.models) for message in own_messages],
             "calls": calls,
             "results": results,
             "model": self._attempts.model.id,
@@ -312,8 +342,10 @@ class _Turns:
         """Validate a final answer if it has a schema. Return what the model can correct."""
         conversation = self._conversation
         output = self._output
+
         if output is None:
             return None
+
         try:
             conversation.context.transcript.output = await output.parse(conversation.held_text)
         except InvalidAnswer as problem:
@@ -326,6 +358,7 @@ class _Turns:
                 return problem
             conversation.publish_held_text()
             raise ExecutionError("OUTPUT_INVALID") from None
+
         conversation.publish_held_text()
         return None
 
@@ -338,6 +371,7 @@ async def _gather(calls: Iterable[Coroutine[Any, Any, str | None]]) -> list[str 
     pending = list(calls)
     if len(pending) == 1:
         return [await pending[0]]
+
     tasks = [asyncio.create_task(call) for call in pending]
     try:
         return await asyncio.gather(*tasks)

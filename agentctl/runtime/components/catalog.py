@@ -69,11 +69,14 @@ class Catalog:
         self.mcp = McpServers(settings)
         self._models = {model.id: model for model in settings.models}
         self.models = ModelConnections(self._models, settings.limits.run_bytes)
+
         self._components: dict[ComponentKind, dict[str, Component]]
         self._components = {"agent": {}, "team": {}, "workflow": {}}
         for component in components:
             self._components[component.kind][component.id] = component
+
         self._unmatched: set[tuple[str, str]] = set()
+
         # By the key of the component.
         self._tools: dict[str, tuple[Tool, ...]] = {}
         self._external: dict[str, list[ExternalAction]] = {}
@@ -82,6 +85,7 @@ class Catalog:
         self._hosted: dict[str, Runner] = {}
         self._openings: dict[str, asyncio.Task[None]] = {}
         self._policies: dict[tuple[str, str], ApprovalPolicy | None] = {}
+
         self.versions: dict[str, ComponentVersion | None] = {}
         self.session_data: dict[tuple[str, str], str] = {}
 
@@ -94,6 +98,7 @@ class Catalog:
             *(("team", team) for team in settings.teams),
             *(("workflow", workflow) for workflow in settings.workflows),
         ]
+
         return cls(
             settings,
             (
@@ -148,16 +153,19 @@ class Catalog:
             # Agents have precedence over teams of the same id.
             member = self.get("agent", member_id) or self.get("team", member_id)
             members[member_id] = _require(member, team, "member", member_id)
-        return {name: replace(each, database=team.database) for name, each in members.items()}
+
+        return {name: replace(member, database=team.database) for name, member in members.items()}
 
     def steps(self, workflow: Component) -> list[tuple[str, Component]]:
         """Return the steps of a workflow in order: the name, and the agent or team."""
         steps: list[tuple[str, Component]] = []
+
         for step in workflow.workflow.steps:
             kind: ComponentKind = "agent" if step.agent else "team"
             component_id = step.agent or step.team
-            found = _require(self.get(kind, component_id), workflow, kind, component_id)
-            steps.append((step.name, replace(found, database=workflow.database)))
+            component = _require(self.get(kind, component_id), workflow, kind, component_id)
+            steps.append((step.name, replace(component, database=workflow.database)))
+
         return steps
 
     def model(self, component: Component) -> config.Model:
@@ -222,6 +230,7 @@ class Catalog:
         Raises:
             InvalidConfiguration: the object is not usable; names the agent and the object.
         """
+
         if agent.key not in self._hosted:
             from agentctl.runtime.runners.loading import load_runner
 
@@ -236,6 +245,7 @@ class Catalog:
                     store=agent.agent.store,
                     configurable=agent.agent.configurable,
                 )
+
         return self._hosted[agent.key]
 
     def find_input_agent(self, component: Component) -> Component | None:
@@ -299,7 +309,7 @@ class Catalog:
         """Return the schema of the result of a run; None for text.
 
         Args:
-            requested: the JSON Schema of the request, which was checked; None for none.
+            requested: the JSON Schema of the request, which was checked; None without a schema.
         """
         from agentctl.runtime.models.structured_output import RequestSchema, load_output_model
 
@@ -330,14 +340,16 @@ class Catalog:
 
             runner = self.hosted_runner(component)
             return runner.tool_names if isinstance(runner, TakesClientTools) else None
+
         if component.kind == "workflow":
             return None
+
         from agentctl.runtime.mcp.definitions import build_public_name
 
         servers = filter(None, map(parse_mcp_reference, component.worker.tools))
         return {
             *self._build_actions(component)[1],
-            *(f"{build_public_name(named.server, '')}*" for named in servers),
+            *(f"{build_public_name(reference.server, '')}*" for reference in servers),
         }
 
     async def open_runner(self, agent: Component) -> Runner:
@@ -353,13 +365,16 @@ class Catalog:
             if opening is None:
                 opening = asyncio.create_task(_contain(runner.open()))
                 self._openings[agent.key] = opening
+
         if not opening.done():
             # Shielded: the cancel of one run must not disturb the others.
             await asyncio.wait({opening})
+
         if opening.cancelled() or opening.exception() is not None:
             if self._openings.get(agent.key) is opening:
                 del self._openings[agent.key]
             await opening
+
         return runner
 
     def runner(self, component: Component) -> ConfiguredRunner:
@@ -388,10 +403,12 @@ class Catalog:
         members = self.members(component) if component.kind == "team" else {}
         external = self.external_tools(component)
         schemas = {name: self.find_input_schema(member) for name, member in members.items()}
-        inputs = {name: each for name, each in schemas.items() if each and each.is_required}
+        inputs = {name: schema for name, schema in schemas.items() if schema and schema.is_required}
+
         instructions, actions = build_actions(
             component, self.tools(component), external, members, inputs
         )
+
         has_approvers = self.settings.has_approvers
         return (
             instructions,
@@ -423,6 +440,7 @@ class Catalog:
         """
         if component.kind == "workflow" or self.is_hosted(component):
             return None
+
         from agentctl.runtime.mcp.definitions import build_public_name
 
         try:
@@ -430,14 +448,17 @@ class Catalog:
                 return True
         except InvalidConfiguration:
             return None
+
         references = component.worker.tools
         if any(tool["name"] == name for tool in self.mcp.records(references)):
             return True
-        for named in filter(None, map(parse_mcp_reference, references)):
-            server = self.mcp.hosted.get(named.server)
-            listed = server is not None and server.listed is not None
-            if not listed and name.startswith(build_public_name(named.server, "")):
+
+        for reference in filter(None, map(parse_mcp_reference, references)):
+            server = self.mcp.hosted.get(reference.server)
+            is_listed = server is not None and server.listed is not None
+            if not is_listed and name.startswith(build_public_name(reference.server, "")):
                 return None
+
         return False
 
     async def prepare_runner(
@@ -450,9 +471,12 @@ class Catalog:
             from agentctl.runtime.mcp.calls import get_user
             from agentctl.runtime.tools.call_rules import build_mcp_rules
 
-            listed = await self.mcp.build_actions(references, get_user(context), runner.actions)
-            rules = build_mcp_rules(component, runner.actions, listed, self._unmatched)
-            runner = add_actions(runner, listed, rules)
+            mcp_actions = await self.mcp.build_actions(
+                references, get_user(context), runner.actions
+            )
+            rules = build_mcp_rules(component, runner.actions, mcp_actions, self._unmatched)
+            runner = add_actions(runner, mcp_actions, rules)
+
         if context.spec.client_tools is not None:
             from agentctl.runtime.tools.call_rules import build_rules
             from agentctl.runtime.tools.external import ExternalAction, read_client_tools
@@ -465,6 +489,7 @@ class Catalog:
             }
             # Without `approve`: these calls wait for the caller regardless of it.
             runner = add_actions(runner, actions, build_rules({}, actions))
+
         return runner
 
     async def close(self) -> None:
@@ -480,11 +505,12 @@ class Catalog:
             await _close_runner(agent, runner)
 
 
-def _require(found: T | None, owner: Component, what: str, name: str) -> T:
+def _require(component: T | None, owner: Component, what: str, name: str) -> T:
     """Return what a component names, or raise InvalidConfiguration if it is not configured."""
-    if found is None:
+    if component is None:
         raise InvalidConfiguration(f"The {owner.label} names an unknown {what} {name!r}")
-    return found
+
+    return component
 
 
 async def _contain(work: Coroutine[Any, Any, None]) -> None:

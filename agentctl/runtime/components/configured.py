@@ -26,36 +26,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredRunner:
-    """The model, tools and instructions of an agent or of a team's leader.
-
-    Attributes:
-        models: the model of the component and its fallbacks, in order.
-        counters: counts further attempts of model calls.
-        actions: the tools that the model may call, by name.
-        rules: the rules of those whose calls wait for a person, by name.
-        references: the tools of MCP servers that it names, which each run looks up.
-        system: instructions of the model; `""` for none.
-        routes: True in mode route: a member answers in place of the leader.
-        summarizes: True if every run has the summary of its session in its instructions.
-        summary_model: id of the model that summarizes; `""` if no summary is configured.
-        model_calls: maximum model calls of a run. If the model then still calls tools, the run ends
-            with MODEL_REJECTED.
-        result_tokens: tokens of a tool result that the model is shown; 0 for all.
-    """
+    """The model, tools and instructions of an agent or of a team's leader."""
 
     models: Sequence[PreparedModel]
+    """The model of the component and its fallbacks, in order."""
+
     counters: ModelCounters
+    """Counts further attempts of model calls."""
+
     tools: Sequence[ToolRecord]
+
     actions: Mapping[str, Action]
+    """The tools that the model may call, by name."""
+
     rules: Mapping[str, CallRule]
+    """The rules of those whose calls wait for a person, by name."""
+
     references: Sequence[str]
+    """The tools of MCP servers that it names, which each run looks up."""
+
     system: str
+    """Instructions of the model; `""` for none."""
+
     routes: bool
+    """True in mode route: a member answers in place of the leader."""
+
     memory: config.Memory
+
     summarizes: bool
+    """True if every run has the summary of its session in its instructions."""
+
     summary_model: str
+    """Id of the model that summarizes; `""` if no summary is configured."""
+
     model_calls: int
+    """Maximum model calls of a run. If the model then still calls tools, the run ends with
+    MODEL_REJECTED."""
+
     result_tokens: int
+    """Tokens of a tool result that the model is shown; 0 for all."""
 
 
 def build_actions(
@@ -76,19 +85,24 @@ def build_actions(
     """
     spec = component.worker
     instructions = spec.instructions
+
     all_actions: list[Action] = [ToolAction(tool) for tool in tools]
     all_actions += [*external, *build_memory_actions(spec.memory)]
+
     if component.kind == "team":
         instructions = build_leader_instructions(component, members, inputs)
         all_actions = [*build_member_actions(component, members), *all_actions]
+
     actions = {action.record()["name"]: action for action in all_actions}
+
     if len(actions) < len(all_actions):
         names = [action.record()["name"] for action in all_actions]
-        twice = next(name for name in names if names.count(name) > 1)
+        repeated_name = next(name for name in names if names.count(name) > 1)
         raise InvalidConfiguration(
-            f"The {component.label} has two tools named {twice}",
+            f"The {component.label} has two tools named {repeated_name}",
             hint="rename one of them; memory tools and delegations are tools of agentctl",
         )
+
     return instructions, actions
 
 
@@ -107,17 +121,21 @@ def build_runner(
     """
     from agentctl.runtime.models.attempts import prepare_models
 
-    over = component.worker.settings
-    settings = {item.name: getattr(over, item.name) for item in fields(over)}
-    chosen = {name: value for name, value in settings.items() if value not in (None, ())}
+    own_settings = component.worker.settings
+    settings = {item.name: getattr(own_settings, item.name) for item in fields(own_settings)}
+    set_values = {name: value for name, value in settings.items() if value not in (None, ())}
+
     summary = component.worker.summary
+
     return ConfiguredRunner(
-        models=prepare_models(connections, chosen),
+        models=prepare_models(connections, set_values),
         counters=counters,
         tools=[action.record() for action in actions.values()],
         actions=actions,
         rules=rules,
-        references=[each for each in component.worker.tools if parse_mcp_reference(each)],
+        references=[
+            reference for reference in component.worker.tools if parse_mcp_reference(reference)
+        ],
         system=instructions,
         routes=component.kind == "team" and component.team.mode == "route",
         memory=component.worker.memory,

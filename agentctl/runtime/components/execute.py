@@ -72,7 +72,9 @@ async def execute_background_work(
     purpose = context.spec.purpose
     assert purpose is not None
     spec = component.worker
+
     chosen = spec.summary.model if purpose == "summary" else spec.memory.model
+
     agent = Agent(
         id=f"{component.key} {purpose}",
         model=chosen or spec.model,
@@ -81,11 +83,14 @@ async def execute_background_work(
         database=component.database,
     )
     worker = replace(component, kind="agent", id=agent.id, history_runs=0, spec=agent)
+
     await run_worker(worker, context, catalog)
+
     if purpose == "summary" and len(context.transcript.content.strip()) > history.MAXIMUM_SUMMARY:
         raise ExecutionError(
             "MODEL_REJECTED", f"The summary has more than {history.MAXIMUM_SUMMARY} characters"
         )
+
     if purpose == "memory" and context.memories is not None:
         await _store_facts(context.transcript.content, context.memories, context.spec.run_id)
 
@@ -93,14 +98,18 @@ async def execute_background_work(
 async def _store_facts(answer: str, memories: Memories, run_id: str) -> None:
     changes = _parse_changes(answer)
     applied = 0
+
     for entry in _list_of(changes.get("add"), dict):
         topics = [topic for topic in _list_of(entry.get("topics"), str) if "," not in topic]
         applied += await _try(memories.remember, run_id, entry.get("memory"), topics)
+
     for entry in _list_of(changes.get("update"), dict):
         change = entry.get("memory_id"), entry.get("memory")
         applied += await _try(memories.update, run_id, *change)
+
     for memory_id in _list_of(changes.get("forget"), str):
         applied += await _try(memories.forget, run_id, memory_id)
+
     _log.info("run %s: %d memories changed", run_id, applied)
 
 
@@ -168,9 +177,12 @@ async def execute_component(
         asyncio.CancelledError: the task was cancelled, or a checkpoint found a stop request.
     """
     install_executor()
+
     # The task of a member has a copy of the context of the call that started it.
     current_call.set(None)
+
     catalog.give_models(context)
+
     try:
         with RunThreads(context.transcript.unstopped):
             if context.spec.purpose is not None:
@@ -261,11 +273,13 @@ def _find_start(context: RunEnvironment, count: int) -> tuple[str, int, str | No
     output = context.spec.input
     first = 0
     run_id = None
+
     origin = context.spec.origin
     if origin is not None and origin.step_input is not None:
         output = origin.step_input
         first = origin.at
         context.transcript.replace_content(output)
+
     if context.leg is not None:
         state = context.leg.state
         first = state["step"]
@@ -273,6 +287,7 @@ def _find_start(context: RunEnvironment, count: int) -> tuple[str, int, str | No
         output = output if state["input"] is None else state["input"]
         if run_id is not None and first >= count:
             raise ExecutionError("VERSION_CHANGED")
+
     return output, first, run_id
 
 
@@ -280,8 +295,12 @@ def _build_step_failure(name: str, result: MemberResult) -> ExecutionError:
     """Return the failure of a workflow whose step was cancelled or has failed."""
     if result.status == "CANCELLED":
         return ExecutionError("INTERNAL", f"The step {name} was cancelled")
-    code: FailureCode = next(
-        (known for known in get_args(FailureCode) if known == result.error_code), "INTERNAL"
-    )
+
+    code: FailureCode = "INTERNAL"
+    for failure_code in get_args(FailureCode):
+        if failure_code == result.error_code:
+            code = failure_code
+            break
+
     reason = result.error_detail or "no reason known"
     return ExecutionError(code, f"The step {name} failed: {reason}")

@@ -64,15 +64,13 @@ _log = logging.getLogger("agentctl.runtime")
 
 
 class StepSummary(NamedTuple):
-    """The summary of the first steps of a run.
-
-    Attributes:
-        text: the summary; `""` for none.
-        before: index of the first message that it does not cover.
-    """
+    """The summary of the first steps of a run."""
 
     text: str
+    """The summary; `""` for none."""
+
     before: int
+    """Index of the first message that it does not cover."""
 
 
 def find_summary(messages: Sequence[Message]) -> tuple[str, str]:
@@ -80,8 +78,10 @@ def find_summary(messages: Sequence[Message]) -> tuple[str, str]:
     for message in reversed(messages):
         compacted = message.get("compacted") or {}
         if summary := compacted.get("summary"):
-            covered = (each for each in compacted["omissions"] if each["kind"] == "summarized")
-            return summary, next((each["last"] for each in covered), "")
+            covered = (
+                omission for omission in compacted["omissions"] if omission["kind"] == "summarized"
+            )
+            return summary, next((omission["last"] for omission in covered), "")
     return "", ""
 
 
@@ -117,6 +117,7 @@ async def summarize_steps(
         if failure.code not in MODEL_FAILURES:
             raise
         _log.warning("steps of a run were not summarized: %s: %s", failure.code, failure.detail)
+
     return summary
 
 
@@ -139,8 +140,10 @@ def _build_prompt(
     """Return an input, and the index of the first message that it leaves to the next call."""
     parts = [f"Summary so far:\n{cut_turn(summary.text, maximum // 2)}"] if summary.text else []
     parts.append(f"User:\n{cut_turn(task, maximum // 4)}")
+
     size = sum(map(len, parts))
     end = summary.before
+
     for message in messages[summary.before :]:
         part = "\n\n".join(_list_texts(message, maximum // 4))
         size += len(part) + 2
@@ -148,16 +151,18 @@ def _build_prompt(
             break
         parts.append(part)
         end += 1
+
     return "\n\n".join(parts)[:maximum], end
 
 
 def _list_texts(message: Message, maximum: int) -> Iterator[str]:
     content = message["content"]
     if message["role"] == "tool":
-        shown = cut_turn(content, min(maximum, MAXIMUM_STEP_RESULT))
-        yield f"Result of {message['tool_name']}:\n{shown}"
+        result = cut_turn(content, min(maximum, MAXIMUM_STEP_RESULT))
+        yield f"Result of {message['tool_name']}:\n{result}"
     elif content:
         yield f"{message['role'].capitalize()}:\n{cut_turn(content, maximum)}"
+
     for call in message.get("tool_calls", ()):
         arguments = orjson.dumps(call["arguments"]).decode()
         yield f"Call of {call['name']}:\n{cut_turn(arguments, maximum)}"
@@ -171,9 +176,11 @@ async def _fetch_summary(model_id: str, prompt: str) -> str:
         settings={"max_tokens": MAXIMUM_OUTPUT_TOKENS},
     )
     _, answered = await fetch_answer(request)
+
     text = answered.answer.text.strip()
     if not text or len(text) > MAXIMUM_SUMMARY:
         raise ExecutionError("MODEL_REJECTED", f"The summary has {len(text)} characters")
+
     return text
 
 
@@ -203,22 +210,29 @@ class ContextFitter:
         self.messages: list[Message] = []
         self._runs: list[tuple[int, str]] = []
         self._failed: list[Omission] = []
-        for earlier in conversation.context.earlier_runs:
-            self._runs.append((len(self.messages), earlier.run_id))
-            self.messages += complete_history(earlier.messages)
-            if size := earlier.omitted_bytes:
-                run_id = earlier.run_id
+
+        for earlier_run in conversation.context.earlier_runs:
+            self._runs.append((len(self.messages), earlier_run.run_id))
+            self.messages += complete_history(earlier_run.messages)
+            if size := earlier_run.omitted_bytes:
+                run_id = earlier_run.run_id
                 self._failed.append(Omission("failed_run", 1, run_id, run_id, size))
+
         self.own = len(self.messages)
         self._runner = runner
         self._conversation = conversation
         self._can_read = READ_RESULT not in runner.actions
+
         bound = int(runner.result_tokens * BYTES_PER_TOKEN)
-        sent, tokens = find_report(self.messages, runner.models[0].id)
-        self._compaction = Compaction(result_bytes=bound, sent_bytes=sent, sent_tokens=tokens)
+        sent_bytes, sent_tokens = find_report(self.messages, runner.models[0].id)
+        self._compaction = Compaction(
+            result_bytes=bound, sent_bytes=sent_bytes, sent_tokens=sent_tokens
+        )
+
         self._recorded: list[dict[str, Any]] = []
         self._calls: CallFitter | None = None
-        self._summary = self._recorded_summary = ""
+        self._summary = ""
+        self._recorded_summary = ""
         self._tried = 0
 
     async def begin_call(self, model: PreparedModel) -> CallFitter:
@@ -231,6 +245,7 @@ class ContextFitter:
             ExecutionError: CONTEXT_EXCEEDED, or a budget is used up by a summary of first steps.
         """
         self._conversation.about_call = {}
+
         if self._calls is None:
             context = ContextMessages(self.messages, self.own, self._runs)
             self._take_over_summary(context)
@@ -242,13 +257,16 @@ class ContextFitter:
                 self._compaction,
                 reading="number" if self._can_read else None,
             )
+
         await self._calls.begin_call(self._runner.models)
+
         if self._runner.summary_model:
             await self._summarize(self._calls, model)
+
         return self._calls
 
     def _take_over_summary(self, context: ContextMessages) -> None:
-        """Go on with the summary of an earlier process, or of the run that this one repeats."""
+        """Continue with the summary of an earlier process, or of the run that this one repeats."""
         transcript = self._conversation.context.transcript
         compaction = self._compaction
         self._summary, last = find_summary(transcript.messages)
@@ -262,17 +280,22 @@ class ContextFitter:
     async def _summarize(self, calls: CallFitter, model: PreparedModel) -> None:
         """Summarize the steps that the next call leaves out, before it is made."""
         self._fit(calls, model)
+
         current = calls.context.current
-        known = max(calls.compaction.summarized_before, current + 1)
-        if calls.compaction.turns_before <= max(known, self._tried):
+        covered_before = max(calls.compaction.summarized_before, current + 1)
+        if calls.compaction.turns_before <= max(covered_before, self._tried):
             return
+
         calls.make_room()
-        self._tried = end = calls.compaction.turns_before
-        before = StepSummary(self._summary, known)
+        uncovered_from = calls.compaction.turns_before
+        self._tried = uncovered_from
+
+        before = StepSummary(self._summary, covered_before)
         task = self.messages[current]["content"]
         model_id = self._runner.summary_model
-        summary = await summarize_steps(model_id, before, task, self.messages[:end])
-        if summary.before > known:
+        summary = await summarize_steps(model_id, before, task, self.messages[:uncovered_from])
+
+        if summary.before > covered_before:
             self._summary = summary.text
             calls.compaction = calls.compaction._replace(summarized_before=summary.before)
 
@@ -285,12 +308,14 @@ class ContextFitter:
         """Return the paragraph with the summary of the first steps; `""` for none."""
         if not self._summary:
             return ""
+
         room = calls.find_room(model)
         bound = calls.compaction.maximum_bytes
         sizes = (int((room or 0) * BYTES_PER_TOKEN), bound, int(MAXIMUM_SUMMARY / SUMMARY_PART))
         maximum = int(min(size for size in sizes if size) * SUMMARY_PART)
-        shown = self._summary.encode()[:maximum].decode(errors="ignore")
-        return format_summary(shown, of_steps=True) if shown else ""
+
+        shown_summary = self._summary.encode()[:maximum].decode(errors="ignore")
+        return format_summary(shown_summary, of_steps=True) if shown_summary else ""
 
     def build_call(self, calls: CallFitter, model: PreparedModel, **options: Any) -> ModelCall:
         """Build a call with the messages that fit; its answer records what does not.
@@ -310,20 +335,27 @@ class ContextFitter:
             transcript.is_full |= bool(fitted.omissions) or fitted.estimated_tokens > room * FULL
 
         instructions = self._conversation.instructions
+
         tools = self._runner.tools
         if fitted.omissions:
-            noted = self._describe(calls.context.current + 1, fitted, room)
-            left_out = fitted.compaction.summarized_before or fitted.compaction.history_before
-            steps = self._format_summary(calls, model) if left_out else ""
-            instructions = "\n\n".join(filter(None, (instructions, noted, steps)))
-            if self._can_read and any(each.kind == "tool_result" for each in fitted.omissions):
+            omission_note = self._describe(calls.context.current + 1, fitted, room)
+            has_gap = fitted.compaction.summarized_before or fitted.compaction.history_before
+            steps_summary = self._format_summary(calls, model) if has_gap else ""
+            instructions = "\n\n".join(filter(None, (instructions, omission_note, steps_summary)))
+
+            if self._can_read and any(
+                omission.kind == "tool_result" for omission in fitted.omissions
+            ):
                 self._offer_reading()
                 tools = [*tools, _READ_TOOL]
+
         if self._failed or fitted.omissions:
             self._record(fitted, calls.windows.get(model.id))
+
         if fitted.size > SMALLEST_WINDOW:
             about = {**self._conversation.about_call, "sent_bytes": fitted.size}
             self._conversation.about_call = about
+
         files = self._conversation.context.files
         return ModelCall(
             instructions, fitted.messages, tools, model.settings, files=files, **options
@@ -347,10 +379,10 @@ class ContextFitter:
         compaction = self._compaction if self._calls is None else self._calls.compaction
         return {"numbers": compaction._asdict(), "recorded": self._recorded}
 
-    def restore(self, kept: Mapping[str, Any] | None) -> None:
-        if kept is not None:  # A checkpoint of an earlier version has none.
-            self._compaction = Compaction(**kept["numbers"])
-            self._recorded = kept["recorded"]
+    def restore(self, kept_state: Mapping[str, Any] | None) -> None:
+        if kept_state is not None:  # A checkpoint of an earlier version has none.
+            self._compaction = Compaction(**kept_state["numbers"])
+            self._recorded = kept_state["recorded"]
             self._offer_reading()
 
     def _describe(self, start: int, fitted: FittedMessages, room: int | None) -> str:
@@ -359,15 +391,18 @@ class ContextFitter:
         Args:
             start: index of the first answer of the run.
         """
+
         context = self._conversation.context
         compaction = fitted.compaction
         parts = []
+
         if compaction.history_before:
             parts.append("The beginning of this conversation is left out.")
             summary = format_summary(context.summary or "")
             tokens = compaction.estimate_tokens(fitted.size + len(summary.encode()))
             if self._has_late_summary and room is not None and tokens <= room * FULL:
                 parts.append(summary)
+
         if names := Counter(
             call["name"]
             for message in self.messages[start : compaction.turns_before]
@@ -375,6 +410,7 @@ class ContextFitter:
         ):
             counted = ", ".join(f"{name} ({count})" for name, count in names.items())
             parts.append(f"Your first tool calls for this message are left out: {counted}.")
+
         return "\n\n".join(parts)
 
     @property

@@ -61,8 +61,10 @@ def delegation_tools(team: Team) -> list[ToolRecord]:
     See docs/contract.md "Team modes and workflows".
     """
     shared = [_SHARED_CONTEXT_TOOL] if team.enable_agentic_context else []
+
     if team.mode == "broadcast":
         return shared
+
     properties: dict[str, Any] = {
         "member_id": {
             "type": "string",
@@ -70,6 +72,7 @@ def delegation_tools(team: Team) -> list[ToolRecord]:
             "description": "Id of the member",
         }
     }
+
     if team.mode == "coordinate":
         name = DELEGATE
         description = "Give a task to a member of the team and get the member's answer."
@@ -77,6 +80,7 @@ def delegation_tools(team: Team) -> list[ToolRecord]:
     else:
         name = ROUTE
         description = "Pass the user's message to the member who answers it for the team."
+
     return [build_tool(name, description, properties), *shared]
 
 
@@ -88,16 +92,19 @@ def build_leader_instructions(
     Args:
         inputs: the schemas of the members whose task is an object, by the id of the member.
     """
+
     roster = "\n".join(
         f"- {member.id} ({member.name})" + (f": {member.description}" if member.description else "")
         for member in members.values()
     )
+
     if team.team.mode == "coordinate":
         roster += "".join(
             f"\nThe task of {name} is the JSON text of an object with this JSON Schema:"
             f" {json.dumps(inputs[name].schema, ensure_ascii=False)}"
             for name in inputs
         )
+
     parts = [team.team.instructions, _DUTIES[team.team.mode], f"Members:\n{roster}"]
     return "\n\n".join(part for part in parts if part)
 
@@ -131,8 +138,10 @@ def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome
     if result.status in ("PAUSED", "PARKED"):
         is_parked = result.status == "PARKED"
         return CallOutcome("", pause=CallPause([], result.run_id, is_parked))
+
     if result.status == "COMPLETED":
         return CallOutcome(result.content)
+
     if result.status == "CANCELLED":
         text = f"The member {member.id} was cancelled"
     else:
@@ -153,36 +162,48 @@ async def collect_reports(
     """
     conversation.context.checkpoint()
     reports: dict[str, str] = dict(state["reports"]) if state is not None else {}
-    waiting: dict[str, str] = dict(state["waiting"]) if state is not None else {}
+    waiting_run_ids: dict[str, str] = dict(state["waiting"]) if state is not None else {}
     # A member that the configuration has got since the pause was not asked.
-    asked = [member for member in members.values() if state is None or member.id in waiting]
+
+    asked_members = [
+        member for member in members.values() if state is None or member.id in waiting_run_ids
+    ]
 
     async with asyncio.TaskGroup() as group:
         tasks = {
-            member.id: group.create_task(_run_member(member, conversation, waiting.get(member.id)))
-            for member in asked
+            member.id: group.create_task(
+                _run_member(member, conversation, waiting_run_ids.get(member.id))
+            )
+            for member in asked_members
         }
 
     results = {member_id: task.result() for member_id, task in tasks.items()}
     if any(result.status == "PARKED" for result in results.values()):
         raise Parked
-    waiting = {
+    waiting_run_ids = {
         member_id: result.run_id
         for member_id, result in results.items()
         if result.status == "PAUSED"
     }
 
     for member_id, result in results.items():
-        if member_id not in waiting:
+        if member_id not in waiting_run_ids:
             member = members[member_id]
             text = build_member_outcome(member, result).text
             reports[member_id] = f"{member_id} ({member.name}):\n{text}"
 
-    if waiting:
-        kept = {"conversation": conversation.keep(), "reports": reports, "waiting": waiting}
-        raise Paused([], kept)
-    ordered = [reports[member_id] for member_id in members if member_id in reports]
-    return "\n\n".join([conversation.context.spec.input, "What the members report:", *ordered])
+    if waiting_run_ids:
+        kept_state = {
+            "conversation": conversation.keep(),
+            "reports": reports,
+            "waiting": waiting_run_ids,
+        }
+        raise Paused([], kept_state)
+
+    ordered_reports = [reports[member_id] for member_id in members if member_id in reports]
+    return "\n\n".join(
+        [conversation.context.spec.input, "What the members report:", *ordered_reports]
+    )
 
 
 async def _run_member(

@@ -84,24 +84,29 @@ def read_code(references: Iterable[str]) -> dict[str, str]:
 def _read_files(module_name: str, file: Path) -> dict[str, str]:
     """Return the hashes of a file and of those that it imports from its folder of `sys.path`."""
     folder = file.parents[module_name.count(".") + (file.stem == "__init__")]
-    found: dict[str, str] = {}
-    waiting = [file, *_find_module(folder, module_name)]
-    while waiting and len(found) < MAXIMUM_FILES:
-        path = waiting.pop()
+
+    hashes: dict[str, str] = {}
+    pending_files = [file, *_find_module(folder, module_name)]
+    while pending_files and len(hashes) < MAXIMUM_FILES:
+        path = pending_files.pop()
         place = path.relative_to(folder).as_posix()
-        if place in found:
+
+        if place in hashes:
             continue
+
         try:
             text = path.read_bytes()
         except OSError:
             continue
-        found[place] = hashlib.sha256(text).hexdigest()[:12]
+
+        hashes[place] = hashlib.sha256(text).hexdigest()[:12]
         if path.suffix == ".py" and len(text) <= MAXIMUM_BYTES:
             package = path.parent.relative_to(folder).parts
             for name in _list_imports(text, package):
                 if name.partition(".")[0] != "agentctl":
-                    waiting += _find_module(folder, name)
-    return found
+                    pending_files += _find_module(folder, name)
+
+    return hashes
 
 
 def _list_imports(text: bytes, package: tuple[str, ...]) -> Iterator[str]:
@@ -114,12 +119,16 @@ def _list_imports(text: bytes, package: tuple[str, ...]) -> Iterator[str]:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return
+
     importers = _find_importers(tree)
+
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name_of(node.func) in importers:
             yield from _read_import_call(node, package)
+
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join(filter(None, (*above, node.module)))
@@ -133,13 +142,15 @@ _IMPORTERS = frozenset({"import_module", "__import__", "run_module", "resolve_na
 def _find_importers(tree: ast.AST) -> set[str]:
     """Return the names of the functions that import a module in a file, other names included."""
     importers = set(_IMPORTERS)
+
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             importers |= {
-                each.asname for each in node.names if each.asname and each.name in _IMPORTERS
+                alias.asname for alias in node.names if alias.asname and alias.name in _IMPORTERS
             }
         elif isinstance(node, ast.Assign) and _name_of(node.value) in _IMPORTERS:
             importers |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+
     return importers
 
 
@@ -156,17 +167,19 @@ def _read_import_call(node: ast.Call, package: tuple[str, ...]) -> Iterator[str]
     Only a constant is known without running the code (docs/versions.md). A relative name is of the
     package in the second argument if that is a constant, else of the file's own package.
     """
-    given = [*node.args, *(keyword.value for keyword in node.keywords)]
-    texts = [each.value for each in given if isinstance(each, ast.Constant)]
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+    texts = [argument.value for argument in arguments if isinstance(argument, ast.Constant)]
     if not texts or not isinstance(texts[0], str):
         return
 
     name = texts[0].partition(":")[0]
     relative = name.lstrip(".")
+
     level = len(name) - len(relative)
     if level and len(texts) > 1 and isinstance(texts[1], str):
         package = tuple(texts[1].split("."))
     above = package[: len(package) - level + 1] if level else ()
+
     if relative and "/" not in relative:
         yield ".".join((*above, relative))
 
@@ -203,21 +216,22 @@ def describe_version(catalog: Catalog, component: Component) -> ComponentVersion
 
     None if its code is not usable.
     """
-    known = catalog.versions
+    versions = catalog.versions
     key = component.key
-    if key not in known:
+
+    if key not in versions:
         try:
             configuration = dump_sorted(_Describer(catalog).describe(component))
-            known[key] = ComponentVersion(hash_text(configuration), configuration)
+            versions[key] = ComponentVersion(hash_text(configuration), configuration)
         except InvalidConfiguration:
-            known[key] = None
-    return known[key]
+            versions[key] = None
+    return versions[key]
 
 
 def find_version(catalog: Catalog, component: Component) -> str | None:
     """Return the version of a component; None if its code is not usable."""
-    found = describe_version(catalog, component)
-    return None if found is None else found.version
+    version = describe_version(catalog, component)
+    return None if version is None else version.version
 
 
 class _Describer:
@@ -229,11 +243,14 @@ class _Describer:
     def describe(self, component: Component) -> dict[str, Any]:
         """Return the resolved configuration of a component."""
         described = _read_keys(component.spec, (*_NEUTRAL, *_RESOLVED))
+
         if component.kind == "workflow":
             steps = self._catalog.steps(component)
             described["steps"] = [{"name": name, **self._name(step)} for name, step in steps]
             return described
+
         described |= self._describe_worker(component)
+
         if component.kind == "team":
             members = self._catalog.members(component).values()
             described["members"] = {
@@ -245,33 +262,41 @@ class _Describer:
                 }
                 for member in members
             }
+
         return described
 
     def _name(self, component: Component) -> dict[str, Any]:
         return {component.kind: component.id, "version": find_version(self._catalog, component)}
 
     def _describe_worker(self, component: Component) -> dict[str, Any]:
-
         catalog = self._catalog
         spec = component.worker
+
         if catalog.is_hosted(component):
             catalog.hosted_runner(component)  # its module is imported
             return {"code": read_code((component.agent.object, component.agent.deps))}
+
         described: dict[str, Any] = {"model": self._describe_model(catalog.model(component))}
+
         for name in ("memory", "summary"):
             table = getattr(spec, name)
             if table != type(table)():
                 described[name] = _read_keys(table, {"model"}) | self._describe_chosen(table.model)
+
         described["tools"] = {tool["name"]: tool for tool in list_own_tools(catalog, component)}
         if servers := self._describe_servers(spec.tools):
             described["mcp"] = servers
+
         code = [name for name in spec.tools if parse_mcp_reference(name) is None]
+
         if component.kind == "agent" and component.agent.output:
             schema = catalog.output_schema(component, None)
             described["output"] = schema and schema.json_schema
             code.append(component.agent.output)
+
         if code:
             described["code"] = read_code(code)
+
         return {name: value for name, value in described.items() if value not in ({}, None)}
 
     def _describe_chosen(self, model_id: str) -> dict[str, Any]:
@@ -292,26 +317,32 @@ class _Describer:
         """Return a hash of the place of each MCP server; its tools may change without a restart."""
         servers = {server.id: server for server in self._catalog.settings.mcp_servers}
         described = {}
+
         for reference in references:
-            named = parse_mcp_reference(reference)
-            server = None if named is None else servers.get(named.server)
+            reference_parts = parse_mcp_reference(reference)
+            server = None if reference_parts is None else servers.get(reference_parts.server)
+
             if server is not None:
                 command = PurePath(server.command).name
                 place = [command, *server.args, server.url, sorted(server.allow_tools)]
                 described[reference] = hash_text(dump_sorted(place))
+
         return described
 
 
 def _read_keys(spec: Any, without: Iterable[str]) -> dict[str, Any]:
     """Return the keys of a table that do not have their default value."""
-    found: dict[str, Any] = {}
-    for key in fields(spec):
-        value = getattr(spec, key.name)
-        default = key.default if key.default_factory is MISSING else key.default_factory()
-        if key.name in without or value == default:
+    keys: dict[str, Any] = {}
+
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+
+        if field.name in without or value == default:
             continue
-        found[key.name] = _read_keys(value, ()) if is_dataclass(value) else value
-    return found
+        keys[field.name] = _read_keys(value, ()) if is_dataclass(value) else value
+
+    return keys
 
 
 def dump_sorted(value: Any) -> str:
@@ -326,12 +357,12 @@ def hash_text(text: str) -> str:
 
 def describe_tool(configuration: Mapping[str, Any], name: str) -> Any:
     """Return the part of a configuration that decides what a call of a tool does."""
-    own = configuration.get("tools", {}).get(name)
-    return [configuration.get("code"), configuration.get("mcp") if own is None else own]
+    own_tool = configuration.get("tools", {}).get(name)
+    return [configuration.get("code"), configuration.get("mcp") if own_tool is None else own_tool]
 
 
 def find_changes(before: Any, after: Any, path: str = "") -> list[ChangeRecord]:
-    """Return the differences of two configurations: the path and both values, None for none."""
+    """Return the differences of two configurations: the path and both values, None if missing."""
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return [] if before == after else [{"path": path, "before": before, "after": after}]
     changes: list[ChangeRecord] = []
@@ -353,6 +384,7 @@ def build_record(
     """Return the record of a component (docs/contract.md "Component records")."""
     if component.kind == "team":
         return _team_record(catalog, component)
+
     if component.kind == "workflow":
         return {
             "workflow_id": component.id,
@@ -362,6 +394,7 @@ def build_record(
             "steps": _step_records(catalog, component),
             "db_id": component.database,
         }
+
     return {
         "agent_id": component.id,
         "id": component.id,
@@ -376,19 +409,21 @@ def build_record(
 
 def build_session_data(catalog: Catalog, component: Component) -> dict[str, Any]:
     """Return the `agent_data`, `team_data` or `workflow_data` of a session."""
-    named = {"name": component.name, f"{component.kind}_id": component.id}
+    identity = {"name": component.name, f"{component.kind}_id": component.id}
+
     if component.kind == "workflow":
-        return {**named, "steps": _step_records(catalog, component)}
-    return {**named, "model": _agent_model(catalog, component)}
+        return {**identity, "steps": _step_records(catalog, component)}
+    return {**identity, "model": _agent_model(catalog, component)}
 
 
 def dump_session_data(catalog: Catalog, component: Component) -> str:
     """Return `build_session_data` as JSON text, built once in a process."""
-    known = catalog.session_data
-    place = (component.id, component.key)
-    if place not in known:
-        known[place] = orjson.dumps(build_session_data(catalog, component)).decode()
-    return known[place]
+    session_data = catalog.session_data
+    data_key = (component.id, component.key)
+
+    if data_key not in session_data:
+        session_data[data_key] = orjson.dumps(build_session_data(catalog, component)).decode()
+    return session_data[data_key]
 
 
 def _team_record(catalog: Catalog, team: Component) -> TeamRecord:
@@ -415,6 +450,7 @@ def _team_record(catalog: Catalog, team: Component) -> TeamRecord:
 def _member_record(catalog: Catalog, member: Component) -> MemberRecord | TeamRecord:
     if member.kind == "team":
         return _team_record(catalog, member)
+
     return {
         "agent_id": member.id,
         "name": member.name,

@@ -269,8 +269,8 @@ class ModelAccess:
         library: the kind of the runner, which reports the calls that its library makes; `""` if a
             function or a configured model executes the run.
         open_calls: the calls that the runner knows, by the ids of the objects that make them.
-        finish_reason: that of the last answer to a call which the runner reports, as libraries do
-            not pass it on; None for none.
+        finish_reason: the finish reason of the last answer to a call which the runner reports, as
+            libraries do not pass it on; None before it.
         seen_runs: the ids of the runs of agno that the runner sees; None for all.
     """
 

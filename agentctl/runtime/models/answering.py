@@ -53,46 +53,53 @@ class Delta(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A complete answer.
-
-    Attributes:
-        model: id of the model that answered, which may be a fallback.
-        usage: the nine counters; None if the provider reported none.
-        native: the answer in the form of its provider as a JSON object, which a later call has to
-            get back as `native` of the message; None if the neutral form has everything.
-    """
+    """A complete answer."""
 
     model: str
+    """Id of the model that answered, which may be a fallback."""
+
     answer: ModelAnswer
+
     usage: Mapping[str, int] | None
+    """The nine counters; None if the provider reported none."""
+
     native: dict[str, Any] | None
+    """The answer in the form of its provider as a JSON object, which a later call has to get back
+    as `native` of the message; None if the neutral form has everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """A call of a model of the configuration by the code of an agent.
-
-    Attributes:
-        model: id of the model.
-        instructions: instructions of the model; `""` for none.
-        messages: neutral messages, each tool call with its result; an answer may have the
-            `native` of its `Answered`.
-        settings: the settings of the code, by the names of the configuration; those of the model
-            apply to the others.
-        tool_choice, output, options: as in `ModelCall`.
-        is_reported: True if the runner of the library reports the call to the run; otherwise the
-            call reports itself.
-    """
+    """A call of a model of the configuration by the code of an agent."""
 
     model: str
+    """Id of the model."""
+
     instructions: str
+    """Instructions of the model; `""` for none."""
+
     messages: Sequence[Mapping[str, Any]]
+    """Neutral messages, each tool call with its result; an answer may have the `native` of its
+    `Answered`."""
+
     tools: Sequence[ToolRecord] = ()
+
     settings: Mapping[str, Any] | None = None
+    """The settings of the code, by the names of the configuration; those of the model apply to the
+    others."""
+
     tool_choice: str | None = None
+    """As in `ModelCall`."""
+
     output: OutputSchema | None = None
+    """As in `ModelCall`."""
+
     options: Mapping[str, Any] | None = None
+    """As in `ModelCall`."""
+
     is_reported: bool = False
+    """True if the runner of the library reports the call to the run; otherwise the call reports
+    itself."""
 
 
 def stream_answer(request: AnswerRequest) -> AsyncGenerator[Delta | Answered]:
@@ -392,7 +399,7 @@ def write_arguments(arguments: Mapping[str, Any]) -> str:
 
 
 def read_format(asked: object) -> AnswerSchema | None:
-    """Return the schema of a `response_format` in the form of OpenAI; None for none."""
+    """Return the schema of a `response_format` in the form of OpenAI, if it has one."""
     named = asked.get("json_schema") if isinstance(asked, Mapping) else None
     if not isinstance(named, Mapping):
         return None

@@ -166,7 +166,7 @@ class Attempts:
 
     Attributes:
         models: the model of the component and its fallbacks, in order.
-        transcript: that of the run, which records the requests; None for none.
+        transcript: the transcript of the run, which records the requests; None outside a run.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Attempts:
         return {name: number for name, number in numbers.items() if number}
 
     def choose(self, model_id: str) -> None:
-        """Go on with a model of an earlier leg of the run, if it is still configured."""
+        """Continue with a model of an earlier leg of the run, if it is still configured."""
         ids = [model.id for model in self.models]
         self._index = ids.index(model_id) if model_id in ids else 0
 

@@ -43,64 +43,68 @@ UNKNOWN_REASON = "unknown"
 
 
 class NativeMessage(NamedTuple):
-    """An answer in the form of its provider, which may have data that the neutral form lacks.
-
-    Attributes:
-        connection: the connection that received it; no other one can send it back.
-        value: the answer.
-    """
+    """An answer in the form of its provider, which may have data that the neutral form lacks."""
 
     connection: ModelConnection
+    """The connection that received it; no other one can send it back."""
+
     value: Any
+    """The answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One call of a model.
-
-    Attributes:
-        instructions: instructions of the model; `""` for none.
-        messages: the messages before the answer, oldest first; each tool call has its result.
-        tools: the tools that the model may call.
-        settings: settings of the model with those of the component on top.
-        tool_choice: `required` if the model has to call a tool, or the name of the tool that it has
-            to call; None for its own choice.
-        output: the schema of the answer; None for text.
-        options: further members of a request by their names in the interface of OpenAI. A provider
-            with another interface gets those of `CALL_OPTIONS` that it has.
-        files: the bytes of the files in the messages; None if these have none.
-    """
+    """One call of a model."""
 
     instructions: str
+    """Instructions of the model; `""` for none."""
+
     messages: Sequence[Message]
+    """The messages before the answer, oldest first; each tool call has its result."""
+
     tools: Sequence[ToolRecord]
+    """The tools that the model may call."""
+
     settings: config.ModelSettings
+    """Settings of the model, overridden by the settings of the component."""
+
     tool_choice: str | None = None
+    """`required` if the model has to call a tool, or the name of the tool that it has to call; None
+    for its own choice."""
+
     output: OutputSchema | None = None
+    """The schema of the answer; None for text."""
+
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Further members of a request by their names in the interface of OpenAI. A provider with
+    another interface gets those of `CALL_OPTIONS` that it has."""
+
     files: FileAccess | None = None
+    """The bytes of the files in the messages; None if these have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """A complete answer.
-
-    Attributes:
-        text: its text, without the thinking, made storable.
-        calls: `id`, `name` and `arguments` of its tool calls, cleaned (`clean_calls`).
-        finish_reason: the neutral finish reason, `UNKNOWN_REASON` for another one, None if the
-            provider sent none: the answer was cut off.
-        native: see `NativeMessage`; None if the neutral form has everything.
-        response_model, response_id: the name of the model and the id of the answer as the provider
-            has reported them; None if it has not.
-    """
+    """A complete answer."""
 
     text: str
+    """Its text, without the thinking, made storable."""
+
     calls: list[dict[str, Any]]
+    """`id`, `name` and `arguments` of its tool calls, cleaned (`clean_calls`)."""
+
     finish_reason: str | None
+    """The neutral finish reason, `UNKNOWN_REASON` for another one, None if the provider sent none:
+    the answer was cut off."""
+
     native: NativeMessage | None = None
+    """See `NativeMessage`; None if the neutral form has everything."""
+
     response_model: str | None = None
+    """The name of the model as the provider has reported it; None if it has not."""
+
     response_id: str | None = None
+    """The id of the answer as the provider has reported it; None if it has not."""
 
     @property
     def message(self) -> Message:
@@ -127,7 +131,7 @@ class ModelFailure(Exception):
     Args:
         code: error code of the run if no further attempt is made.
         reason: the reason for the log; may contain text of the provider.
-        retry_after: seconds after which the provider asks for the next attempt; None for none.
+        retry_after: seconds after which the provider asks for the next attempt, if it does.
         is_repeatable: False if the provider states that the same request would fail again.
     """
 
@@ -146,15 +150,13 @@ class ModelFailure(Exception):
 
 
 class ModelConnection(ABC):
-    """A model that is ready for use, with connections that all runs share.
-
-    Attributes:
-        secret: the API key that the provider receives and may repeat in errors; `""` for none.
-        takes: the kinds of files that the model takes besides text.
-    """
+    """A model that is ready for use, with connections that all runs share."""
 
     secret = ""
+    """The API key that the provider receives and may repeat in errors; `""` without a key."""
+
     takes: Sequence[FileKind] = ()
+    """The kinds of files that the model takes besides text."""
 
     @abstractmethod
     async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
@@ -180,17 +182,16 @@ class ModelConnection(ABC):
 
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
-    """A model that is ready for the calls of a component.
-
-    Attributes:
-        settings: settings of the model with those of the component on top.
-        source: the model in the configuration.
-    """
+    """A model that is ready for the calls of a component."""
 
     id: str
     connection: ModelConnection
+
     settings: config.ModelSettings
+    """Settings of the model, overridden by the settings of the component."""
+
     source: config.Model
+    """The model in the configuration."""
 
 
 def build_usage(**counters: int) -> dict[str, int]:
@@ -211,7 +212,7 @@ def build_answer(text: str, calls: Sequence[Mapping[str, Any]], native: Any) -> 
     """Return the neutral message of an answer.
 
     Args:
-        native: the form of its provider: a `NativeMessage` or that of `Answered`; None for none.
+        native: the form of its provider: a `NativeMessage`, or `native` of `Answered`.
     """
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:

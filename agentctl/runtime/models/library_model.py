@@ -97,18 +97,15 @@ _log = logging.getLogger("agentctl.runtime")
 
 
 class LibraryConnection(ModelConnection):
-    """A model of the library.
-
-    Attributes:
-        native_output: "always" if the provider takes a JSON Schema for the answer,
-            "without_tools" if it does so for a call without tools, or "never". Models that do not
-            take a schema get it as instructions.
-        ignored_settings: settings that the provider does not have. An agent may set them for
-            another model.
-    """
+    """A model of the library."""
 
     native_output: NativeOutput = "always"
+    """"always" if the provider takes a JSON Schema for the answer, "without_tools" if it does so
+    for a call without tools, or "never". Models that do not take a schema get it as instructions.
+    """
+
     ignored_settings: tuple[str, ...] = ()
+    """Settings that the provider does not have. An agent may set them for another model."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

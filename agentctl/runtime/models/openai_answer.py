@@ -120,12 +120,12 @@ class OpenAIAnswer:
 
     Attributes:
         done: True after the marker of the end, `[DONE]`.
-        finish_reason: the neutral finish reason so far; None for none.
+        finish_reason: the neutral finish reason so far, if any.
         texts, thinking: pieces of the answer, made storable; the thinking by its field, `""` for
             tags in the text.
         details: thinking that may be signed or encrypted.
         calls: the tool calls in their order.
-        model, id: the name of the model and the id of the answer; None for none so far.
+        model, id: the name of the model and the id of the answer; None before they arrive.
     """
 
     def __init__(self, sink: AnswerSink) -> None:

@@ -80,17 +80,16 @@ _STRICT_KEYWORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The differences of a provider from the interface of OpenAI.
-
-    Attributes:
-        token_limit: name of the member with the maximum number of tokens.
-        nests_effort: True if the effort is a member of the object `reasoning`.
-        takes_strict: True if schemas may have the member `strict`.
-    """
+    """The differences of a provider from the interface of OpenAI."""
 
     token_limit: str = "max_completion_tokens"
+    """Name of the member with the maximum number of tokens."""
+
     nests_effort: bool = False
+    """True if the effort is a member of the object `reasoning`."""
+
     takes_strict: bool = True
+    """True if schemas may have the member `strict`."""
 
 
 DIALECTS: dict[Provider, Dialect] = {

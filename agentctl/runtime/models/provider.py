@@ -270,12 +270,10 @@ class LimitedClient(httpx2.AsyncClient):
 
     Raises:
         InvalidConfiguration: the environment names a proxy that cannot be used.
-
-    Attributes:
-        propagation: the kind of system, for the `traceparent` of its requests.
     """
 
     propagation: Propagation = "models"
+    """The kind of system, for the `traceparent` of its requests."""
 
     def __init__(self, run_bytes: int, *, url: str | None = None, **options: Any) -> None:
         async def limit(response: httpx2.Response) -> None:

@@ -53,17 +53,16 @@ class InvalidAnswer(Exception):
 
 
 class OutputSchema(ABC):
-    """The schema of a structured result.
-
-    Attributes:
-        json_schema: the JSON Schema that the model receives; it describes an object.
-        name: a name of letters, digits, "_" and "-"; None for none.
-        description: description of the result; None for none.
-    """
+    """The schema of a structured result."""
 
     json_schema: dict[str, Any]
+    """The JSON Schema that the model receives; it describes an object."""
+
     name: str | None = None
+    """A name of letters, digits, "_" and "-"; None without a name."""
+
     description: str | None = None
+    """Description of the result; None without a description."""
 
     async def parse(self, text: str) -> Any:
         """Parse and validate an answer, also one in a fenced code block; return a JSON value.

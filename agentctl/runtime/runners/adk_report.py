@@ -28,7 +28,7 @@ class AgentPart:
     Attributes:
         key: the key of the member; None for the run itself.
         is_branch: True if the agent works next to others: its text reaches `shown` as a whole.
-        shown: the run that shows the text of this member, too; None for none.
+        shown: the run that shows the text of this member, too, if any.
         waiting: the ids of calls whose answers come in another leg.
     """
 
@@ -107,7 +107,7 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
     """Reports one run: a plugin, because agents that are called as tools report to plugins only.
 
     The library calls it in the order in which things happen: an event that is no piece of text is
-    read before the agent goes on.
+    read before the agent continues.
 
     Args:
         root: the name of the agent that is the run itself.
@@ -141,7 +141,7 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         return {"members": self._members.to_json(), "shown": shown, "waiting": waiting}
 
     async def restore(self, stored: Mapping[str, Any]) -> None:
-        """Go on with the members of a pause."""
+        """Continue with the members of a pause."""
         await self._members.restore(stored["members"])
         for member in self._members.list_open():
             shown = self._root.run if member.key in stored["shown"] else None

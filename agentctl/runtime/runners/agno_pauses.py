@@ -1,4 +1,4 @@
-"""Pauses of agno as approvals, and the decisions with which a paused run goes on: of the calls of
+"""Pauses of agno as approvals, and the decisions with which a paused run continues: of the calls of
 agents and teams, and of the steps of workflows.
 
 The texts of `get_user_input` and `ask_user` are those that the library gives to the model.
@@ -46,17 +46,17 @@ CallId = tuple[str, str]
 
 
 class AgnoCall(NamedTuple):
-    """A call that waits for a decision, an answer or a result.
-
-    Attributes:
-        run_id: the run of agno that makes it: that of the agent, or of a member.
-        owner_id: the agent or team of that run.
-        key: its id in the run of agentctl, which has the approvals of all members.
-    """
+    """A call that waits for a decision, an answer or a result."""
 
     run_id: str
+    """The run of agno that makes the call: the run of the agent, or of a member."""
+
     owner_id: str
+    """The agent or team of that run."""
+
     key: str
+    """Its id in the run of agentctl, which has the approvals of all members."""
+
     tool: Any
 
 
@@ -257,18 +257,17 @@ def _read(answer: Any, name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StepPause:
-    """The reason why a workflow waits.
-
-    Attributes:
-        executor: the paused run of the agent or team in the step; None if the step itself waits.
-        calls: the calls of that run which wait.
-    """
+    """The reason why a workflow waits."""
 
     asks: Sequence[Ask]
     requirement: Any
     output: Any
+
     executor: Any = None
+    """The paused run of the agent or team in the step; None if the step itself waits."""
+
     calls: Sequence[AgnoCall] = ()
+    """The calls of that run which wait."""
 
 
 def find_step_pause(output: Any, owners: Iterable[Any]) -> StepPause | None:

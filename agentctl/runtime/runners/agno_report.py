@@ -76,7 +76,7 @@ class RunReport:
     """Reports one run of agno: the run itself, or that of a member.
 
     Attributes:
-        call_id: the call of its parent that started it; None for none.
+        call_id: the call of its parent that started it, if any.
         is_paused: True if it waits for decisions, or a member of it.
         waiting: its open calls whose members wait.
     """
@@ -151,7 +151,7 @@ class RunReport:
             self.run.end_call(call_id, text, failed=failed)
 
     def resume(self, output: Any) -> None:
-        """Go on with the calls whose members wait: their results come without an event.
+        """Continue with the calls whose members wait: their results come without an event.
 
         Args:
             output: the run of agno, which gets the results when its model is asked again.
@@ -195,7 +195,7 @@ class AgnoReport:
         inputs: the inputs of members, by the ids of their runs (`watch_inputs`).
 
     Attributes:
-        failure: the last failure of a member; None for none.
+        failure: the last failure of a member, if any.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class AgnoReport:
         return self._members.to_json()
 
     async def restore(self, stored: Iterable[Mapping[str, Any]]) -> None:
-        """Go on with the members of a pause."""
+        """Continue with the members of a pause."""
         await self._members.restore(stored)
         for member in self._members.list_open():
             self._reports[member.key] = RunReport(member.run)
@@ -300,7 +300,7 @@ class AgnoReport:
         """Report the calls that were decided about and are not made.
 
         Args:
-            output: the run with which agno goes on; it fills in the results of delegations.
+            output: the run with which agno continues; it fills in the results of delegations.
         """
         for (run_id, call_id), (text, failed) in calls.settled.items():
             self._reports.get(run_id, self.root).run.end_call(call_id, text, failed=failed)

@@ -370,7 +370,7 @@ class WorkflowReport:
     async def restore(
         self, state: Mapping[str, Any], pause: StepPause, calls: DecidedCalls
     ) -> None:
-        """Go on with the members and steps of a pause."""
+        """Continue with the members and steps of a pause."""
         await self.members.restore(state["members"])
         if pause.executor is not None:
             self.members.settle(pause.executor, calls)

@@ -42,7 +42,7 @@ def read_input_schema(annotation: Any) -> InputSchema | None:
     each of them in a union with `str`: then a message alone is possible, too.
 
     Args:
-        annotation: an evaluated annotation; None for none.
+        annotation: an evaluated annotation; None without annotation.
 
     Raises:
         UnusableObject: the type has no JSON Schema of an object.

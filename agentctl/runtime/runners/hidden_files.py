@@ -32,7 +32,7 @@ class HiddenFiles:
                 self._forms[file.reference.file_id] = self._encode(file.data)
 
     def take_over(self, stored: Mapping[str, Any], files: Iterable[LoadedFile]) -> None:
-        """Go on with the marks of a stored state, see `record`."""
+        """Continue with the marks of a stored state, see `record`."""
         self._random = stored["random"]
         self.add(files)
 

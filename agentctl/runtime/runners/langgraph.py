@@ -185,7 +185,7 @@ class LangGraphRunner(LibraryRunner):
             takes_results = saved.saver is not None
             resume = build_answers(interrupts, leg, decided, takes_results=takes_results)
             task_calls.add_answers(resume)
-            # A leg after a death goes on from its newest superstep.
+            # A leg after a death continues from its newest superstep.
             saved.input = Command(resume=resume) if interrupts else None
             approved |= find_undone(leg)
             stored = leg.state["report"]
@@ -423,17 +423,18 @@ class LangGraphRunner(LibraryRunner):
 
 @dataclass(slots=True)
 class _Thread:
-    """The graph of a run, and the thread on which it works.
-
-    Attributes:
-        configured: the values that the request configures.
-        saver: the checkpointer of this run; None if the graph has its own.
-        options: further options of the stream.
-    """
+    """The graph of a run, and the thread on which it works."""
 
     graph: Any
     config: dict[str, Any]
+
     configured: Mapping[str, Any]
+    """The values that the request configures."""
+
     input: Any = None
+
     saver: RunSaver | None = None
+    """The checkpointer of this run; None if the graph has its own."""
+
     options: dict[str, Any] = field(default_factory=dict)
+    """Further options of the stream."""

@@ -134,7 +134,7 @@ class TaskCalls:
             self._functions.forget_used()
 
     def add_answers(self, answers: Mapping[str, Any]) -> None:
-        """Take the answers with which the graph goes on, by the ids of their interrupts.
+        """Take the answers with which the graph continues, by the ids of their interrupts.
 
         LangGraph stores an answer when code has read it. A task that had not come to its question
         when another one asked would have to ask a second time.
@@ -376,7 +376,7 @@ class BoundCall:
         """Wait until the other calls of the task have ended, or ask as well.
 
         A `ToolNode` ends with the first exception of its calls, and a question is one. Calls that
-        still execute would go on without their node: their results would be lost, and the calls
+        still execute would continue without their node: their results would be lost, and the calls
         made again. LangGraph itself waits in this way for the other tasks of a step.
         """
         await self._calls.wait_for_others(self._namespace)

@@ -322,7 +322,7 @@ class GraphJournal:
         try:
             kind, data = self._serializer.dumps_typed(result)
         except Exception as error:
-            # Any value of a user's class can fail here. This process has it, and goes on with it.
+            # Any value of a user's class can fail here. This process has it, and continues with it.
             _log.warning("tool %s: its result cannot be stored", tool.name, exc_info=error)
             return outcome, {_IS_LOST: True}
         # The state of the newest superstep has the record of the files.

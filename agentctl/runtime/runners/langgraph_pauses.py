@@ -1,4 +1,4 @@
-"""Interrupts of LangGraph as approvals, and the answers with which a graph goes on.
+"""Interrupts of LangGraph as approvals, and the answers with which a graph continues.
 
 Both forms of langchain's HumanInTheLoopMiddleware are approvals of calls: one interrupt with
 `action_requests` and `review_configs`, or one with `type: "tool_approval"` for each call. Any other
@@ -28,17 +28,17 @@ MAXIMUM_QUESTION_LENGTH = 10_000
 
 @dataclass(slots=True)
 class GraphAsk:
-    """One thing that an interrupt asks for.
-
-    Attributes:
-        key: the id of the call, or of the question.
-        allowed: the decisions that the graph takes; empty for a question of another form.
-    """
+    """One thing that an interrupt asks for."""
 
     key: str
+    """The id of the call, or of the question."""
+
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
+
     allowed: list[str] = field(default_factory=list)
+    """The decisions that the graph takes; empty for a question of another form."""
+
     question: str | None = None
     schema: dict[str, Any] | None = None
 
@@ -67,15 +67,13 @@ class GraphAsk:
 
 @dataclass(slots=True)
 class OpenInterrupt:
-    """An interrupt that waits, and what it asks for.
-
-    Attributes:
-        is_list: True if its answer is a list of decisions, one for each ask.
-    """
+    """An interrupt that waits, and what it asks for."""
 
     id: str
     asks: list[GraphAsk]
+
     is_list: bool = False
+    """True if its answer is a list of decisions, one for each ask."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -243,7 +241,7 @@ def _format_question(value: object) -> str:
 def build_answers(
     interrupts: Iterable[OpenInterrupt], leg: Leg, calls: DecidedCalls, *, takes_results: bool
 ) -> dict[str, Any]:
-    """Return the answers with which a graph goes on, by the ids of the interrupts.
+    """Return the answers with which a graph continues, by the ids of the interrupts.
 
     Args:
         calls: gets the approved and the rejected calls, by their ids.

@@ -33,22 +33,24 @@ _serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
 
 @dataclass(slots=True)
 class TaskPlace:
-    """A numbered place.
-
-    Attributes:
-        owner: the id of the call of a tool that uses it; empty for other code of the task.
-        digest: hash of what it was used for; empty if that is not known.
-        has_asked: True for a call of a function that has asked a person.
-        value: what it is used for, until the digest is needed: most runs never wait.
-        namespace: the namespace of the task of a call of a function.
-    """
+    """A numbered place."""
 
     number: int
+
     owner: str = ""
+    """The id of the call of a tool that uses it; empty for other code of the task."""
+
     digest: str = ""
+    """Hash of what it was used for; empty if that is not known."""
+
     has_asked: bool = False
+    """True for a call of a function that has asked a person."""
+
     value: Any = None
+    """The value that it is used for, until the digest is needed: most runs never wait."""
+
     namespace: str = ""
+    """The namespace of the task of a call of a function."""
 
     def to_json(self) -> list[Any]:
         return [self.number, self.owner, self.digest or hash_value(self.value), self.has_asked]

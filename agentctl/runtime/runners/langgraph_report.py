@@ -69,7 +69,7 @@ class GraphReport:
         model_calls.find_run = self._find_run
 
     async def restore(self) -> None:
-        """Go on with the members of the pause before this leg."""
+        """Continue with the members of the pause before this leg."""
         await self._members.restore(self._stored.get("members", ()))
         for key, stored in self._stored.get("spaces", {}).items():
             if (member := self._members.find(key)) is not None:
@@ -103,7 +103,7 @@ class GraphReport:
         else:
             if names not in self._paused_spaces:
                 # Else the results of the other nodes of this step: they come again when the graph
-                # goes on.
+                # continues.
                 self._find_space(names, data).add_state(data)
             for interrupt in part.get("interrupts", ()):
                 self._add_interrupt(names, interrupt, data)

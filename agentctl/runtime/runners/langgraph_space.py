@@ -43,23 +43,25 @@ NO_RESULT = "no result"
 
 @dataclass(slots=True)
 class GraphFacts:
-    """The shared facts of the graphs of a run.
-
-    Attributes:
-        decided: the calls of the pause before this leg, by their ids.
-        outputs: the keys that the root graph returns; None for all of its state.
-        members: the runs of the members that have made messages, by the ids of these.
-        results: the published results of calls, by their ids.
-        ended: the approved calls whose results have reached a state: the id, the text, and whether
-            the call failed.
-    """
+    """The shared facts of the graphs of a run."""
 
     model_calls: ModelCalls
+
     decided: DecidedCalls
+    """The calls of the pause before this leg, by their ids."""
+
     outputs: Sequence[str] | None = None
+    """The keys that the root graph returns; None for all of its state."""
+
     members: dict[str, str] = field(default_factory=dict)
+    """The runs of the members that have made messages, by the ids of these."""
+
     results: dict[str, str] = field(default_factory=dict)
+    """The published results of calls, by their ids."""
+
     ended: list[tuple[str, str, bool]] = field(default_factory=list)
+    """The approved calls whose results have reached a state: the id, the text, and whether the call
+    failed."""
 
 
 class GraphSpace:

@@ -52,19 +52,20 @@ MemberKind = Literal["agent", "team"]
 
 @dataclass(slots=True)
 class LibraryMember:
-    """One execution of a member.
-
-    Attributes:
-        key: names this execution in its run.
-        run: receives the reports about the member.
-        parent: the key of the member that started it; None for the run itself.
-    """
+    """One execution of a member."""
 
     key: str
+    """Names this execution in its run."""
+
     name: str
     kind: MemberKind
+
     run: HostedRun
+    """Receives the reports about the member."""
+
     parent: str | None
+    """The key of the member that started it; None for the run itself."""
+
     _environment: ReportedMember
 
     @property
@@ -142,7 +143,7 @@ class LibraryMembers:
         return [{name: getattr(each, name) for name in names} for each in self.list_open()]
 
     async def restore(self, stored: Iterable[Mapping[str, Any]]) -> None:
-        """Go on with the members of a pause. One that was ended meanwhile is left out."""
+        """Continue with the members of a pause. One that was ended meanwhile is left out."""
         for entry in stored:
             name = entry["name"]
             kind = entry["kind"]

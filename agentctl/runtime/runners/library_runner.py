@@ -46,22 +46,24 @@ _REFUSALS = frozenset({None, 400, 413, 422})
 
 
 class RunnerOptions(NamedTuple):
-    """The other keys of an agent in code.
-
-    Attributes:
-        build_deps: function that makes the deps of a run; None without the key `deps`.
-        approve: who approves the calls of tools, by names and patterns.
-        folder: folder of the configuration; None for none.
-        store: the items that the store of a run reaches: `user`, `shared` or `off`.
-        configurable: the fields of the context of a graph that a request may set.
-    """
+    """The other keys of an agent in code."""
 
     build_deps: BuildDeps | None = None
+    """Function that makes the deps of a run; None without the key `deps`."""
+
     approve: Mapping[str, ApprovalPolicy] = {}
+    """Policies that approve the calls of tools, by names and patterns."""
+
     durable: bool = False
+
     folder: Path | None = None
+    """Folder of the configuration; None without a folder."""
+
     store: str = "user"
+    """The items that the store of a run reaches: `user`, `shared` or `off`."""
+
     configurable: tuple[str, ...] = ()
+    """The fields of the context of a graph that a request may set."""
 
 
 class OwnerTask:
@@ -216,7 +218,7 @@ def to_public_failure(
     The text of the exception goes to the log and to the causes of the run only.
 
     Args:
-        call_id: the open call whose tool has raised the exception; None for none.
+        call_id: the open call whose tool has raised the exception, if any.
         in_model: True if the exception ended a call of a model.
     """
     run_id = run.context.run_id

@@ -28,20 +28,20 @@ class NoAgentKind(UnusableObject):
 
 
 class RunnerKind(NamedTuple):
-    """A kind of object that can be an agent.
-
-    Attributes:
-        description: the kind in the error for objects of no kind, such as `an async function`.
-        matches: returns True for an object of this kind. It must not import a library: the object
-            exists, so its library is in `sys.modules`; `has_base` looks at the names of its types.
-        build: builds the runner of an object; raises UnusableObject.
-        takes: the other keys of an agent in code that have an effect.
-    """
+    """A kind of object that can be an agent."""
 
     description: str
+    """The kind in the error for objects of no kind, such as `an async function`."""
+
     matches: Callable[[object], bool]
+    """Returns True for an object of this kind. It must not import a library: the object exists, so
+    its library is in `sys.modules`; `has_base` looks at the names of its types."""
+
     build: Callable[[Any, RunnerOptions], Runner]
+    """Builds the runner of an object; raises UnusableObject."""
+
     takes: tuple[str, ...] = ()
+    """The other keys of an agent in code that have an effect."""
 
 
 def has_base(target: object, module: str, *names: str) -> bool:
@@ -255,7 +255,7 @@ def load_runner(
         folder: folder of the configuration, searched before `sys.path`; None for `sys.path` only.
         deps: name of the function that makes the deps of a run; empty for none.
         approve: who approves the calls of tools, by names and patterns.
-        durable: True if another process goes on with a run whose process has ended.
+        durable: True if another process continues with a run whose process has ended.
         store: the items that the store of a run reaches: `user`, `shared` or `off`.
         configurable: the fields of the context of a graph that a request may set.
 

@@ -102,7 +102,7 @@ class RunParts:
         self._counted: Counter[str] = Counter()
 
     async def restore(self, stored: Mapping[str, Any]) -> None:
-        """Go on with the parts of a pause."""
+        """Continue with the parts of a pause."""
         self._handoffs = stored["number"]
         self._counted = Counter(stored["counted"])
         await self._members.restore(stored["members"])
@@ -134,7 +134,7 @@ class RunParts:
         return self.root.run, self.current.run
 
     def hand_off(self, name: str, call_id: str, result: str) -> None:
-        """Start the member that goes on, then end the call and the member that has made it."""
+        """Start the member that continues, then end the call and the member that has made it."""
         before = self.current
         task = self.root.run.environment.spec.input
         call = call_id if before is self.root else None

@@ -242,7 +242,7 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         self._publish()
 
     async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
-        """Let an agent go on with the conversation after the results of this turn in the stream."""
+        """Let an agent continue the conversation after the results of this turn in the stream."""
         self._next = to_agent
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:

@@ -1,7 +1,7 @@
 """The tool calls of pydantic-ai: pauses, decided calls, and the journal of a durable run.
 
 pydantic-ai ends a run with `DeferredToolRequests` if a call needs an approval or a result from
-outside. The next leg goes on from its messages, with the results of these calls.
+outside. The next leg continues from its messages, with the results of these calls.
 
 In a durable run (docs/decisions/0099) an answer of the model with calls is a step, with the
 messages of the library that are new, and each executed call is another one. The next process goes
@@ -191,7 +191,7 @@ class DeferredCalls:
         return number if self.state is None else int(self.state["first_message"])
 
     def build_results(self) -> DeferredToolResults | None:
-        """Return what the library needs to go on after a pause; None without one."""
+        """Return what the library needs to continue after a pause; None without a pause."""
         if self.state is None or not self._decisions:
             return None
         results = DeferredToolResults(metadata=dict(self.state["metadata"]))

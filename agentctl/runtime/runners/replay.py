@@ -60,41 +60,44 @@ _is_in_step: ContextVar[bool] = ContextVar("is_in_step", default=False)
 
 @dataclass(slots=True)
 class LoggedCall:
-    """A call of a function.
-
-    Attributes:
-        lane: number of the task that made it; 0 is the task of the function itself.
-        title: the kind and the name, for the log of the server.
-        digest: hash of the kind, the name and the arguments, and of what a person is shown.
-        call_id: the same in every leg: the digest, and a number if the call is made several times.
-        is_done: True for a step that has ended; others are executed again.
-        reason: the class of the exception of a step; None if it succeeded.
-    """
+    """A call of a function."""
 
     lane: int
+    """Number of the task that made it; 0 is the task of the function itself."""
+
     title: str
+    """The kind and the name, for the log of the server."""
+
     digest: str
+    """Hash of the kind, the name and the arguments, and of what a person is shown."""
+
     call_id: str
+    """The same in every leg: the digest, and a number if the call is made several times."""
+
     is_done: bool = False
+    """True for a step that has ended; every other step is executed again."""
+
     result: Any = None
+
     reason: str | None = None
+    """The class of the exception of a step; None if it succeeded."""
 
 
 @dataclass(slots=True)
 class _Lane:
-    """The calls of one task, in their order.
-
-    Attributes:
-        position: number of the calls that the task has made in this leg.
-        approved: the approved calls that no step has made, in their order; the next step makes the
-            first one, or gets its result if a leg that was lost has made it.
-    """
+    """The calls of one task, in their order."""
 
     number: int
     calls: list[LoggedCall] = field(default_factory=list)
+
     position: int = 0
+    """Number of the calls that the task has made in this leg."""
+
     is_claimed: bool = False
+
     approved: list[Decided] = field(default_factory=list)
+    """The approved calls that no step has made, in their order; the next step makes the first one,
+    or gets its result if a leg that was lost has made it."""
 
 
 class Replay:

@@ -33,7 +33,7 @@ class Runner(Protocol):
 
     Attributes:
         kind: the kind of the object, such as `function`. Native messages are kept for it. A runner
-            of another kind cannot go on with its runs. It is `FACTORY` until an asynchronous
+            of another kind cannot continue with its runs. It is `FACTORY` until an asynchronous
             factory has made its object, and the kind of this object from then on.
         native_kinds: the kinds whose native messages are those of this runner.
         input_schema: the object `input` that the agent takes; None for any object.
@@ -94,7 +94,7 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         InvalidConfiguration: its object is not usable.
         asyncio.CancelledError: the run has to stop, even if the agent returned a result.
         Paused: the agent waits for decisions.
-        Parked: another process goes on.
+        Parked: another process continues.
     """
     try:
         await _execute(opening, environment)

@@ -81,6 +81,7 @@ class ToolAction:
         self, arguments: Mapping[str, Any], context: RunEnvironment, *, checks_only: bool = False
     ) -> CallOutcome:
         name = self.tool.name
+
         try:
             return CallOutcome(await self._call(arguments, context, checks_only))
         except InvalidArguments as error:
@@ -93,6 +94,7 @@ class ToolAction:
             text = f"The tool {name} gave a result without a JSON form"
         except _ToolFailed as failure:
             text = f"The tool {name} failed ({failure.name})"
+
         return CallOutcome(text, failed=True)
 
     async def _call(
@@ -104,14 +106,17 @@ class ToolAction:
         that ignores its cancellation.
         """
         name = self.tool.name
+
         unstopped = context.transcript.unstopped
         host = RunHost(context)
         scope = CodeScope(unstopped, name)
+
         call = self._call_guarded(arguments, context, host, checks_only)
         task = asyncio.create_task(_call_inside(scope, call), name=f"tool {name}")
+
         try:
-            done, _ = await asyncio.wait({task}, timeout=context.spec.tool_timeout)
-            if not done:
+            done_tasks, _ = await asyncio.wait({task}, timeout=context.spec.tool_timeout)
+            if not done_tasks:
                 raise TimeoutError
         except (asyncio.CancelledError, TimeoutError):
             host.abandoned = True
@@ -122,10 +127,13 @@ class ToolAction:
                 unstopped.add(task, name)
                 scope.cancel()
             raise
+
         if task.cancelled():
             raise _ToolFailed("CancelledError")
+
         if isinstance(task.exception(), GeneratorExit):
             raise _ToolFailed("GeneratorExit")
+
         return task.result()
 
     async def _call_guarded(
@@ -135,9 +143,11 @@ class ToolAction:
         host: RunHost,
         checks_only: bool,
     ) -> str:
+
         tool = self.tool
         limit = context.limits.tool_result_bytes
         filled = {name: build_run_context(context, host) for name in tool.contexts}
+
         try:
             if tool.is_async:
                 values = tool.convert(arguments)
@@ -196,12 +206,15 @@ def build_rule(action: Action, policy: ApprovalPolicy | None) -> CallRule | None
     """
     if not action.has_effects:
         return None
+
     if isinstance(action, ExternalAction):
         return CallRule("external", policy or "user", partial(check_arguments, action.tool))
+
     if isinstance(action, ToolAction):
         options = action.tool.options
         strictest = choose_strictest([options.approve, policy])
         return strictest and CallRule("approval", strictest, action.check, options.idempotent)
+
     # A tool of an MCP server.
     check = partial(check_arguments, action.record())
     return policy and CallRule("approval", policy, check, can_change=True)
@@ -217,11 +230,11 @@ def build_rules(patterns: Patterns, actions: Mapping[str, Action]) -> dict[str, 
 
 def list_unmatched(patterns: Patterns, names: Iterable[str]) -> dict[str, ApprovalPolicy]:
     """Return the patterns that match none of some names."""
-    known = list(names)
+    all_names = list(names)
     return {
         pattern: policy
         for pattern, policy in patterns.items()
-        if not any(fnmatchcase(name, pattern) for name in known)
+        if not any(fnmatchcase(name, pattern) for name in all_names)
     }
 
 
@@ -259,15 +272,18 @@ def build_component_rules(
             the code of a tool asks for an approver, and there are none.
     """
     owner = f"The {component.label}"
+
     patterns = component.worker.approve
     names = [name for name, action in actions.items() if action.has_effects]
+
     for pattern in list_unmatched(patterns, names):
         if not _may_match_server(pattern, component.worker.tools):
-            known = ", ".join(names) or "none"
+            listed_names = ", ".join(names) or "none"
             raise InvalidConfiguration(
                 f'{owner} has the pattern "{pattern}" in approve, which matches none of its tools',
-                hint=f"correct or remove it; its tools are: {known}",
+                hint=f"correct or remove it; its tools are: {listed_names}",
             )
+
     for name, action in actions.items():
         asks = isinstance(action, ToolAction) and action.tool.options.approve == "other"
         if asks and not has_approvers:
@@ -276,12 +292,13 @@ def build_component_rules(
                 " authorization is off, no one is another user",
                 hint="turn authorization on, or set own = true in [approvals]",
             )
+
     return build_rules(patterns, actions)
 
 
 def build_mcp_rules(
     component: Component,
-    known: Iterable[str],
+    known_names: Iterable[str],
     actions: Mapping[str, McpAction],
     reported: set[tuple[str, str]],
 ) -> dict[str, CallRule]:
@@ -294,21 +311,28 @@ def build_mcp_rules(
     patterns = component.worker.approve
     if not patterns:
         return {}
-    unmatched = list_unmatched(patterns, [*known, *actions])
-    named = filter(None, map(parse_mcp_reference, component.worker.tools))
-    whole_servers = {reference.server for reference in named if not reference.tool}
+
+    unmatched = list_unmatched(patterns, [*known_names, *actions])
+    references = filter(None, map(parse_mcp_reference, component.worker.tools))
+    whole_servers = {reference.server for reference in references if not reference.tool}
+
     rules: dict[str, CallRule] = {}
     for name, action in actions.items():
         missing: list[str] = []
-        if (server := action.tool.server) in whole_servers:
+        server = action.tool.server
+        if server in whole_servers:
             prefix = build_public_name(server, "")
             missing = [pattern for pattern in unmatched if may_match(pattern, prefix)]
+
         for pattern in missing:
             _report(component, pattern, reported)
+
         policies = [unmatched[pattern] for pattern in missing]
         policy = choose_strictest([*policies, find_policy(patterns, name)])
+
         if (rule := build_rule(action, policy)) is not None:
             rules[name] = rule
+
     return rules
 
 
@@ -325,8 +349,13 @@ def _report(component: Component, pattern: str, reported: set[tuple[str, str]]) 
 
 
 def _may_match_server(pattern: str, references: Iterable[str]) -> bool:
-    for named in filter(None, map(parse_mcp_reference, references)):
-        name = build_public_name(named.server, named.tool)
-        if find_policy({pattern: "user"}, name) if named.tool else may_match(pattern, name):
+    for reference in filter(None, map(parse_mcp_reference, references)):
+        name = build_public_name(reference.server, reference.tool)
+        if reference.tool:
+            is_matched = find_policy({pattern: "user"}, name) is not None
+        else:
+            is_matched = may_match(pattern, name)
+        if is_matched:
             return True
+
     return False

@@ -1,7 +1,7 @@
 """External tools: the caller of a run executes them and gives their results (docs/agents.md).
 
 They are files that the configuration names, or come with the request of a run. Those of a request
-are part of the specification of the run, so that every process that goes on with the run has them
+are part of the specification of the run, so that every process that continues the run has them
 (docs/contract.md "Tools of the caller").
 """
 
@@ -95,16 +95,21 @@ def _load(owner: str, file: Path) -> ToolRecord:
             f"the file cannot be read: {os.strerror(error.errno or 0).lower()}",
             "correct external_tools",
         )
+
     if len(data) > MAXIMUM_BYTES:
         refuse(f"the file has more than {MAXIMUM_BYTES:_} bytes")
+
     try:
         tool = json.loads(data)
     except (ValueError, RecursionError):
         refuse("the file is not JSON")
+
     if not isinstance(tool, dict) or find_json_problem(tool):
         refuse("the file is not a JSON object")
+
     if problem := _find_problem(tool):
         refuse(problem)
+
     parameters = {**tool["parameters"], "properties": tool["parameters"].get("properties") or {}}
     return {"name": tool["name"], "description": tool["description"], "parameters": parameters}
 
@@ -113,20 +118,26 @@ def _find_problem(tool: dict[str, Any]) -> str | None:
     """Return the first reason why a JSON object does not describe a tool, or None."""
     if unknown := tool.keys() - set(_KEYS):
         return f"it has the unknown member {min(unknown)!r}"
+
     name, description, parameters = (tool.get(key) for key in _KEYS)
+
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
         return "its name must have at most 64 ASCII letters, digits and underscores"
+
     if not isinstance(description, str):
         return "its description must be a text"
+
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
         return "its parameters must be a JSON Schema of the type object"
+
     if not is_usable_schema(parameters):
         return "its parameters are not a valid JSON Schema"
+
     return None
 
 
 async def dump_client_tools(tools: Sequence[Mapping[str, Any]] | None) -> str | None:
-    """Return the JSON text of the checked tools of a request; None for none.
+    """Return the JSON text of the checked tools of a request; None without tools.
 
     Raises:
         ValidationFailed: there are too many, or a tool is not valid; names its place.
@@ -135,19 +146,28 @@ async def dump_client_tools(tools: Sequence[Mapping[str, Any]] | None) -> str | 
     """
     if not tools:
         return None
+
     if len(tools) > MAXIMUM_TOOLS:
         raise ValidationFailed(f"client_tools must be at most {MAXIMUM_TOOLS} tools")
+
     for number, tool in enumerate(tools):
         check_json(f"client_tools[{number}]", tool)
+
     if len(json.dumps(tools, ensure_ascii=False).encode()) > MAXIMUM_TOOLS_BYTES:
         raise TooLarge(f"client_tools must be at most {MAXIMUM_TOOLS_BYTES} bytes of JSON")
+
     records = [_read_tool(f"client_tools[{number}]", tool) for number, tool in enumerate(tools)]
     await check_request_schemas(
-        {f"client_tools[{n}].parameters": each["parameters"] for n, each in enumerate(records)}
+        {
+            f"client_tools[{number}].parameters": record["parameters"]
+            for number, record in enumerate(records)
+        }
     )
+
     names = [record["name"] for record in records]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValidationFailed(f"client_tools has two tools named {twice}")
+    if repeated_name := next((name for name in names if names.count(name) > 1), None):
+        raise ValidationFailed(f"client_tools has two tools named {repeated_name}")
+
     return json.dumps(records)
 
 
@@ -170,10 +190,14 @@ def find_taken_name(text: str, names: Iterable[str]) -> str | None:
     Args:
         names: those of the tools of the component (`Catalog.find_tool_names`).
     """
-    known = set(names)
-    prefixes = tuple(name[:-1] for name in known if name.endswith("*"))
-    own = (tool["name"] for tool in json.loads(text))
-    return next((name for name in own if name in known or name.startswith(prefixes)), None)
+    component_names = set(names)
+    prefixes = tuple(name[:-1] for name in component_names if name.endswith("*"))
+    caller_names = (tool["name"] for tool in json.loads(text))
+
+    return next(
+        (name for name in caller_names if name in component_names or name.startswith(prefixes)),
+        None,
+    )
 
 
 def read_client_tools(spec: RunSpec) -> list[ToolRecord]:
@@ -185,19 +209,25 @@ def read_client_tools(spec: RunSpec) -> list[ToolRecord]:
 def _read_tool(at: str, tool: Mapping[str, Any]) -> ToolRecord:
     if unknown := sorted(tool.keys() - set(_KEYS)):
         raise ValidationFailed(f"{at} has the unknown member {unknown[0][:64]!r}")
+
     name = tool.get("name")
     description = tool.get("description")
+
     if not isinstance(name, str) or not _CLIENT_NAME.fullmatch(name) or name in _NOT_NAMES:
         raise ValidationFailed(
             f"{at}.name must have 1 to 64 ASCII letters, digits, underscores and hyphens, and not"
             f" be {', '.join(_NOT_NAMES)}"
         )
+
     if not isinstance(description, str | None):
         raise ValidationFailed(f"{at}.description must be a text")
+
     parameters = tool.get("parameters")
     if not isinstance(parameters, dict | None):
         raise ValidationFailed(f"{at}.parameters must be a JSON Schema of the type object")
+
     schema = {"type": "object", "properties": {}, **(parameters or {})}
     if schema["type"] != "object" or not isinstance(schema["properties"], dict):
         raise ValidationFailed(f"{at}.parameters must be a JSON Schema of the type object")
+
     return {"name": name, "description": description or "", "parameters": schema}

@@ -49,25 +49,29 @@ class InvalidArguments(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a model may call.
-
-    Attributes:
-        description: the docstring, `""` if there is none.
-        parameters: JSON Schema of its arguments, an object.
-        arguments: validator of each parameter.
-        required: the parameters without a default.
-        contexts: the parameters that the server fills with a `RunContext`. They are not among the
-            others, and not in the schema.
-    """
+    """A function that a model may call."""
 
     name: str
+
     description: str
+    """The docstring, `""` if there is none."""
+
     parameters: dict[str, Any]
+    """JSON Schema of its arguments, an object."""
+
     function: Callable[..., Any]
     is_async: bool
+
     arguments: Mapping[str, TypeAdapter[Any]]
+    """Validator of each parameter."""
+
     required: frozenset[str]
+    """The parameters without a default."""
+
     contexts: tuple[str, ...] = ()
+    """The parameters that the server fills with a `RunContext`. They are not among the others, and
+    not in the schema."""
+
     options: ToolOptions = ToolOptions()
 
     def record(self) -> ToolRecord:
@@ -110,6 +114,7 @@ def load_tools(owner: str, references: tuple[str, ...], folder: Path | None) -> 
         InvalidConfiguration: a tool is not usable; one line with the owner and the tool.
     """
     tools: dict[str, Tool] = {}
+
     for reference in references:
         try:
             function = load_object(reference, folder)
@@ -118,11 +123,13 @@ def load_tools(owner: str, references: tuple[str, ...], folder: Path | None) -> 
             tool = _build_tool(function)
         except UnusableObject as error:
             raise _configuration_error(owner, reference, error) from error.__cause__
+
         if tool.name in tools:
             raise _configuration_error(
                 owner, reference, UnusableObject(f"it has two tools named {tool.name}")
             )
         tools[tool.name] = tool
+
     return tuple(tools.values())
 
 
@@ -138,20 +145,25 @@ def _build_tool(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", "")
     if not TOOL_NAME.fullmatch(name):
         raise UnusableObject("its name must have at most 64 ASCII letters, digits and underscores")
+
     if inspect.isasyncgenfunction(function):
         raise UnusableObject("it is an asynchronous generator")
+
     parameters = _read_parameters(function)
     contexts = tuple(name for name, (hint, _) in parameters.items() if is_run_context(hint))
     for context in contexts:
         del parameters[context]
+
     adapters = {
         name: _build_adapter(name, annotation) for name, (annotation, _) in parameters.items()
     }
+
     defaults = {
         name: parameter.default
         for name, (_, parameter) in parameters.items()
         if parameter.default is not inspect.Parameter.empty
     }
+
     return Tool(
         name=name,
         description=inspect.getdoc(function) or "",
@@ -171,11 +183,13 @@ def _read_parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, inspe
         signature = inspect.signature(function)
     except (NameError, TypeError, ValueError, AttributeError) as error:
         raise UnusableObject(f"its annotations cannot be read ({type(error).__name__})") from error
+
     for parameter in signature.parameters.values():
         if parameter.kind in _REFUSED_KINDS:
             raise UnusableObject(f"its parameter {parameter.name} cannot be given by name")
         if parameter.name not in hints:
             raise UnusableObject(f"its parameter {parameter.name} has no type")
+
     return {name: (hints[name], parameter) for name, parameter in signature.parameters.items()}
 
 
@@ -195,20 +209,24 @@ def _build_schema(
 
     mode: JsonSchemaMode = "validation"
     inputs = [(name, mode, adapter) for name, adapter in adapters.items()]
+
     try:
         parts, shared = TypeAdapter.json_schemas(inputs)
     except PydanticUserError as error:
         raise UnusableObject("a parameter has a type without a JSON form") from error
+
     properties = {
         name: {**parts[(name, mode)], **_default_keyword(adapter, defaults, name)}
         for name, adapter in adapters.items()
     }
+
     schema: dict[str, Any] = {
         "type": "object",
         "properties": properties,
         "required": [name for name in adapters if name not in defaults],
         "additionalProperties": False,
     }
+
     return {**schema, "$defs": shared["$defs"]} if "$defs" in shared else schema
 
 
@@ -235,6 +253,7 @@ def result_to_text(result: object, limit: int) -> str:
     if isinstance(result, str):
         # `str.__str__` returns an exact string, even for a subclass with other methods.
         return _truncate(str.__str__(result), limit)
+
     pieces: list[str] = []
     size = 0
     try:

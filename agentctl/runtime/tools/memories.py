@@ -98,10 +98,13 @@ class _MemoryAction(OwnAction):
         self, arguments: Mapping[str, Any], conversation: Conversation
     ) -> CallOutcome:
         memories = conversation.context.memories
+
         if memories is None:
             return CallOutcome(_NO_USER, failed=True, counts_as_failure=False)
+
         if wrong := self._find_wrong_argument(arguments):
             return CallOutcome(wrong, failed=True)
+
         try:
             return CallOutcome(await self.execute(memories, arguments))
         except (QuotaExceeded, ValidationFailed) as error:
@@ -136,8 +139,8 @@ async def _recall(memories: Memories, arguments: Mapping[str, Any]) -> str:
 
 
 async def _update(memories: Memories, arguments: Mapping[str, Any]) -> str:
-    changed = await memories.update(arguments["memory_id"], arguments["memory"])
-    return "Updated" if changed else "There is no memory with this id"
+    was_changed = await memories.update(arguments["memory_id"], arguments["memory"])
+    return "Updated" if was_changed else "There is no memory with this id"
 
 
 async def _forget(memories: Memories, arguments: Mapping[str, Any]) -> str:
@@ -201,12 +204,14 @@ async def add_memories(conversation: Conversation) -> None:
     memories = conversation.context.memories
     if memories is None:
         return
+
     try:
         recalled = await memories.recall(conversation.context.spec.input, limit=RECALLED)
     except AgentctlError as error:
         run_id = conversation.context.spec.run_id
         _log.warning("run %s: its memories could not be read: %s", run_id, error.detail)
         return
+
     notes = _format_notes(recalled, CONTEXT_TOKENS * CHARACTERS_PER_TOKEN)
     if notes:
         conversation.extend_instructions(f"{_HEADING}\n{notes}")

@@ -59,8 +59,10 @@ class AnswerInProgress:
             "model": self.model,
             **self.about_call,
         }
+
         if self.span is not None and self.span.response_model is not None:
             message["response_model"] = self.span.response_model
+
         return {**message, "tool_calls": tool_calls} if tool_calls else message
 
 
@@ -94,13 +96,16 @@ class StopTexts:
         Raises:
             asyncio.CancelledError: the answer has reached a stop text.
         """
+
         text = self._held + piece
         self._held = ""
         self._add = add
+
         if (before := self.cut(text)) != text:
             _add_some(before, add)
             self._complete()
             return
+
         end = len(text) - self._count_held(text)
         # First: the first text of an answer completes an open one, and releases the held text.
         _add_some(text[:end], add)
@@ -115,17 +120,18 @@ class StopTexts:
 
     def cut(self, text: str) -> str:
         """Return the text before the first stop text in it; all of it without one."""
-        found = [at for each in self._texts if (at := text.find(each)) >= 0]
-        return text[: min(found, default=len(text))]
+        starts = [at for stop_text in self._texts if (at := text.find(stop_text)) >= 0]
+
+        return text[: min(starts, default=len(text))]
 
     def _count_held(self, text: str) -> int:
         """Return the length of the longest end of a text that begins a stop text."""
         return max(
             (
                 size
-                for each in self._texts
-                for size in range(1, min(len(each), len(text) + 1))
-                if text.endswith(each[:size])
+                for stop_text in self._texts
+                for size in range(1, min(len(stop_text), len(text) + 1))
+                if text.endswith(stop_text[:size])
             ),
             default=0,
         )

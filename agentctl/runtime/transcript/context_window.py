@@ -11,7 +11,7 @@ and of these. `fit_messages` raises the numbers as far as the window requires, i
 5. The newest results of tools are cut.
 
 The numbers only grow in a run, so that the beginning of a request stays the same from call to call,
-and a run that goes on in another process sends what it would have sent. Never left out: the current
+and a run sends the same in another process. Never left out: the current
 message, and the last answer with all of its calls. A call and its result are shown together or not
 at all (docs/models.md "Context window").
 """
@@ -76,26 +76,29 @@ _ID_BYTES = 40
 
 @dataclass(frozen=True, slots=True)
 class Omission:
-    """A part of the messages that a call does not show whole.
-
-    Attributes:
-        kind: `failed_run`: runs that were too large for the window, of which the beginning of the
-            message and one line remain; `files`: files of earlier messages; `tool_result`: results
-            that are one line, or cut; `runs`: runs of the session that are left out; `turns`:
-            answers of the current run that are left out, `summarized`: those of which the
-            instructions have a summary; `damaged_…`: stored data that cannot be read
-            (docs/databases.md "Damaged data").
-        count: the number of runs, files, results or answers.
-        first, last: the ids of the first and the last one: of runs, of files, or of tool calls.
-            `""` for messages of the request, and for an answer without calls.
-        size: their size in bytes before.
-    """
+    """A part of the messages that a call does not show whole."""
 
     kind: OmissionKind
+    """`failed_run`: runs that were too large for the window, of which the beginning of the message
+    and one line remain; `files`: files of earlier messages; `tool_result`: results that are one
+    line, or cut; `runs`: runs of the session that are left out; `turns`: answers of the current run
+    that are left out, `summarized`: those of which the instructions have a summary; `damaged_…`:
+    stored data that cannot be read (docs/databases.md "Damaged data")."""
+
     count: int
+    """The number of runs, files, results or answers."""
+
     first: str
+    """Id of the first run, file or tool call.
+
+    `""` for messages of the request, and for an answer without calls.
+    """
+
     last: str
+    """Id of the last run, file or tool call; `""` as for `first`."""
+
     size: int
+    """Their size in bytes before."""
 
     def record(self) -> dict[str, Any]:
         """Return the omission as a JSON object."""
@@ -103,29 +106,34 @@ class Omission:
 
 
 class Compaction(NamedTuple):
-    """The messages that the calls of a run show, and the last report of its model.
-
-    Attributes:
-        results_before: results of tools before this index are one line.
-        history_before: messages before this index are left out; it is at most the index of the
-            current message.
-        turns_before: messages after the current message and before this index are left out.
-        summarized_before: those before this index are in the summary of the run.
-        result_bytes: maximum size of any other result; 0 for none.
-        maximum_bytes: maximum size of a request, learned from a refusal; 0 for none.
-        sent_bytes, sent_tokens: the last call whose tokens the model has reported; 0 for none.
-        files_before: files of messages before this index are one line each.
-    """
+    """The messages that the calls of a run show, and the last report of its model."""
 
     results_before: int = 0
+    """Results of tools before this index are one line."""
+
     history_before: int = 0
+    """Messages before this index are left out; it is at most the index of the current message."""
+
     turns_before: int = 0
+    """Messages after the current message and before this index are left out."""
+
     summarized_before: int = 0
+    """Messages before this index are in the summary of the run."""
+
     result_bytes: int = 0
+    """Maximum size of any other result; 0 for none."""
+
     maximum_bytes: int = 0
+    """Maximum size of a request, learned from a refusal; 0 for none."""
+
     sent_bytes: int = 0
+    """Size of the last call whose tokens the model has reported; 0 before the first report."""
+
     sent_tokens: int = 0
+    """Tokens of this call."""
+
     files_before: int = 0
+    """Files of messages before this index are one line each."""
 
     @property
     def is_whole(self) -> bool:
@@ -147,8 +155,8 @@ class Compaction(NamedTuple):
 
     def estimate_tokens(self, size: int) -> int:
         """Return the tokens of a request: those of the last report, and those of its new bytes."""
-        new = int((size - self.sent_bytes) / self._bytes_per_token)
-        return max(self.sent_tokens + new, int(size / (2 * BYTES_PER_TOKEN)))
+        new_tokens = int((size - self.sent_bytes) / self._bytes_per_token)
+        return max(self.sent_tokens + new_tokens, int(size / (2 * BYTES_PER_TOKEN)))
 
     def find_bytes(self, tokens: float) -> int:
         """Return the size of a request of some estimated tokens."""
@@ -156,21 +164,22 @@ class Compaction(NamedTuple):
 
 
 class FittedMessages(NamedTuple):
-    """The messages of one call.
-
-    Attributes:
-        messages: the messages to send, oldest first.
-        compaction: that of the call, from which the next call of the run goes on.
-        omissions: what they do not show whole.
-        size: bytes of the request: of the messages, the instructions and the tools.
-        estimated_tokens: the tokens of the request.
-    """
+    """The messages of one call."""
 
     messages: Sequence[Message]
+    """The messages to send, oldest first."""
+
     compaction: Compaction
+    """The compaction of the call, with which the next call of the run continues."""
+
     omissions: tuple[Omission, ...]
+    """The parts of messages that the call does not show whole."""
+
     size: int
+    """Bytes of the request: of the messages, the instructions and the tools."""
+
     estimated_tokens: int
+    """The tokens of the request."""
 
 
 class ContextMessages:
@@ -189,20 +198,20 @@ class ContextMessages:
     """
 
     def __init__(
-        self, messages: Sequence[Message], own: int = 0, runs: Sequence[tuple[int, str]] = ()
+        self, messages: Sequence[Message], first_own: int = 0, runs: Sequence[tuple[int, str]] = ()
     ) -> None:
         self.messages = messages
         self.size = 0
         self.sizes: list[int] = []
         self._has_files = False
         self._runs = runs
-        self.begin_run(own)
+        self.begin_run(first_own)
 
-    def begin_run(self, own: int) -> None:
+    def begin_run(self, first_own: int) -> None:
         """Set the index of the first message of the run itself."""
-        has_prompt = own < len(self.messages) and self._is_user(own)
-        before = filter(self._is_user, range(own - 1, -1, -1))
-        self.current = own if has_prompt else next(before, 0)
+        has_prompt = first_own < len(self.messages) and self._is_user(first_own)
+        before = filter(self._is_user, range(first_own - 1, -1, -1))
+        self.current = first_own if has_prompt else next(before, 0)
 
     @property
     def last_turn(self) -> int:
@@ -244,9 +253,12 @@ class ContextMessages:
 
     def list_cut(self, compaction: Compaction) -> list[int]:
         """Return the indexes of the results that a call shows as a line, or cut."""
-        shown = (self.measure_shown(at, compaction) for at in range(len(self.sizes)))
-        cut = (at for at, size in enumerate(shown) if 0 < size < self.sizes[at])
-        return [at for at in cut if self.is_result(at)]
+        shown_sizes = (self.measure_shown(index, compaction) for index in range(len(self.sizes)))
+        cut_indexes = (
+            index for index, size in enumerate(shown_sizes) if 0 < size < self.sizes[index]
+        )
+
+        return [index for index in cut_indexes if self.is_result(index)]
 
     def find_files_start(self) -> int:
         """Return the index before which files are left out, because they are too large together."""
@@ -254,8 +266,8 @@ class ContextMessages:
 
     def list_files(self, compaction: Compaction) -> list[MessageFile]:
         """Return the files of messages that a call shows as lines."""
-        shown = range(compaction.history_before, compaction.files_before)
-        return [file for at in shown for file in self.messages[at].get("files", ())]
+        line_indexes = range(compaction.history_before, compaction.files_before)
+        return [file for index in line_indexes for file in self.messages[index].get("files", ())]
 
     def list_ends(self, first: int, last: int) -> Iterator[int]:
         """Yield the indexes up to which messages can be left out, from `first` to `last`.
@@ -314,40 +326,50 @@ def fit_messages(
         other_bytes: bytes of the instructions and of the tools.
         reading: the argument of the tool that reads a result; None if the model has no such tool.
     """
-    whole = context.measure() + other_bytes
-    start = min(context.find_files_start(), context.current)
-    if start > compaction.files_before:
-        compaction = compaction._replace(files_before=start)
-    # A token has at least one byte.
-    if compaction.is_whole and (window is None or whole <= window * FULL):
-        tokens = compaction.estimate_tokens(whole)
-        return FittedMessages(context.messages, compaction, (), whole, tokens)
+    whole_bytes = context.measure() + other_bytes
 
-    shown = context.measure_all_shown(compaction) + other_bytes
-    is_full = bool(compaction.maximum_bytes) and shown > compaction.maximum_bytes
+    files_start = min(context.find_files_start(), context.current)
+    if files_start > compaction.files_before:
+        compaction = compaction._replace(files_before=files_start)
+
+    # A token has at least one byte.
+    if compaction.is_whole and (window is None or whole_bytes <= window * FULL):
+        tokens = compaction.estimate_tokens(whole_bytes)
+        return FittedMessages(context.messages, compaction, (), whole_bytes, tokens)
+
+    shown_bytes = context.measure_all_shown(compaction) + other_bytes
+
+    is_full = bool(compaction.maximum_bytes) and shown_bytes > compaction.maximum_bytes
     target = compaction.maximum_bytes
-    if window is not None and compaction.estimate_tokens(shown) > window * FULL:
+
+    if window is not None and compaction.estimate_tokens(shown_bytes) > window * FULL:
         is_full = True
-        emptied = compaction.find_bytes(window * EMPTIED)
-        target = min(target, emptied) if target else emptied
+        emptied_bytes = compaction.find_bytes(window * EMPTIED)
+        target = min(target, emptied_bytes) if target else emptied_bytes
+
     if is_full:
-        compaction = _reduce(context, compaction, shown - target)
-        shown = context.measure_all_shown(compaction) + other_bytes
+        compaction = _reduce(context, compaction, shown_bytes - target)
+        shown_bytes = context.measure_all_shown(compaction) + other_bytes
 
     return FittedMessages(
         _show_messages(context, compaction, reading),
         compaction,
         _list_omissions(context, compaction),
-        shown,
-        compaction.estimate_tokens(shown),
+        shown_bytes,
+        compaction.estimate_tokens(shown_bytes),
     )
 
 
-def keep_report(compaction: Compaction, sent: int, tokens: int) -> Compaction:
+def keep_report(compaction: Compaction, sent_bytes: int, sent_tokens: int) -> Compaction:
     """Return the compaction after a call with the reported tokens; 0 if none were reported."""
-    if compaction.maximum_bytes and sent > compaction.maximum_bytes:
-        compaction = compaction._replace(maximum_bytes=sent)
-    return compaction._replace(sent_bytes=sent, sent_tokens=tokens) if tokens else compaction
+    if compaction.maximum_bytes and sent_bytes > compaction.maximum_bytes:
+        compaction = compaction._replace(maximum_bytes=sent_bytes)
+
+    return (
+        compaction._replace(sent_bytes=sent_bytes, sent_tokens=sent_tokens)
+        if sent_tokens
+        else compaction
+    )
 
 
 def find_report(messages: Sequence[Message], model: str) -> tuple[int, int]:
@@ -355,14 +377,20 @@ def find_report(messages: Sequence[Message], model: str) -> tuple[int, int]:
 
     Only the same model counts the same tokens.
     """
-    answers = (each for each in reversed(messages) if each["role"] == "assistant")
-    last = next(answers, {})
-    metrics = last.get("metrics")
-    sent = last.get("sent_bytes")
+    answers = (message for message in reversed(messages) if message["role"] == "assistant")
+    last_answer = next(answers, {})
+
+    metrics = last_answer.get("metrics")
+    sent_bytes = last_answer.get("sent_bytes")
     tokens = metrics.get("input_tokens") if isinstance(metrics, dict) else None
-    if last.get("model") == model and isinstance(sent, int) and isinstance(tokens, int):
+
+    if (
+        last_answer.get("model") == model
+        and isinstance(sent_bytes, int)
+        and isinstance(tokens, int)
+    ):
         # A token has at least one byte.
-        return (sent, tokens) if 0 < tokens <= sent else (0, 0)
+        return (sent_bytes, tokens) if 0 < tokens <= sent_bytes else (0, 0)
     return 0, 0
 
 
@@ -376,6 +404,7 @@ def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Co
         for index in range(first, last):
             if excess <= 0:
                 return compaction
+
             before = context.measure_shown(index, compaction)
             compaction = compaction._replace(**{name: index + 1})
             excess -= before - context.measure_shown(index, compaction)
@@ -397,35 +426,42 @@ def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Co
         bound = max(room // len(results) - LINE_BYTES, _SMALLEST_RESULT)
         bound = min(bound, compaction.result_bytes or bound)
         compaction = compaction._replace(result_bytes=bound)
+
     return compaction
 
 
 def _show_messages(
     context: ContextMessages, compaction: Compaction, reading: Reading | None
 ) -> list[Message]:
-    shown: list[Message] = []
-    cut = {*context.list_cut(compaction)}
-    ids = (each["tool_call_id"] for each in context.messages if each["role"] == "tool")
-    readable = find_readable(ids) if reading == "id" else ()
+    shown_messages: list[Message] = []
+    cut_indexes = {*context.list_cut(compaction)}
+    call_ids = (
+        message["tool_call_id"] for message in context.messages if message["role"] == "tool"
+    )
+    readable = find_readable(call_ids) if reading == "id" else ()
+
     for index, message in enumerate(context.messages):
         if index < compaction.files_before and message.get("files"):
             message = leave_out_files_of(message)
-        if index in cut:
+
+        if index in cut_indexes:
             bound = 0 if index < compaction.results_before else compaction.result_bytes
             place = f"number {index}" if reading == "number" else None
             if (call_id := message["tool_call_id"]) in readable:
                 place = f"id {call_id}"
             message = {**message, "content": cut_result(message["content"], index, bound, place)}
-        if index in cut or context.measure_shown(index, compaction):
-            shown.append(message)
-    return shown
+
+        if index in cut_indexes or context.measure_shown(index, compaction):
+            shown_messages.append(message)
+
+    return shown_messages
 
 
 def find_readable(call_ids: Iterable[str]) -> set[str]:
     """Return the ids by which a result can be read: a line has room for them, and none is twice."""
     counts = Counter(call_ids)
-    sizes = ((call_id, len(call_id.encode(errors="replace"))) for call_id in counts)
-    return {each for each, size in sizes if counts[each] == 1 and 0 < size <= _ID_BYTES}
+    id_sizes = ((call_id, len(call_id.encode(errors="replace"))) for call_id in counts)
+    return {call_id for call_id, size in id_sizes if counts[call_id] == 1 and 0 < size <= _ID_BYTES}
 
 
 def offers_reading(name: str, parameters: Mapping[str, Any]) -> bool:
@@ -442,11 +478,14 @@ def cut_result(text: str, number: int, bound: int, place: str | None) -> str:
         place: the argument with which the model can read it; None if it cannot.
     """
     head = text.encode(errors="replace")[:bound].decode(errors="ignore")
-    named = f"Result {number}" if not head else f"{len(head)} characters of result {number}"
+
+    subject = f"Result {number}" if not head else f"{len(head)} characters of result {number}"
     verb = "are shown" if head else "is left out"
-    line = f"[{named} {verb}: it has {len(text)} characters."
+    line = f"[{subject} {verb}: it has {len(text)} characters."
+
     if place is not None:
         line += f" Read it with {READ_RESULT}, {place}, offset {len(head)}."
+
     return f"{head}\n{line}]" if head else f"{line}]"
 
 
@@ -458,28 +497,35 @@ def read_page(text: str, offset: int, characters: int = PAGE_CHARACTERS) -> str:
 
 def _list_omissions(context: ContextMessages, compaction: Compaction) -> tuple[Omission, ...]:
     """Return what a compaction leaves out of the messages, one entry for each kind."""
-    found: list[Omission] = []
+    omissions: list[Omission] = []
+
     if files := context.list_files(compaction):
         ids = [get_reference(files[at]).file_id for at in (0, -1)]
         size = sum(get_reference(file).size for file in files)
-        found.append(Omission("files", len(files), ids[0], ids[1], size))
+        omissions.append(Omission("files", len(files), ids[0], ids[1], size))
+
     if cut := context.list_cut(compaction):
         ids = [str(context.messages[at]["tool_call_id"]) for at in (cut[0], cut[-1])]
         size = sum(context.sizes[at] for at in cut)
-        found.append(Omission("tool_result", len(cut), ids[0], ids[1], size))
+        omissions.append(Omission("tool_result", len(cut), ids[0], ids[1], size))
+
     if end := compaction.history_before:
         runs = context.list_runs(end) or [""]
-        found.append(Omission("runs", len(runs), runs[0], runs[-1], sum(context.sizes[:end])))
+        omissions.append(Omission("runs", len(runs), runs[0], runs[-1], sum(context.sizes[:end])))
+
     start = context.current + 1
     middle = min(max(compaction.summarized_before, start), max(compaction.turns_before, start))
+
     parts: tuple[tuple[OmissionKind, int, int], ...] = (
         ("summarized", start, middle),
         ("turns", middle, compaction.turns_before),
     )
+
     for kind, first, end in parts:
         turns = [message for message in context.messages[first:end] if message["role"] != "tool"]
         calls = [call["id"] for turn in turns for call in turn.get("tool_calls", ())] or [""]
         if turns:
             size = sum(context.sizes[first:end])
-            found.append(Omission(kind, len(turns), calls[0], calls[-1], size))
-    return tuple(found)
+            omissions.append(Omission(kind, len(turns), calls[0], calls[-1], size))
+
+    return tuple(omissions)

@@ -77,20 +77,20 @@ class Action(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallRule:
-    """The rule by which the calls of a tool wait.
-
-    Attributes:
-        kind: `approval`, or `external` for a tool that the caller executes.
-        idempotent: True if a call may be made again with its id after its server died.
-        can_change: True if the tool can change while a call of it waits, without another version
-            of its component.
-    """
+    """The rule by which the calls of a tool wait."""
 
     kind: Literal["approval", "external"]
+    """`approval`, or `external` for a tool that the caller executes."""
+
     policy: ApprovalPolicy
     check: Check
+
     idempotent: bool = False
+    """True if a call may be made again with its id after its server died."""
+
     can_change: bool = False
+    """True if the tool can change while a call of it waits, without another version of its
+    component."""
 
 
 class Conversation:
@@ -131,24 +131,33 @@ class Conversation:
         self.instructions = ""
         self.routed_answer: str | None = None
         self.is_routing = False
+
         self.has_answer_begun = False
         self.input_tokens = 0
         self.about_call: Mapping[str, Any] = {}
         self.asks: list[Ask] = []
         self.waiting: dict[str, WaitingCall] = {}
+
         self._rules = rules or {}
         self._journal = context.journal
         self.announces = True
         self.is_parked = False
         self.result_files: dict[str, str] = {}
+
         self._states: dict[str, Any] = {}
         self._asked_tools: dict[str, str] = {}
         self._publishes = publishes
+
         self._transcript = context.transcript
-        self._needs_separator = self._separates_thinking = False
+        self._needs_separator = False
+        self._separates_thinking = False
         self._held_text: list[str] = []
+
         self._kept_bytes = 0
-        self._arriving_bytes = self._arriving_calls = self._arriving_parts = 0
+        self._arriving_bytes = 0
+        self._arriving_calls = 0
+        self._arriving_parts = 0
+
         self._failures: Counter[str] = Counter()
         self._unknown_calls = 0
 
@@ -169,7 +178,7 @@ class Conversation:
 
     @property
     def has_prompt(self) -> bool:
-        """False if the run goes on after the messages of its origin, without an own message."""
+        """False if the run continues after the messages of its origin, without an own message."""
         origin = self.context.spec.origin
         return origin is None or origin.has_prompt
 
@@ -182,7 +191,7 @@ class Conversation:
             self.extend_instructions(history.format_summary(summary))
 
     def replace_instructions(self, instructions: str) -> None:
-        """Go on with the instructions of another version of the component."""
+        """Continue with the instructions of another version of the component."""
         if instructions:
             self._transcript.add_system(instructions)
         self.instructions = instructions
@@ -195,11 +204,15 @@ class Conversation:
         """Start a new answer, before each call of a model; return the span of the call."""
         span = self._transcript.begin_answer(model, self.about_call)
         self.input_tokens = 0
+
         self.has_answer_begun = False
         self._needs_separator = bool(self._transcript.content)
         self._separates_thinking = bool(self._transcript.reasoning_content)
         self._held_text.clear()
-        self._arriving_bytes = self._arriving_calls = self._arriving_parts = 0
+        self._arriving_bytes = 0
+        self._arriving_calls = 0
+        self._arriving_parts = 0
+
         return span
 
     def fail_answer(self, code: str) -> None:
@@ -227,8 +240,10 @@ class Conversation:
 
     def add_text(self, text: str) -> None:
         """Add text of the model to the answer, and publish it."""
-        if not (text := self._accept_text(text)):
+        text = self._accept_text(text)
+        if not text:
             return
+
         self._reserve(len(text.encode()))
         self.has_answer_begun = True
         if self._transcript.stop is None:
@@ -245,11 +260,14 @@ class Conversation:
 
     def add_thinking(self, text: str) -> None:
         """Add text to the thinking of the run, which is not part of its content, and publish it."""
-        if not (text := self._accept_text(text)):
+        text = self._accept_text(text)
+        if not text:
             return
+
         delta = _SEPARATOR + text if self._separates_thinking else text
         self._separates_thinking = False
         self._reserve(len(delta.encode()))
+
         self.has_answer_begun = True
         self._transcript.mark_first_token()
         self._transcript.add_reasoning(delta)
@@ -302,19 +320,25 @@ class Conversation:
                 too often.
         """
         self.context.checkpoint()
+
         problem = None
+
         rule = self._rules.get(name)
         if rule is not None and NOT_AN_OBJECT not in arguments:
             problem = await rule.check(arguments, self)
+
             if problem is None:
                 self.waiting[call_id] = WaitingCall(is_gated=True)
+
                 tool = self.actions[name].record()
                 schema = tool["parameters"]
                 if rule.can_change:
                     self._asked_tools[call_id] = hash_value(tool)
+
                 ask = Ask(rule.kind, call_id, name, arguments, rule.policy, schema=schema)
                 self.asks.append(replace(ask, idempotent=rule.idempotent))
                 return None
+
         self._open_call(call_id, name, arguments)
         outcome = problem or await self._perform(call_id, name, arguments)
         return await self._end_call(call_id, name, arguments, outcome)
@@ -330,58 +354,68 @@ class Conversation:
             and NOT_AN_OBJECT not in call["arguments"]
         ]
 
-    def repeat_result(self, call: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
+    def repeat_result(self, call: Mapping[str, Any], stored_call: Mapping[str, Any]) -> str | None:
         """Return the result that an earlier process has stored for a call."""
         call_id = call["id"]
         name = call["name"]
+
         if not self._transcript.is_open(call_id):
-            given = known.get("arguments") or call["arguments"]
-            self._open_call(call_id, name, given, known["started_at"])
-        outcome = load_outcome(known)
-        if run_id := known.get("run_id"):
+            arguments = stored_call.get("arguments") or call["arguments"]
+            self._open_call(call_id, name, arguments, stored_call["started_at"])
+
+        outcome = load_outcome(stored_call)
+
+        if run_id := stored_call.get("run_id"):
             spans = self._transcript.spans
-            at = known["started_at"]
-            span = spans.start_member(run_id, known["member"], at, call_id)
-            span.end("failed" if outcome.failed else "completed", known["ended_at"])
-        return self._close_call(call_id, name, outcome, at=known["ended_at"])
+            at = stored_call["started_at"]
+            span = spans.start_member(run_id, stored_call["member"], at, call_id)
+            span.end("failed" if outcome.failed else "completed", stored_call["ended_at"])
+
+        return self._close_call(call_id, name, outcome, at=stored_call["ended_at"])
 
     def reopen_call(self, call: Mapping[str, Any]) -> None:
-        """Open a call that an earlier process has begun, and that goes on."""
+        """Open a call that an earlier process has begun, and that continues."""
         if not self._transcript.is_open(call["id"]):
             self._open_call(call["id"], call["name"], call["arguments"])
 
     async def resume_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], waiting: WaitingCall
     ) -> str | None:
-        """Go on with a call that waited in the leg before; see `call`."""
+        """Continue with a call that waited in the leg before; see `call`."""
         self.context.checkpoint()
         self._states[call_id] = waiting.state
+
         if not waiting.is_gated:
             outcome = await self._perform(call_id, name, arguments)
             return await self._end_call(call_id, name, arguments, outcome)
+
         leg = self.context.leg
         decision = leg.find(call_id) if leg is not None else None
         if decision is None or decision.tool_name != name:
             raise ExecutionError("INTERNAL", f"There is no decision about the call of {name}")
+
         if not waiting.has_begun:
             self._open_call(call_id, name, decision.arguments)
+
         perform = partial(self._perform, call_id, name, is_decided=True)
         stores_end = self._journal is None
         outcome = await perform_decided(self.context, decision, perform, stores_end=stores_end)
+
         approved = ApprovedEnd(decision.approval_id, outcome.text)
         if decision.is_edited and decision.is_approved and outcome.pause is None:
-            changed = orjson.dumps(decision.arguments).decode()
-            note = f"The arguments were changed before the call: {changed}"
+            changed_arguments = orjson.dumps(decision.arguments).decode()
+            note = f"The arguments were changed before the call: {changed_arguments}"
             outcome = replace(outcome, text=f"{note}\n{outcome.text}")
+
         return await self._end_call(call_id, name, decision.arguments, outcome, approved)
 
     def take_state(self) -> Any:
-        """Return the state of the current call if it goes on after a pause, else None."""
+        """Return the state of the current call if it continues after a pause, else None."""
         call = current_call.get()
         return self._states.pop(call.id, None) if call is not None else None
 
     def keep(self) -> dict[str, Any]:
-        """Return a JSON object from which the next leg goes on, see `restore`."""
+        """Return a JSON object from which the next leg continues, see `restore`."""
         return {
             "instructions": self.instructions,
             "routed_answer": self.routed_answer,
@@ -393,17 +427,21 @@ class Conversation:
             "waiting": {call_id: asdict(waiting) for call_id, waiting in self.waiting.items()},
         }
 
-    def restore(self, kept: Mapping[str, Any]) -> dict[str, WaitingCall]:
+    def restore(self, kept_state: Mapping[str, Any]) -> dict[str, WaitingCall]:
         """Take over the values that the leg before has kept; return the calls that waited."""
-        self.instructions = kept["instructions"]
-        self.routed_answer = kept["routed_answer"]
-        self._failures = Counter(kept["failures"])
-        self._unknown_calls = kept["unknown_calls"]
-        self._kept_bytes = kept["kept_bytes"]
+        self.instructions = kept_state["instructions"]
+        self.routed_answer = kept_state["routed_answer"]
+        self._failures = Counter(kept_state["failures"])
+        self._unknown_calls = kept_state["unknown_calls"]
+        self._kept_bytes = kept_state["kept_bytes"]
+
         # A checkpoint of an earlier version has none.
-        self._asked_tools = dict(kept.get("asked_tools", {}))
-        self.result_files = dict(kept.get("result_files", {}))
-        return {call_id: WaitingCall(**waiting) for call_id, waiting in kept["waiting"].items()}
+        self._asked_tools = dict(kept_state.get("asked_tools", {}))
+        self.result_files = dict(kept_state.get("result_files", {}))
+
+        return {
+            call_id: WaitingCall(**waiting) for call_id, waiting in kept_state["waiting"].items()
+        }
 
     def _open_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], at: int | None = None
@@ -422,8 +460,8 @@ class Conversation:
                 raise ExecutionError("MODEL_REJECTED", "The model called unknown tools")
             return CallOutcome(f"There is no tool {name}", failed=True, counts_as_failure=False)
 
-        asked = self._asked_tools.get(call_id) if is_decided else None
-        if asked is not None and asked != hash_value(action.record()):
+        approved_tool = self._asked_tools.get(call_id) if is_decided else None
+        if approved_tool is not None and approved_tool != hash_value(action.record()):
             text = f"The tool {name} has changed since this call was approved: it was not made"
             return CallOutcome(text, failed=True, counts_as_failure=False)
 
@@ -471,26 +509,33 @@ class Conversation:
             self.is_parked = self.is_parked or pause.is_parked
             self.waiting[call_id] = WaitingCall(is_gated, has_begun=True, state=pause.state)
             return None
+
         if outcome.files is not None:
             self.result_files[call_id] = outcome.files
+
         text = replace_unstorable(outcome.text)
         closed = self._transcript.close_call(
             call_id, text, error=outcome.failed, at=at, files=outcome.files
         )
+
         if closed is not None and self.announces:
             self.context.emit(events.ToolCallCompleted(closed))
         # Only now: a run that grows too large ends with the result of a call that has been made.
         self._reserve(len(text.encode()))
+
         if outcome.is_routed:
             self.routed_answer = text
+
         if not outcome.failed:
             self._failures[name] = 0
         elif outcome.counts_as_failure:
             self._failures[name] += 1
+
         if self._failures[name] >= MAXIMUM_FAILURES:
             raise ExecutionError(
                 "TOOL_FAILED", f"The tool {name} failed {MAXIMUM_FAILURES} times in a row"
             )
+
         return text
 
     def _publish_text(self, text: str) -> None:

@@ -106,36 +106,47 @@ def _history_entry(message: Mapping[str, Any]) -> dict[str, Any]:
         "stop_after_tool_call": False,
         "created_at": message.get("created_at", 0),
     }
+
     if files := message.get("files"):
         entry["files"] = files
+
     if message["role"] == "assistant":
         entry["metrics"] = dict(message.get("metrics") or {})
+
     return entry
 
 
-def parse_messages(stored: str) -> list[dict[str, Any]] | None:
-    """Return the stored messages of a run; None if they are damaged."""
-    messages = parse_stored(stored, list)
-    return messages if messages is not None and all(map(_is_message, messages)) else None
+def parse_messages(messages_json: str) -> list[dict[str, Any]] | None:
+    messages = parse_stored(messages_json, list)
+    if messages is None:
+        return None
+
+    return messages if all(map(_is_message, messages)) else None
 
 
 def _is_message(value: Any) -> bool:
     # The values come from JSON: they have exact types.
     if type(value) is not dict:
         return False
-    read = value.get
-    role = read("role")
-    calls = read("tool_calls")
-    if type(role) is not str or type(read("content")) is not str:
+
+    get = value.get
+    role = get("role")
+    calls = get("tool_calls")
+
+    if type(role) is not str or type(get("content")) is not str:
         return False
+
     # Messages of an import may have no time, and their results no name.
-    if type(read("created_at", 0)) not in (int, float):
+    if type(get("created_at", 0)) not in (int, float):
         return False
-    files = read("files", [])
+
+    files = get("files", [])
     if type(files) is not list or not all(map(is_reference, files)):
         return False
+
     if role == "tool":
-        return type(read("tool_call_id")) is type(read("tool_name", "")) is str
+        return type(get("tool_call_id")) is type(get("tool_name", "")) is str
+
     return not calls or (type(calls) is list and all(map(_is_call, calls)))
 
 
@@ -160,18 +171,23 @@ def complete_history(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[
     """
     open_calls: dict[str, str] = {}
     created_at = 0
+
     for message in map(_clean_calls, messages):
         role = message["role"]
+
         if role == "tool":
             if open_calls.pop(message["tool_call_id"], None) is not None:
                 yield message
             continue
+
         yield from _cancelled_results(open_calls, created_at)
         open_calls = {}
         created_at = message.get("created_at", 0)
+
         if role == "user" or (role == "assistant" and not _is_empty(message)):
             yield message
             open_calls = {call["id"]: call["name"] for call in message.get("tool_calls", ())}
+
     yield from _cancelled_results(open_calls, created_at)
 
 
@@ -205,15 +221,18 @@ def _clean_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
         if (call_id, name) == (message["tool_call_id"], message.get("tool_name")):
             return message
         return {**message, "tool_call_id": call_id, "tool_name": name}
+
     calls = message.get("tool_calls", ())
     if len(calls) <= MAXIMUM_CALLS and all(
         call["id"] and clean_name(call["name"]) == call["name"] for call in calls
     ):
         return message
+
     cleaned = [
         {**call, "id": call["id"] or _NO_ID, "name": clean_name(call["name"])}
         for call in calls[:MAXIMUM_CALLS]
     ]
+
     return {**message, "tool_calls": cleaned}
 
 
@@ -229,14 +248,22 @@ def shorten_run(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     These are the beginning of its first message, and an answer that states the reason.
     """
-    asked = next((message for message in messages if message["role"] == "user"), None)
-    if asked is None:
+    question = next((message for message in messages if message["role"] == "user"), None)
+
+    if question is None:
         return []
-    text = asked["content"]
+
+    text = question["content"]
     if len(text) > _SHORTENED:
         text = f"{text[:_SHORTENED]} … [{len(text)} characters]"
-    answer = {"role": "assistant", "content": _NO_ANSWER, "created_at": asked.get("created_at", 0)}
-    rest = {name: value for name, value in asked.items() if name != "files"}
+
+    answer = {
+        "role": "assistant",
+        "content": _NO_ANSWER,
+        "created_at": question.get("created_at", 0),
+    }
+    rest = {name: value for name, value in question.items() if name != "files"}
+
     return [{**rest, "content": text}, answer]
 
 
@@ -252,15 +279,13 @@ def build_tool_message(call_id: str, name: str, result: str, created_at: int) ->
 
 @dataclass(frozen=True, slots=True)
 class StateChanges:
-    """The top-level keys of the state that a run has changed.
-
-    Attributes:
-        values: the new JSON values by key.
-        removed: the keys that the run has removed.
-    """
+    """The top-level keys of the state that a run has changed."""
 
     values: dict[str, Any]
+    """The new JSON values by key."""
+
     removed: tuple[str, ...]
+    """The keys that the run has removed."""
 
 
 class SessionState:
@@ -285,20 +310,23 @@ class SessionState:
     def values(self) -> dict[str, Any]:
         """The state, which the code of users may change in place, in any thread."""
         if self._values is None:
-            stored = self._parse() if self._parsed is None else self._parsed
+            stored_values = self._parse() if self._parsed is None else self._parsed
             # The code of users changes it: the stored values are parsed again when they are needed.
             self._parsed = None
-            self._before = {key: _dump(value) for key, value in stored.items()}
-            self._values = stored
+            self._before = {key: _dump(value) for key, value in stored_values.items()}
+            self._values = stored_values
+
         return self._values
 
     def measure_damage(self) -> int:
         """Return the size of a stored state that is no JSON object; 0 if it is one."""
         if self._text is None:
             return 0
+
         parsed = parse_stored(self._text, dict)
         if self._values is None:
             self._parsed = parsed
+
         return len(self._text.encode()) if parsed is None else 0
 
     def _parse(self) -> dict[str, Any]:
@@ -325,13 +353,18 @@ class SessionState:
         """
         if self._values is None:
             return None
+
         limit = max(self._limit, len((self._text or "").encode()))
+
         try:
             current = {**self._values}
+
             # JSON of the same value differs by some characters, such as those of numbers.
             values = to_json_value(current, 2 * limit)
+
             if not all(isinstance(key, str) for key in current):
                 raise TypeError("a key of the state is not a string")
+
             after = {key: _dump(value) for key, value in values.items()}
         except ValueTooLarge as error:
             raise self._too_large() from error
@@ -339,14 +372,17 @@ class SessionState:
             raise ExecutionError(
                 "STATE_REJECTED", "The session state has a value without a JSON form"
             ) from error
-        changed = {key: values[key] for key in values if after[key] != self._before.get(key)}
-        removed = tuple(key for key in self._before if key not in values)
-        if not changed and not removed:
+
+        changed_values = {key: values[key] for key in values if after[key] != self._before.get(key)}
+        removed_keys = tuple(key for key in self._before if key not in values)
+
+        if not changed_values and not removed_keys:
             return None
+
         size = sum(len(key.encode()) + len(text) for key, text in after.items())
         if size > limit:
             raise self._too_large()
-        return StateChanges(changed, removed)
+        return StateChanges(changed_values, removed_keys)
 
     def _too_large(self) -> ExecutionError:
         return ExecutionError(

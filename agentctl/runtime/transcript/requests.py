@@ -49,24 +49,30 @@ class Requests:
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
         self.left_out: dict[str, tuple[str, int]] = {}
+
         self._calls: dict[str, dict[str, Any]] = {}
         self._words: list[dict[str, Any]] = []
         self._models: dict[str, Sequence[str]] = {}
         self._runs: Sequence[int] = ()
         self._has_begun = False
         self._room = MAXIMUM_WORDS
+
         # Of the request before, in this leg.
+
         self._sent: list[Message] = []
         self._size = 0
         self._tools: tuple[Sequence[Mapping[str, Any]], str | None] = (), None
+
         # Those of the calls of the component, and those that the last record states.
         self._omitted: Sequence[Mapping[str, Any]] = []
         self._stated: Sequence[Mapping[str, Any]] = []
+
         # Messages are found by their identity, or by their content.
         self._history: list[Message] = []
         self._places: dict[int, int] = {}
         self._keys: dict[object, tuple[int, int]] = {}
         self._indexed = 0
+
         if stored:
             self.extend(stored)
 
@@ -83,33 +89,41 @@ class Requests:
         }
         return {name: value for name, value in record.items() if value}
 
-    def extend(self, added: Mapping[str, Any]) -> None:
-        """Add what `since` has returned, and go on with its room and its omissions."""
-        self._calls |= added.get("calls", {})
-        self._words += added.get("words", ())
-        self._models |= added.get("models", {})
-        self._runs = added.get("runs", self._runs)
+    def extend(self, changes: Mapping[str, Any]) -> None:
+        """Add what `since` has returned, and continue with its room and its omissions."""
+        self._calls |= changes.get("calls", {})
+        self._words += changes.get("words", ())
+        self._models |= changes.get("models", {})
+        self._runs = changes.get("runs", self._runs)
+
         self._room = MAXIMUM_WORDS - sum(len(word.get("content") or "") for word in self._words)
+
         # After a restart the tools are stated again.
         self._tools = (), "" if self._calls else None
-        stated = [call["omitted"] for call in self._calls.values() if "omitted" in call]
-        self._omitted = next(filter(None, reversed(stated)), [])
-        self._stated = stated[-1] if stated else []
+
+        stated_omissions = [call["omitted"] for call in self._calls.values() if "omitted" in call]
+        self._omitted = next(filter(None, reversed(stated_omissions)), [])
+        self._stated = stated_omissions[-1] if stated_omissions else []
 
     def begin(self, runs: Sequence[Any], completed: Sequence[Message] | None = None) -> None:
         """Set the earlier runs (`runtime.context.EarlierRun`), with their messages as the component
         sends them, not a library."""
         if self._has_begun and completed is None:
             return
+
         numbers = [run.seq for run in runs if run.seq is not None]
         self._runs = numbers
         self._has_begun = True
+
         if completed is not None and len(numbers) == len(runs):
             # The usual case: they are found all at once, without an index.
             self._history = [*completed]
             return
-        stored = (run.messages for run in runs if run.seq is not None)
-        self._history = [each for messages in stored for each in complete_history(messages)]
+
+        stored_runs = (run.messages for run in runs if run.seq is not None)
+        self._history = [
+            message for messages in stored_runs for message in complete_history(messages)
+        ]
         self._index_history(converts=completed is None)
 
     def _index_history(self, *, converts: bool) -> None:
@@ -132,23 +146,32 @@ class Requests:
         """
         transcript = attempts.transcript
         assert transcript is not None
-        own = transcript.messages
+
+        own_messages = transcript.messages
         answer = transcript.open_answer
         is_own = answer is not None and span is not None and answer.span is span
         span = span or transcript.spans.find_open_call(model.id)
+
         if span is None:
             return {}
         if not is_own:
             # A library may replace its answers at the end.
-            own = [*takewhile(is_kept, own)]
-        record = {**self._describe(call, model, own), **attempts.about}
+
+            own_messages = [*takewhile(is_kept, own_messages)]
+        record = {**self._describe(call, model, own_messages), **attempts.about}
+
         if is_own and answer is not None and "compacted" in answer.about_call:
             self._omitted = answer.about_call["compacted"]["omissions"]
-        if (omitted := self._omitted if is_own else []) != self._stated:
-            record["omitted"] = self._stated = omitted
-        if (named := self._name_tools(call.tools)) != self._tools[1]:
-            record["tools"] = named
-        self._tools = call.tools, named
+        omitted = self._omitted if is_own else []
+        if omitted != self._stated:
+            self._stated = omitted
+            record["omitted"] = omitted
+
+        tool_names = self._name_tools(call.tools)
+        if tool_names != self._tools[1]:
+            record["tools"] = tool_names
+        self._tools = call.tools, tool_names
+
         self._models.setdefault(model.id, (model.source.provider, model.source.model))
         self._keep_call(span, record)
         return record
@@ -175,65 +198,85 @@ class Requests:
         if len(self._calls) < MAXIMUM_REQUESTS:
             self._calls[span.id.removeprefix(CALL_PREFIX)] = record
 
-    def _describe(self, call: Any, model: Any, own: Sequence[Message]) -> dict[str, Any]:
+    def _describe(self, call: Any, model: Any, own_messages: Sequence[Message]) -> dict[str, Any]:
         """Return the messages of a request by reference, and their characters."""
-        shown = [*call.messages]
-        first = kept = _count_common(self._sent, shown)
-        sent = [kept]
-        if not kept and (history := self._history) and shown[: len(history)] == history:
+        messages = [*call.messages]
+        repeated = _count_common(self._sent, messages)
+        first = repeated
+        sent_ranges = [repeated]
+
+        if not repeated and (history := self._history) and messages[: len(history)] == history:
             first = len(history)
-            sent += [HISTORY, 0, first]
-        rest = shown[first:]
-        if rest and rest == own[-len(rest) :] and not any("native" in each for each in rest):
+            sent_ranges += [HISTORY, 0, first]
+
+        rest = messages[first:]
+
+        if (
+            rest
+            and rest == own_messages[-len(rest) :]
+            and not any("native" in message for message in rest)
+        ):
             # The usual case again.
-            sent += [OWN, len(own) - len(rest), len(own)]
+            sent_ranges += [OWN, len(own_messages) - len(rest), len(own_messages)]
         else:
-            self._index_own(own)
+            self._index_own(own_messages)
             for message in rest:
                 source, at = self._find(message)
                 native = message.get("native") if source == OWN else None
                 is_native = native is not None and native.connection is model.connection
-                self._append(sent, (NATIVE if is_native else source, at))
+                self._append(sent_ranges, (NATIVE if is_native else source, at))
 
-        is_longer = kept and kept == len(self._sent)
-        size = sum(len(message["content"]) for message in shown[kept if is_longer else 0 :])
+        is_longer = repeated and repeated == len(self._sent)
+
+        size = sum(len(message["content"]) for message in messages[repeated if is_longer else 0 :])
         self._size = self._size + size if is_longer else size
-        self._sent = shown
-        record = {"sent": sent, "size": self._size + len(call.instructions)}
-        system = own[0]["content"] if own and own[0]["role"] == "system" else ""
+        self._sent = messages
+
+        record = {"sent": sent_ranges, "size": self._size + len(call.instructions)}
+
+        system = (
+            own_messages[0]["content"]
+            if own_messages and own_messages[0]["role"] == "system"
+            else ""
+        )
         if call.instructions != system:
             record["system"] = self._find_system(call.instructions, system)
+
         return record
 
-    def _index_own(self, own: Sequence[Message]) -> None:
-        for at in range(self._indexed, len(own)):
-            self._keys[_find_key(own[at])] = OWN, at
-        self._indexed = len(own)
+    def _index_own(self, own_messages: Sequence[Message]) -> None:
+        for index in range(self._indexed, len(own_messages)):
+            self._keys[_find_key(own_messages[index])] = OWN, index
+        self._indexed = len(own_messages)
 
     @staticmethod
-    def _append(sent: list[int], place: tuple[int, int]) -> None:
-        source, at = place
-        if len(sent) > 1 and sent[-3] == source and sent[-1] == at:
-            sent[-1] += 1
+    def _append(sent_ranges: list[int], place: tuple[int, int]) -> None:
+        source, index = place
+        if len(sent_ranges) > 1 and sent_ranges[-3] == source and sent_ranges[-1] == index:
+            sent_ranges[-1] += 1
         else:
-            sent += [source, at, at + 1]
+            sent_ranges += [source, index, index + 1]
 
     def _find(self, message: Message) -> tuple[int, int]:
         key = _find_key(message)
         if (place := self._keys.get(key)) is not None:
             return place
+
         if self._history and not self._places:
             self._index_history(converts=False)
+
         if (at := self._places.get(id(message))) is not None:
             return HISTORY, at
+
         word = {name: message[name] for name in _FIELDS if name in message}
         if files := message.get("files"):
             word["files"] = list_references(files)
+
         self._keys[key] = self._keep(word)
         return self._keys[key]
 
     def _find_system(self, instructions: str, beginning: str) -> tuple[int, int] | None:
-        """Return the place of instructions that are not those of the run; None for none."""
+        """Return the place of instructions that are not the instructions of the run."""
         if not instructions:
             return None
         word: dict[str, Any] = {"role": "system", "content": instructions}
@@ -260,17 +303,18 @@ class Requests:
 
 def _find_key(message: Message) -> object:
     calls = message.get("tool_calls")
-    made = orjson.dumps(calls, option=orjson.OPT_SORT_KEYS) if calls else None
+    calls_json = orjson.dumps(calls, option=orjson.OPT_SORT_KEYS) if calls else None
     files = tuple(get_reference(file).sha256 for file in message.get("files", ()))
-    return message["role"], message["content"], message.get("tool_call_id"), made, files
+    return message["role"], message["content"], message.get("tool_call_id"), calls_json, files
 
 
 def _count_common(before: list[Message], messages: list[Message]) -> int:
     """Return the number of equal messages with which two requests begin."""
     if messages[: len(before)] == before:
         return len(before)
+
     pairs = enumerate(zip(before, messages, strict=False))
-    different = (at for at, (one, other) in pairs if one is not other and one != other)
+    different = (at for at, (earlier, later) in pairs if earlier is not later and earlier != later)
     return next(different, min(len(before), len(messages)))
 
 

@@ -59,25 +59,27 @@ class Transcript:
             `tool_call_error` and `result` (both None while the call is open).
         unstopped: tools and other work that did not end when the run was stopped or when the time
             limit of the tool was reached. Their late results are dropped.
-        output: the structured result as a JSON value; None for none.
+        output: the structured result as a JSON value; None without a result.
         runner_kind: the kind of the runner of its run; None if no leg of this release has begun.
-        native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
+        native_kind, native_history: the kind of runner, and its messages as JSON, if any.
         requests: what its models were shown.
         stop: cuts the texts of its answers at its stop texts; None for a run without any.
         size: the bytes of its texts and results, as far as the run counts them.
         left_out: the omissions of stored data that is damaged.
         room: tokens of the context window without those of an answer; 0 if not known.
         is_full: whether the conversation fills the context window.
-        open_answer: the answer that is arriving; None for none.
+        open_answer: the answer that is arriving, if any.
     """
 
     def __init__(self, unstopped: UnstoppedWork | None = None) -> None:
+
         self.tools: list[dict[str, Any]] = []
         self.unstopped = unstopped or UnstoppedWork()
         self.output: Any = None
         self.runner_kind: str | None = None
         self.native_kind: str | None = None
         self.native_history: str | None = None
+
         self.progress_events = 0
         self.spans = Spans()
         self.causes = Causes()
@@ -85,6 +87,7 @@ class Transcript:
         self.stop: StopTexts | None = None
         self.size = 0
         self.left_out: list[dict[str, Any]] = []
+
         self._messages: list[dict[str, Any]] = []
         self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
         self._usage_of_models: dict[str, dict[str, int | None]] = {}
@@ -92,9 +95,11 @@ class Transcript:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self.open_answer: AnswerInProgress | None = None
+
         self._open_calls: dict[str, tuple[dict[str, Any], Span]] = {}
         self._unanswered: dict[str, str] = {}
         self._requested: set[str] = set()
+
         self.room = 0
         self.is_full = False
 
@@ -112,8 +117,10 @@ class Transcript:
     @property
     def finish_reason(self) -> str | None:
         """The finish reason of the last complete answer; None if it has none."""
-        own = (entry for entry in reversed(self._messages) if "origin_run_id" not in entry)
-        answers = (entry for entry in own if entry["role"] == "assistant")
+        own_messages = (
+            message for message in reversed(self._messages) if "origin_run_id" not in message
+        )
+        answers = (message for message in own_messages if message["role"] == "assistant")
         return next((answer["finish_reason"] for answer in answers), None)
 
     @property
@@ -158,24 +165,36 @@ class Transcript:
         }
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Transcript:
+    def from_json(cls, checkpoint: Mapping[str, Any]) -> Transcript:
         """Return the transcript of a checkpoint, to which the next leg adds."""
         transcript = cls()
+
         # A checkpoint of an earlier version has no usage by model, and no kind.
-        stored = {"usage_of_models": {}, "runner_kind": None, **stored}
+        checkpoint = {"usage_of_models": {}, "runner_kind": None, **checkpoint}
+
         for name in _STORED:
-            setattr(transcript, name, copy(stored[name.removeprefix("_")]))
-        transcript.spans = Spans.from_json(stored["spans"])
-        transcript.causes = Causes(stored.get("causes", ()))
-        transcript.requests = Requests(stored.get("requests"))
-        for call_id in stored["open_calls"]:
-            named = (each for each in reversed(transcript.tools) if each["tool_call_id"] == call_id)
-            entry = next((each for each in named if each["tool_call_error"] is None), None)
+            setattr(transcript, name, copy(checkpoint[name.removeprefix("_")]))
+
+        transcript.spans = Spans.from_json(checkpoint["spans"])
+        transcript.causes = Causes(checkpoint.get("causes", ()))
+        transcript.requests = Requests(checkpoint.get("requests"))
+
+        for call_id in checkpoint["open_calls"]:
+            entry = transcript._find_open_entry(call_id)
             if entry is not None:
                 span = transcript.spans.find_open(call_id)
                 span = span or transcript.spans.start_tool_call(call_id, entry["tool_name"])
                 transcript._open_calls[call_id] = entry, span
+
         return transcript
+
+    def _find_open_entry(self, call_id: str) -> dict[str, Any] | None:
+        """Return the newest entry of a call that has not ended; models may repeat an id."""
+        entry: dict[str, Any]
+        for entry in reversed(self.tools):
+            if entry["tool_call_id"] == call_id and entry["tool_call_error"] is None:
+                return entry
+        return None
 
     def mark(self) -> TranscriptMark:
         """Return the present end of the transcript, for `since`."""
@@ -193,6 +212,7 @@ class Transcript:
         messages = self._messages[mark.messages :]
         if not results:
             messages = [message for message in messages if message["role"] != "tool"]
+
         return {
             "messages": messages,
             "tools": self.tools[mark.tools :] if results else [],
@@ -206,19 +226,24 @@ class Transcript:
             "requests": self.requests.since(mark.requests),
         }
 
-    def extend(self, added: Mapping[str, Any]) -> None:
+    def extend(self, additions: Mapping[str, Any]) -> None:
         """Add what `since` has returned; the results of all calls before it are added."""
-        self._messages += added["messages"]
-        self.tools += added.get("tools", ())
-        self._content += [added["content"]] if added["content"] else []
-        self._reasoning += [added["reasoning"]] if added["reasoning"] else []
-        self._usage = dict(added["usage"])
-        self._knows_usage = added["knows_usage"]
-        self._usage_of_models = dict(added.get("usage_of_models", {}))
-        self.progress_events = added["progress_events"]
-        self.spans.extend(added["spans"])
-        self.requests.extend(added.get("requests", {}))
-        for message in added["messages"]:
+        self._messages += additions["messages"]
+
+        self.tools += additions.get("tools", ())
+
+        self._content += [additions["content"]] if additions["content"] else []
+        self._reasoning += [additions["reasoning"]] if additions["reasoning"] else []
+
+        self._usage = dict(additions["usage"])
+        self._knows_usage = additions["knows_usage"]
+        self._usage_of_models = dict(additions.get("usage_of_models", {}))
+        self.progress_events = additions["progress_events"]
+
+        self.spans.extend(additions["spans"])
+        self.requests.extend(additions.get("requests", {}))
+
+        for message in additions["messages"]:
             calls = message.get("tool_calls", ())
             self._unanswered |= {call["id"]: call["name"] for call in calls}
             self._unanswered.pop(message.get("tool_call_id", ""), None)
@@ -280,12 +305,15 @@ class Transcript:
                 `tool_name`, `content`, `created_at`); with `member_run_id` those of a member.
         """
         self.end_answer([])
+
         self._messages = [entry for entry in self._messages if is_kept(entry)]
         self._unanswered = {}
+
         for message in messages:
             if message["role"] == "tool":
                 self._messages.append(dict(message))
                 continue
+
             calls = message["tool_calls"]
             answer = {
                 "role": "assistant",
@@ -295,8 +323,10 @@ class Transcript:
                 "finish_reason": "tool_call" if calls else "stop",
                 "model": None,
             }
+
             if "member_run_id" in message:
                 answer["member_run_id"] = message["member_run_id"]
+
             self._messages.append({**answer, "tool_calls": calls} if calls else answer)
 
     def add_kept(self, messages: Iterable[Mapping[str, Any]]) -> None:
@@ -321,10 +351,13 @@ class Transcript:
 
     def name_left_out(self) -> None:
         """Record what the run did not get (`left_out`) with the message that it answers."""
-        own = self._messages if self.left_out else ()
-        asked = (each for each in own if each["role"] == "user" and "origin_run_id" not in each)
-        if entry := next(asked, None):
-            entry["compacted"] = {"omissions": self.left_out}
+        if not self.left_out:
+            return
+
+        for message in self._messages:
+            if message["role"] == "user" and "origin_run_id" not in message:
+                message["compacted"] = {"omissions": self.left_out}
+                return
 
     def add_answer(self, text: str) -> None:
         """Add an answer that did not come from this run's model; it uses no tokens."""
@@ -387,24 +420,34 @@ class Transcript:
         """
         if self.stop is not None:
             self.stop.release()
+
         answer = self.open_answer
         self.open_answer = None
         if answer is None:
             return
+
         message = answer.end(tool_calls, finish_reason)
+
         _add_counts(self._usage, answer.usage)
         if answer.model is not None:
             self._add_usage_of_model(answer.model, answer.usage)
+
         # A model may repeat the ids of an earlier answer: then the new call is meant.
         self._unanswered |= {call["id"]: call["name"] for call in tool_calls}
+
         if tool_calls or message["content"]:
             self._messages.append(message)
 
     def mark_incomplete(self, finish_reason: str) -> None:
         """Set the finish reason of the last answer of a completed run, if it has no calls."""
-        own = [entry for entry in self._messages if "origin_run_id" not in entry]
-        if own and own[-1]["role"] == "assistant" and not own[-1].get("tool_calls"):
-            own[-1]["finish_reason"] = finish_reason
+        own_messages = [message for message in self._messages if "origin_run_id" not in message]
+
+        if (
+            own_messages
+            and own_messages[-1]["role"] == "assistant"
+            and not own_messages[-1].get("tool_calls")
+        ):
+            own_messages[-1]["finish_reason"] = finish_reason
 
     def request_call(self, call: dict[str, Any]) -> None:
         """Add a call to the messages: `id`, `name` and `arguments`.
@@ -415,16 +458,20 @@ class Transcript:
         if call["id"] in self._requested:
             self._requested.discard(call["id"])
             return
+
         if self.open_answer is not None and not self.open_answer.is_empty:
             self.end_answer([call], "tool_call")
             return
+
         about_call = self.open_answer.about_call if self.open_answer is not None else {}
         self.end_answer([])
+
         last = next((entry for entry in reversed(self._messages) if entry["role"] != "tool"), None)
         if last is not None and last.get("tool_calls") and self._unanswered:
             last["tool_calls"].append(call)
             self._unanswered[call["id"]] = call["name"]
             return
+
         self.begin_answer(about_call=about_call)
         self.end_answer([call], "tool_call")
 
@@ -446,6 +493,7 @@ class Transcript:
             "tool_call_error": None,
             "result": None,
         }
+
         self.tools.append(entry)
         self._open_calls[call_id] = entry, self.spans.start_tool_call(call_id, name, at)
         return dict(entry)
@@ -462,7 +510,7 @@ class Transcript:
         """Add the result of an open call, now or at a time; return a copy of its entry, if any.
 
         Args:
-            files: JSON array of the references of its files; None for none.
+            files: JSON array of the references of its files; None without files.
         """
         opened = self._open_calls.pop(call_id, None)
         if opened is None:

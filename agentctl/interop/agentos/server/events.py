@@ -33,27 +33,32 @@ _STEP_MEMBERS = ("step_id", "step_name", "step_index")
 
 @dataclass(slots=True)
 class _Run:
-    """The part of a run that was seen.
-
-    Attributes:
-        has_model: True if its text is that of its model.
-        requesting: True between the start and the end of a model request.
-        place: members that its events have inside of a workflow.
-        started_at: time of its start; None if that was not seen.
-        metrics, content: those of its end.
-        version: that of its component; None if it is not known.
-    """
+    """The part of a run that was seen."""
 
     kind: ComponentKind
     component_id: str
     name: str
+
     has_model: bool
+    """True if the text of the run is the text of its model."""
+
     requesting: bool = False
+    """True between the start and the end of a model request."""
+
     started_at: str | None = None
+    """Time of its start; None if the start was not seen."""
+
     place: Event = field(default_factory=dict)
+    """Members that its events have inside of a workflow."""
+
     metrics: Event = field(default_factory=dict)
+    """Metrics of the end of the run."""
+
     content: Any = None
+    """Content of the end of the run."""
+
     version: str | None = None
+    """Version of the component; None if it is not known."""
 
 
 class EventTranslator:
@@ -125,7 +130,7 @@ class EventTranslator:
             run = self._add_run(run_id, body, started=kind is EventKind.STARTED)
         body["nested_depth"] = 0
         body |= run.place
-        # That of a run which goes on may be another one.
+        # That of a run which continues may be another one.
         run.version = body.pop("version", run.version)
         if run.version and kind in _WITH_METADATA:
             body["metadata"] = runs.build_version(run.version)

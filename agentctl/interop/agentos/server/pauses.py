@@ -203,25 +203,30 @@ def _find_properties(schema: Mapping[str, Any] | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The part of a returned call that is read.
-
-    Attributes:
-        call_id: of the call; of the step for a step that waits itself.
-        approval_id: named by the response of this server; other clients leave it out.
-        tool_name, arguments: as the client has seen them; None if it does not say.
-        confirmed: the decision; None if it does not decide.
-        values: those of the fields of an answer.
-        result: of a tool that the client executes.
-    """
+    """The part of a returned call that is read."""
 
     call_id: str
+    """Id of the call, or of the step if the step itself waits."""
+
     approval_id: str | None
+    """Id of the approval, which the response of this server names; other clients leave it out."""
+
     tool_name: str | None
+    """Name of the tool as the client has seen it; None if the client does not say."""
+
     arguments: dict[str, Any] | None
+    """Arguments as the client has seen them; None if the client does not say."""
+
     confirmed: bool | None
+    """The decision; None if the entry does not decide."""
+
     note: str | None
+
     values: Mapping[str, Any]
+    """Values of the fields of an answer."""
+
     result: Any
+    """Result of a tool that the client executes."""
 
     @property
     def decides(self) -> bool:

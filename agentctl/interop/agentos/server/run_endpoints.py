@@ -64,7 +64,7 @@ _VARIANTS: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("fork", "regenerate"), (None, False)),
     "continue_from": (None, "", "end"),
 }
-"""Fields of `ContinueForm` with other ways to go on, and the values that change nothing."""
+"""Fields of `ContinueForm` with other ways to continue, and the values that change nothing."""
 
 SessionQuery = Annotated[str | None, Query("Session of the run")]
 
@@ -369,7 +369,7 @@ class RunEndpoints(Endpoints):
     ) -> Response:
         """Handle `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of other kinds.
 
-        The decision of an approver lets the run go on, here without its client. A client that
+        The decision of an approver lets the run continue, here without its client. A client that
         continues the run then receives what follows its first pause.
         """
         operations = call.operations
