@@ -1,8 +1,8 @@
-"""Types of values: one description of an annotation that checks, parses and names its values.
+"""Types of values: one description of an annotation that parses texts and names its values.
 
-Request bodies, parameters and records of a remote server use it. The configuration is checked by
-pydantic, with the same words (`records/schema_words.py`). An annotation is compiled once
-(docs/decisions/0032).
+Parameters and forms of requests use it, and the records of a remote server are compared with it.
+The configuration and the bodies of requests are checked by pydantic, with the same words
+(`records/schema_words.py`). An annotation is compiled once (docs/decisions/0032).
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ from typing import (
 )
 
 from agentctl.records.strict import parse_json
-from agentctl.records.text import INTEGERS, UNSTORABLE, find_json_problem, is_storable, quote_text
+from agentctl.records.text import UNSTORABLE, is_storable
 from agentctl.records.times import ParsedTimestamp, Timestamp, parse_rfc3339
-
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
@@ -57,28 +55,12 @@ _CLASSES: dict[Any, tuple[type, ...]] = {
 
 
 class WrongValue(ValueError):
-    """A value of another type, or one that breaks a rule.
+    """A text of another type, or one that breaks a rule."""
 
-    Attributes:
-        problem: the rest of a sentence: "must be an integer". It never repeats the value.
-        path: the place inside the checked value: `[0].name`; empty for the value itself.
-        value: the value at that place.
-        expected: its type; None if the problem is not the type.
-    """
-
-    def __init__(
-        self, problem: str, path: str = "", value: object = None, expected: ValueType | None = None
-    ) -> None:
+    def __init__(self, problem: str) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.path = path
-        self.value = value
-        self.expected = expected
-
-    def move(self, place: str) -> WrongValue:
-        """Return the error with `[0]` or `.name` before its path."""
-        self.path = place + self.path
-        return self
+        """The rest of a sentence: "must be an integer". It never repeats the text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +70,7 @@ class ValueType:
     Attributes:
         kind: a scalar type, `list`, `tuple`, `dict`, `Literal`, `Union`, `Any`, one of the two
             timestamps, or the class of a record.
-        check_value, parse_text: the functions of `check` and `parse`.
+        parse_text: the function of `parse`.
         optional: True if None is allowed.
         required: of a field of a typed dictionary: True if it must be present.
         parts: the type of the elements of a list; the types of the names and the values of a
@@ -97,7 +79,6 @@ class ValueType:
     """
 
     kind: Any
-    check_value: Callable[[ValueType, Any], Any]
     parse_text: Callable[[str], Any]
     optional: bool = False
     required: bool | None = None
@@ -137,14 +118,6 @@ class ValueType:
             words = f"a table, each value {self.item.description}"
         return words
 
-    def check(self, value: Any) -> Any:
-        """Check a parsed value; return it with a tuple where the type has one.
-
-        Raises:
-            WrongValue: it has another type, breaks a rule, or cannot be stored.
-        """
-        return None if value is None and self.optional else self.check_value(self, value)
-
     def parse(self, text: str) -> Any:
         """Parse the text of a query parameter, a header field or a form field.
 
@@ -156,10 +129,10 @@ class ValueType:
         try:
             return self.parse_text(text)
         except (ValueError, KeyError):
-            wrong = self.reject(text)
+            problem = f"must be {self.description}"
             if " " in text and self._is_valid(text.replace(" ", "+")):
-                wrong.problem += ". A + in a query is a space: write it as %2B"
-            raise wrong from None
+                problem += ". A + in a query is a space: write it as %2B"
+            raise WrongValue(problem) from None
 
     def _is_valid(self, text: str) -> bool:
         try:
@@ -167,10 +140,6 @@ class ValueType:
         except (ValueError, KeyError):
             return False
         return True
-
-    def reject(self, value: object) -> WrongValue:
-        """Return the error for a value that is not of this type."""
-        return WrongValue(f"must be {self.description}", value=value, expected=self)
 
 
 def compile_type(annotation: Any) -> ValueType:
@@ -195,7 +164,6 @@ def compile_type(annotation: Any) -> ValueType:
     kind = origin or annotation
     return ValueType(
         kind,
-        _CHECKS.get(kind, _check_record),
         _PARSERS.get(kind) or {choice: choice for choice in choices}.__getitem__,
         parts=tuple(compile_type(part) for part in arguments if part is not ... and not choices),
         choices=choices,
@@ -215,88 +183,12 @@ def field_types(record: type) -> Mapping[str, ValueType]:
     }
 
 
-def _check_scalar(expected: ValueType, value: Any) -> Any:
-    if (
-        type(value) not in expected.classes
-        or (expected.choices and value not in expected.choices)
-        or (type(value) is int and value not in INTEGERS)
-    ):
-        raise expected.reject(value)
-    if type(value) is str and not is_storable(value):
-        raise WrongValue(UNSTORABLE)
-    return value
-
-
-def _check_list(expected: ValueType, value: Any) -> Any:
-    if not isinstance(value, list):
-        raise expected.reject(value)
-    item = expected.item
-    checked = []
-    for index, part in enumerate(value):
-        try:
-            checked.append(item.check(part))
-        except WrongValue as wrong:
-            raise wrong.move(f"[{index}]") from None
-    return expected.kind(checked)
-
-
-def _check_dictionary(expected: ValueType, value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise expected.reject(value)
-    if not expected.is_table:
-        if problem := find_json_problem(value):
-            raise WrongValue(problem)
-        return value
-    names, values = expected.parts
-    checked = {}
-    for name, part in value.items():
-        try:
-            checked[names.check(name)] = values.check(part)
-        except WrongValue as wrong:
-            raise wrong.move(f".{name if name.isidentifier() else quote_text(name)}") from None
-    return checked
-
-
-def _check_any(expected: ValueType, value: Any) -> Any:
-    if problem := find_json_problem(value):
-        raise WrongValue(problem)
-    return value
-
-
-def _check_record(expected: ValueType, value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise expected.reject(value)
-    fields = field_types(expected.kind)
-    if not value.keys() <= fields.keys():
-        name = min(value.keys() - fields.keys())
-        known = f"not known; known fields: {', '.join(fields)}"
-        if _PLAIN_NAME.fullmatch(name):
-            raise WrongValue(f"is {known}", f".{name}")
-        raise WrongValue(f"has a field that is {known}")
-    for name, field in fields.items():
-        if name in value:
-            try:
-                field.check(value[name])
-            except WrongValue as wrong:
-                raise wrong.move(f".{name}") from None
-        elif field.required:
-            raise WrongValue("is required", f".{name}")
-    return value
-
-
 def _match(pattern: re.Pattern[str], text: str) -> str:
     if pattern.fullmatch(text) is None:
         raise ValueError
     return text
 
 
-_CHECKS: dict[Any, Callable[[ValueType, Any], Any]] = {
-    **dict.fromkeys(_CLASSES, _check_scalar),
-    list: _check_list,
-    tuple: _check_list,
-    dict: _check_dictionary,
-    Any: _check_any,
-}
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     bool: lambda text: _BOOLEANS[text.lower()],
