@@ -81,6 +81,14 @@ def is_saved(file: Mapping[str, Any]) -> bool:
     return "created_at" in file
 
 
+def is_reference(value: object) -> bool:
+    """Return True for a stored reference."""
+    types = {"size": int}
+    return isinstance(value, dict) and all(
+        type(value.get(name)) is types.get(name, str) for name in FileReference.__dataclass_fields__
+    )
+
+
 def check_file_name(name: str) -> str:
     """Return the name of a file if every system can show and store it.
 

@@ -18,6 +18,10 @@ ExportFormat = Literal["jsonl", "json", "markdown"]
 
 SessionView = Literal["full", "summary"]
 
+SESSION_TABLE = "sessions"
+"""The only name of a session table. Names from requests never reach SQL (docs/contract.md
+"Sessions")."""
+
 IdleState = Literal["idle", "held", "busy"]
 """`idle`: it can be removed; `held`: by an administrator; `busy`: it has a live or paused run."""
 

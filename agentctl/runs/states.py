@@ -21,9 +21,9 @@ from agentctl.records.approvals import ApprovalRow, ApprovalStatus
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus, RunState
 from agentctl.records.times import DurationHistogram, now
-from agentctl.runtime.pauses import Ask
 
 if TYPE_CHECKING:
+    from agentctl.runtime.pauses import Ask
     from agentctl.store.repositories.approvals import WaitingCounts
 
 CLIENT_DISCONNECTED = "The client disconnected"

@@ -147,14 +147,6 @@ def get_reference(file: MessageFile) -> FileReference:
     return FileReference(**{name: file[name] for name in FileReference.__dataclass_fields__})
 
 
-def is_reference(value: object) -> bool:
-    """Return True for a stored reference."""
-    types = {"size": int}
-    return isinstance(value, dict) and all(
-        type(value.get(name)) is types.get(name, str) for name in FileReference.__dataclass_fields__
-    )
-
-
 def dump_references(files: Iterable[MessageFile]) -> str | None:
     """Return the references of files as a JSON array; None without files."""
     records = list_references(files)

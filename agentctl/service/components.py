@@ -33,7 +33,8 @@ from agentctl.records.system import (
 )
 from agentctl.records.times import format_rfc3339
 from agentctl.runtime.component import Component
-from agentctl.runtime.components.versions import build_record, find_changes, find_version
+from agentctl.runtime.components.records import build_record
+from agentctl.runtime.components.versions import find_changes, find_version
 from agentctl.service.family import OperationFamily
 from agentctl.service.paging import build_number_cursor, parse_number_cursor
 from agentctl.store.repositories import component_versions

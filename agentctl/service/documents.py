@@ -19,25 +19,15 @@ from agentctl.records.approvals import ApprovalRecord, ApprovalRow
 from agentctl.records.document import build_damage, parse_records, parse_stored, require
 from agentctl.records.kinds import KINDS
 from agentctl.records.logs import parse_run_trace
-from agentctl.records.run_spec import RunSpec
-from agentctl.records.runs import (
-    CancelRecord,
-    LastRunState,
-    RunRecord,
-    RunRow,
-    RunState,
-    RunSummary,
-)
+from agentctl.records.messages import parse_messages
+from agentctl.records.runs import LastRunState, RunRecord, RunRow, RunSummary
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
-from agentctl.records.times import Timestamp, format_rfc3339, now
+from agentctl.records.times import Timestamp, format_rfc3339
 from agentctl.records.value_types import field_types
-from agentctl.runs.life.cancel import CancelResult
 from agentctl.runs.states import is_final
-from agentctl.runtime.transcript.history import parse_messages
 from agentctl.service.paging import encode_cursor
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories.runs import get_first_status
 from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
 
 CHECKED_BYTES = 1_048_576
@@ -214,7 +204,6 @@ INPUT_LENGTH = 200
 MAXIMUM_DEPTH = 8
 """Levels of members whose tokens are added in the summary of a run."""
 
-
 UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
 """The counters of a live run that another process executes: a JSON object."""
 
@@ -238,7 +227,6 @@ _RUN = RecordWriter(
     RunRecord, RunRow, computed=_COMPUTED, last=("trace_id", "spans", "member_runs")
 )
 _SUMMARY = RecordWriter(RunSummary, RunRow, computed=(*_COMPUTED, "input"))
-_CANCEL = RecordWriter(CancelRecord, RunState, {"reason": "cancel_reason"}, computed=["holding"])
 _APPROVAL = RecordWriter(ApprovalRecord, ApprovalRow, {"approved_arguments_hash": "approved_hash"})
 
 
@@ -345,18 +333,6 @@ def leave_out_damage(row: RunRow) -> tuple[RunRow, list[str]]:
     return replace(row, **left_out), damaged
 
 
-def build_start_document(spec: RunSpec, *, is_queued: bool) -> bytes:
-    """Build the record of a run as its start has stored it, without the database."""
-    columns = {item.name: None for item in fields(RunRow)}
-    shared = {name: value for name, value in spec.to_json().items() if name in columns}
-    origin = {
-        f"origin_{name}": getattr(spec.origin, name, None) for name in ("run_id", "kind", "at")
-    }
-    state = {"status": get_first_status(spec, is_queued=is_queued), "created_at": now()}
-    row = RunRow(**columns | shared | origin | state)
-    return build_run_document(row, RelatedFacts(UNKNOWN_USAGE, None, 0), ())
-
-
 def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
     """Build the summary of a run, read with `SUMMARY_COLUMNS` (docs/contract.md "Run summary")."""
     # Damaged spans count as no spans: they must not fail a whole list.
@@ -432,10 +408,3 @@ def build_approval_record(row: ApprovalRow) -> ApprovalRecord:
     """Build the record of an approval as an object."""
     record: ApprovalRecord = orjson.loads(build_approval_document(row))
     return record
-
-
-def build_cancel_document(cancellation: CancelResult) -> bytes:
-    """Build the response to a cancel (docs/contract.md "Cancel")."""
-    state = cancellation.state
-    holding = orjson.Fragment(dump_holding(state))
-    return _CANCEL.write(state, {"cancel": cancellation.outcome, "holding": holding})

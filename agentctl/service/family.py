@@ -27,7 +27,7 @@ from agentctl.records.document import Document
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord, RunState
-from agentctl.records.sessions import SessionRow
+from agentctl.records.sessions import SESSION_TABLE, SessionRow
 from agentctl.records.text import check_text, is_idempotency_key, new_id
 from agentctl.records.times import now
 from agentctl.runs.follow.follow import follow_run
@@ -35,7 +35,6 @@ from agentctl.runs.life.admission import Idempotency
 from agentctl.runs.log.fold import read_stored_spans
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
-from agentctl.runtime.components.versions import SESSION_TABLE
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.documents import build_document_alone
 from agentctl.service.hosting import Hosting

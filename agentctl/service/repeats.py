@@ -16,6 +16,7 @@ from agentctl.config.upkeep import Files, Quotas
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, StreamEvent
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind, ComponentRef
+from agentctl.records.messages import parse_messages
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import Origin, RepeatPlan
 from agentctl.records.runs import RunRecord, RunRow
@@ -38,7 +39,7 @@ from agentctl.runs.log.fold import find_root_id
 from agentctl.runs.states import is_final
 from agentctl.runtime.component import Component
 from agentctl.runtime.files import dump_references, get_reference
-from agentctl.runtime.transcript.history import complete_history, mark_kept, parse_messages
+from agentctl.runtime.transcript.history import complete_history, mark_kept
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import find_repeated
 from agentctl.service.run_input import check_files

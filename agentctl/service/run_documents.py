@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -11,9 +11,7 @@ from agentctl.interface.requests import FULL_VIEW, RunView
 from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
 from agentctl.records.phase import describe_run
-from agentctl.records.run_reader import RunReader
 from agentctl.records.runs import RunDetails, RunRecord, RunRow
-from agentctl.runs.log.fold import find_root_id, read_stored_items
 from agentctl.runs.states import is_final, is_settled
 from agentctl.service.documents import (
     MAXIMUM_DEPTH,
@@ -33,6 +31,9 @@ from agentctl.store.repositories.search_pages import WordSearch
 from agentctl.store.repositories.sessions import NO_USAGE
 from agentctl.store.threads import call_in_thread
 from agentctl.store.visibility import EVERYONE
+
+if TYPE_CHECKING:
+    from agentctl.records.run_reader import RunReader
 
 FindSpans = Callable[[str], list[dict[str, Any]] | None]
 """Returns the spans of a live run by its id, None if they are not known."""
@@ -142,6 +143,9 @@ def _read_run_items(
 
         items = build_items(run, own_children, cut)
         if not is_settled(row.status):
+            # Only a live run has items in its events. A list in a terminal rarely has one.
+            from agentctl.runs.log.fold import find_root_id, read_stored_items
+
             root_id = yield from find_root_id(row)
             if root_id not in readers:
                 readers[root_id] = yield from read_stored_items(root_id)

@@ -40,12 +40,13 @@ from agentctl.interface.requests import (
 )
 from agentctl.records.document import Document, build_document, parse_records, parse_stored, require
 from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
+from agentctl.records.messages import parse_messages
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FailurePage, RunCauses, RunRow, ToolCallRecord
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.runs.follow.follow import flatten
 from agentctl.runtime.tracing import CALL_PREFIX
-from agentctl.runtime.transcript.history import complete_history, parse_messages
+from agentctl.runtime.transcript.history import complete_history
 from agentctl.runtime.transcript.requests import HISTORY, NATIVE, OWN, WORDS
 from agentctl.service import documents, paging
 from agentctl.service.documents import MAXIMUM_DEPTH

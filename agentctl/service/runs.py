@@ -34,6 +34,7 @@ from agentctl.runs.life.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver
 from agentctl.service import documents, paging
+from agentctl.service.change_documents import build_cancel_document, build_start_document
 from agentctl.service.run_documents import add_matches, read_run_details, read_run_page
 from agentctl.service.run_input import RunStarts
 from agentctl.service.run_parts import check_event_number
@@ -134,7 +135,7 @@ class RunOperations(RunStarts):
             raise build_unread_outcome(run.spec.run_id, error) from error
         except errors.Unavailable:
             is_queued = isinstance(run, QueuedRun)
-            return Document(documents.build_start_document(run.spec, is_queued=is_queued))
+            return Document(build_start_document(run.spec, is_queued=is_queued))
 
     def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
@@ -367,7 +368,7 @@ class RunOperations(RunStarts):
                     extra_write=note,
                     known=state,
                 )
-            return Document(documents.build_cancel_document(result))
+            return Document(build_cancel_document(result))
 
 
 @contextlib.contextmanager

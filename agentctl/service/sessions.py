@@ -39,7 +39,7 @@ from agentctl.records.sessions import (
 )
 from agentctl.records.text import check_session_id, check_text, dump_checked_json, new_id
 from agentctl.records.times import now
-from agentctl.runtime.components.versions import dump_session_data
+from agentctl.runtime.components.records import dump_session_data
 from agentctl.service import documents, paging, run_documents, session_documents
 from agentctl.service.family import OperationFamily
 from agentctl.service.session_documents import JOIN_BYTES

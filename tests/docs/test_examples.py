@@ -15,7 +15,7 @@ from agentctl.config import load_settings
 from agentctl.config.settings import Settings
 from agentctl.records.kinds import KINDS
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.components.versions import build_record
+from agentctl.runtime.components.records import build_record
 from tests.cli.projects import make_project
 from tests.docs.pages import Block, Page, page, pages
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentctl.records.components import ToolRecord
-from agentctl.runtime.components.versions import build_record
+from agentctl.runtime.components.records import build_record
 from agentctl.runtime.mcp.definitions import DESCRIPTION_BYTES, MAXIMUM_TOOLS
 from tests.mcp.hosting import host, stdio_spec
 

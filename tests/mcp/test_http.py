@@ -11,7 +11,7 @@ import pytest
 
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.settings import Limits
-from agentctl.runtime.components.versions import build_record
+from agentctl.runtime.components.records import build_record
 from agentctl.runtime.mcp import server
 from agentctl.runtime.mcp.calls import McpUser
 from tests.conditions import PATIENCE, wait_until

@@ -12,7 +12,7 @@ from agentctl.config.settings import Agent, Model, Settings, Step, Team, Workflo
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
-from agentctl.runtime.components.versions import build_record, build_session_data
+from agentctl.runtime.components.records import build_record, build_session_data
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import settings
 
@@ -246,7 +246,7 @@ import sys
 from agentctl.config.settings import Agent, Database, Model, Settings, Team
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
-from agentctl.runtime.components.versions import build_record, build_session_data
+from agentctl.runtime.components.records import build_record, build_session_data
 configured = Settings(
     databases=(Database("main", "x"),), models=(Model("m", "demo", "echo"),),
     agents=(Agent("a", "m", tools={tools}),), teams=(Team("t", "m", ("a",)),),

@@ -19,7 +19,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
-from agentctl.runtime.components.versions import build_record, build_session_data
+from agentctl.runtime.components.records import build_record, build_session_data
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners import loading
 from agentctl.runtime.runners.hosted_run import HostedRun

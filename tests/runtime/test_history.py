@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.runtime.transcript.history import complete_history, is_acceptable, parse_messages
+from agentctl.records.messages import parse_messages
+from agentctl.runtime.transcript.history import complete_history, is_acceptable
 
 USER: dict[str, Any] = {"role": "user", "content": "hello", "created_at": 1}
 

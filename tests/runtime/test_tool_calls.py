@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from agentctl.config.settings import Limits
-from agentctl.runtime.components.versions import build_record
+from agentctl.runtime.components.records import build_record
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.transcript.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.work import event_loop

@@ -17,6 +17,7 @@ from agentctl.admin.imports.store import ImportedSession
 from agentctl.auth.tokens.claims import has_hidden_characters, is_reserved_subject
 from agentctl.config.settings import Limits
 from agentctl.errors import ValidationFailed
+from agentctl.records.files import is_reference
 from agentctl.records.kinds import KINDS, Record, RunStatus
 from agentctl.records.run_spec import OriginKind
 from agentctl.records.runs import TEXT_COLUMNS, RunRecord, RunRow
@@ -25,7 +26,6 @@ from agentctl.records.text import check_text, is_session_id, is_unique_id
 from agentctl.records.times import parse_rfc3339
 from agentctl.records.value_types import ValueType, field_types, find_mismatch
 from agentctl.runs.states import is_final
-from agentctl.runtime.files import is_reference
 
 MAXIMUM_NAME_LENGTH = 255
 """Characters of the name of a session, and of the id of a user or component."""

@@ -21,7 +21,8 @@ from agentctl.runs.desk.waiting import check_queue, enqueue
 from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.components.versions import describe_version, dump_session_data
+from agentctl.runtime.components.records import dump_session_data
+from agentctl.runtime.components.versions import describe_version
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.transcript.history import StateChanges

@@ -24,6 +24,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.records.logs import RateLimitedLog, extend_log_context
+from agentctl.records.messages import parse_messages
 from agentctl.records.times import now
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
@@ -45,7 +46,7 @@ from agentctl.runtime.context import EarlierRun, leave_out
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Parked, Paused
 from agentctl.runtime.transcript.context_window import measure_message
-from agentctl.runtime.transcript.history import is_acceptable, parse_messages, shorten_run
+from agentctl.runtime.transcript.history import is_acceptable, shorten_run
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.threads import call_in_thread

@@ -29,6 +29,7 @@ from agentctl.errors import InvalidResponse
 from agentctl.records.events import Event, EventKind, find_event_kind, parse_event
 from agentctl.records.files import is_saved
 from agentctl.records.kinds import find_component
+from agentctl.records.messages import parse_messages
 from agentctl.records.run_reader import RunReader
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunRow, RunState
@@ -37,7 +38,7 @@ from agentctl.runs.log.event_rows import decode_events
 from agentctl.runtime.files import build_files
 from agentctl.runtime.pauses import ENDED, STEP_PREFIX, WaitingCall
 from agentctl.runtime.tracing import SPAN_STATUSES
-from agentctl.runtime.transcript.history import StateChanges, mark_kept, parse_messages
+from agentctl.runtime.transcript.history import StateChanges, mark_kept
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, steps

@@ -20,12 +20,6 @@ from agentctl.config.settings import Agent, Team, Workflow
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.component import Component, ComponentVersion
 from agentctl.runtime.mcp.servers import McpServers
-from agentctl.runtime.models.access import (
-    ModelAccess,
-    ModelConnections,
-    checking_models,
-    current_access,
-)
 from agentctl.work.run_scope import outside_run
 from agentctl.work.unstopped import abandon_task
 
@@ -37,6 +31,7 @@ if TYPE_CHECKING:
     from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.models.access import ModelConnections
     from agentctl.runtime.models.structured_output import OutputSchema
     from agentctl.runtime.pauses import InputSchema
     from agentctl.runtime.runners.runner import Runner
@@ -59,16 +54,15 @@ class Catalog:
 
     Attributes:
         mcp: the MCP servers.
-        models: the connections to models.
         versions: the versions of components by key (`components.versions`).
-        session_data: the JSON that `components.versions` has built for sessions, by id and key.
+        session_data: the JSON that `components.records` has built for sessions, by id and key.
     """
 
     def __init__(self, settings: config.Settings, components: Iterable[Component]) -> None:
         self.settings = settings
         self.mcp = McpServers(settings)
         self._models = {model.id: model for model in settings.models}
-        self.models = ModelConnections(self._models, settings.limits.run_bytes)
+        self._connections: ModelConnections | None = None
 
         self._components: dict[ComponentKind, dict[str, Component]]
         self._components = {"agent": {}, "team": {}, "workflow": {}}
@@ -115,6 +109,15 @@ class Catalog:
                 for kind, spec in specs
             ),
         )
+
+    @property
+    def models(self) -> ModelConnections:
+        """The connections to models. A process that only reads records never makes them."""
+        if self._connections is None:
+            from agentctl.runtime.models.access import ModelConnections
+
+            self._connections = ModelConnections(self._models, self.settings.limits.run_bytes)
+        return self._connections
 
     def components(self, kind: ComponentKind) -> dict[str, Component]:
         """Return the components of a kind by id, in the order of the configuration."""
@@ -189,6 +192,7 @@ class Catalog:
         if not functions:
             return ()
         if component.key not in self._tools:
+            from agentctl.runtime.models.access import checking_models
             from agentctl.runtime.tools.functions import load_tools
 
             with checking_models(self._models):
@@ -230,8 +234,8 @@ class Catalog:
         Raises:
             InvalidConfiguration: the object is not usable; names the agent and the object.
         """
-
         if agent.key not in self._hosted:
+            from agentctl.runtime.models.access import checking_models
             from agentctl.runtime.runners.loading import load_runner
 
             with checking_models(self._models):
@@ -289,6 +293,8 @@ class Catalog:
 
     def give_models(self, environment: RunEnvironment) -> None:
         """Let the code of a run, in the current context, call the configured models."""
+        from agentctl.runtime.models.access import ModelAccess, current_access
+
         run_bytes = self.settings.limits.run_bytes
         current_access.set(ModelAccess(self._models, self.models, environment, run_bytes))
 
@@ -496,7 +502,8 @@ class Catalog:
         """Close the connections to models and MCP servers, and the runners of agents in code."""
         await self.mcp.close()
         self._runners.clear()
-        await self.models.close()
+        if self._connections is not None:
+            await self._connections.close()
         hosted = self._hosted
         self._hosted = {}
         for opening in self._openings.values():

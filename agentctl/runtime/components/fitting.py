@@ -26,7 +26,8 @@ from agentctl.runtime.models.call_fitting import (
 )
 from agentctl.runtime.models.calls import ModelCall, PreparedModel
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.tools.memories import OwnAction, build_tool
+from agentctl.runtime.tools.memories import OwnAction
+from agentctl.runtime.tools.tool_records import build_tool
 from agentctl.runtime.transcript.context_window import (
     BYTES_PER_TOKEN,
     FULL,

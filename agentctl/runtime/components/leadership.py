@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentctl.records.items import DELEGATE, ROUTE
+from agentctl.records.items import DELEGATE
 from agentctl.records.text import replace_unstorable
+from agentctl.runtime.components.delegations import SET_SHARED_CONTEXT, delegation_tools
 from agentctl.runtime.pauses import (
     MEMBER_PREFIX,
     CallOutcome,
@@ -21,11 +22,9 @@ from agentctl.runtime.pauses import (
     Parked,
     Paused,
 )
-from agentctl.runtime.tools.memories import OwnAction, build_tool
+from agentctl.runtime.tools.memories import OwnAction
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import Team
-    from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import MemberResult, RunEnvironment
     from agentctl.runtime.pauses import InputSchema
@@ -37,14 +36,6 @@ SHARED_CONTEXT = "shared_context"
 MAXIMUM_SHARED_LENGTH = 16_000
 """Characters of the shared context."""
 
-SET_SHARED_CONTEXT = "set_shared_context"
-
-_SHARED_CONTEXT_TOOL = build_tool(
-    SET_SHARED_CONTEXT,
-    "Replace the text that every member of the team receives with its task.",
-    {"state": {"type": "string", "description": "The whole text; it replaces the last one"}},
-)
-
 _DUTIES = {
     "coordinate": "You lead a team. Give tasks to its members where that helps, and answer the "
     "user from what they report.",
@@ -53,35 +44,6 @@ _DUTIES = {
     "broadcast": "You lead a team. Every member was given the user's message. Answer the user "
     "from what they report.",
 }
-
-
-def delegation_tools(team: Team) -> list[ToolRecord]:
-    """Return the tools of a team's leader: that of the mode, and that of the shared context.
-
-    See docs/contract.md "Team modes and workflows".
-    """
-    shared = [_SHARED_CONTEXT_TOOL] if team.enable_agentic_context else []
-
-    if team.mode == "broadcast":
-        return shared
-
-    properties: dict[str, Any] = {
-        "member_id": {
-            "type": "string",
-            "enum": list(team.members),
-            "description": "Id of the member",
-        }
-    }
-
-    if team.mode == "coordinate":
-        name = DELEGATE
-        description = "Give a task to a member of the team and get the member's answer."
-        properties["task"] = {"type": "string", "description": "What the member is to do"}
-    else:
-        name = ROUTE
-        description = "Pass the user's message to the member who answers it for the team."
-
-    return [build_tool(name, description, properties), *shared]
 
 
 def build_leader_instructions(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.errors import AgentctlError, QuotaExceeded, ValidationFailed
 from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.tools.tool_records import build_tool
 from agentctl.runtime.transcript.conversation import Action, Conversation
 
 if TYPE_CHECKING:
@@ -41,26 +42,6 @@ class OwnAction(ABC):
     async def perform(
         self, arguments: Mapping[str, Any], conversation: Conversation
     ) -> CallOutcome: ...
-
-
-def build_tool(
-    name: str,
-    description: str,
-    properties: Mapping[str, Any],
-    required: Sequence[str] | None = None,
-) -> ToolRecord:
-    """Build the record of a tool whose arguments are the members of an object.
-
-    Args:
-        required: names of the required arguments; None for all.
-    """
-    parameters = {
-        "type": "object",
-        "properties": dict(properties),
-        "required": [*(properties if required is None else required)],
-        "additionalProperties": False,
-    }
-    return {"name": name, "description": description, "parameters": parameters}
 
 
 _log = logging.getLogger("agentctl.runtime")

@@ -1,0 +1,41 @@
+"""Documents of the start and of the cancel of a run, built from what the request has changed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import orjson
+
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.runs import CancelRecord, RunRow, RunState
+from agentctl.records.times import now
+from agentctl.runs.life.cancel import CancelResult
+from agentctl.service.documents import (
+    UNKNOWN_USAGE,
+    RecordWriter,
+    RelatedFacts,
+    build_run_document,
+    dump_holding,
+)
+from agentctl.store.repositories.runs import get_first_status
+
+_CANCEL = RecordWriter(CancelRecord, RunState, {"reason": "cancel_reason"}, computed=["holding"])
+
+
+def build_start_document(spec: RunSpec, *, is_queued: bool) -> bytes:
+    """Build the record of a run as its start has stored it, without the database."""
+    columns = {item.name: None for item in fields(RunRow)}
+    shared = {name: value for name, value in spec.to_json().items() if name in columns}
+    origin = {
+        f"origin_{name}": getattr(spec.origin, name, None) for name in ("run_id", "kind", "at")
+    }
+    state = {"status": get_first_status(spec, is_queued=is_queued), "created_at": now()}
+    row = RunRow(**columns | shared | origin | state)
+    return build_run_document(row, RelatedFacts(UNKNOWN_USAGE, None, 0), ())
+
+
+def build_cancel_document(cancellation: CancelResult) -> bytes:
+    """Build the response to a cancel (docs/contract.md "Cancel")."""
+    state = cancellation.state
+    holding = orjson.Fragment(dump_holding(state))
+    return _CANCEL.write(state, {"cancel": cancellation.outcome, "holding": holding})
