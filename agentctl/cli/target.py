@@ -144,11 +144,21 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class LocalTarget:
-    """The local service, its settings and its log: the user is the operator and may read all."""
+    """The local service, its settings and its log: the user is the operator and may read all.
+
+    Attributes:
+        opened: the service; None for a command that only reads, for which none is opened.
+    """
 
     settings: Settings
     log: LocalLog
-    service: Service
+    opened: Service | None
+
+    @property
+    def service(self) -> Service:
+        """The service. A command that needs it is not declared with `reads`."""
+        assert self.opened is not None
+        return self.opened
 
 
 @asynccontextmanager
@@ -160,6 +170,7 @@ async def open_target(
     only_locally: str = "",
     reads_token: bool = False,
     fallback_token: str | None = None,
+    reads: bool = False,
 ) -> AsyncIterator[Target]:
     """Open the target that the options select.
 
@@ -168,6 +179,7 @@ async def open_target(
         only_locally: the hint if a server is selected; empty: the command can be remote.
         reads_token: the command uses AGENTCTL_TOKEN locally too.
         fallback_token: the token for a server if no other one is given.
+        reads: locally open the reads of `service.reads` only, and no service.
 
     Raises:
         UsageError: the options exclude each other, or the token cannot be read or sent.
@@ -179,7 +191,9 @@ async def open_target(
             raise UsageError(f"this works only locally, not on {url}", hint=only_locally)
         options.reject(("as_user",), "the command covers the runs of every user")
     if url is None:
-        opened = _open_local(options, create, server_flags, reads_token)
+        opened = _open_local(
+            options, create=create, server_flags=server_flags, reads_token=reads_token, reads=reads
+        )
     else:
         options.reject(("as_user",), "a server takes the user from the token")
         token = resolve_token(options.token_file)
@@ -203,6 +217,8 @@ def with_target(
     only_locally: str = "",
     without: tuple[str, ...] = (),
     order: Order = (...,),
+    reads: bool = False,
+    service_flags: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Turn a coroutine function whose first parameter is a `Target` into a command.
 
@@ -218,6 +234,9 @@ def with_target(
             (exit code 2); empty: both are allowed.
         without: fields of requests that are no options.
         order: the order of the options, if it is not that of the parameters and fields.
+        reads: the function calls only operations of `service.reads`: locally no service is opened,
+            which costs more than the read.
+        service_flags: flags of the function with which it needs a service nevertheless.
     """
 
     def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -228,8 +247,13 @@ def with_target(
             if invocation is not None:
                 check_list_options(invocation)
             server_flags = tuple(name for name in needs_server if values[name])
+            needs_service = any(values[name] for name in service_flags)
             opened = open_target(
-                options, create=create, server_flags=server_flags, only_locally=only_locally
+                options,
+                create=create,
+                server_flags=server_flags,
+                only_locally=only_locally,
+                reads=reads and not needs_service,
             )
             run_until_done(_run_with_target(body, own, opened, options.config, values))
 
@@ -358,7 +382,12 @@ async def _open_remote(
 
 @asynccontextmanager
 async def _open_local(
-    options: TargetOptions, create: bool, server_flags: tuple[str, ...], reads_token: bool
+    options: TargetOptions,
+    *,
+    create: bool,
+    server_flags: tuple[str, ...],
+    reads_token: bool,
+    reads: bool,
 ) -> AsyncIterator[Target]:
     options.reject(("token_file", "insecure_http"), "only a server takes a token")
     options.reject(("timeout",), "it is the time for a server to respond")
@@ -372,7 +401,6 @@ async def _open_local(
     from agentctl.auth import principal
     from agentctl.cli.log import capturing_log
     from agentctl.config.databases import display_url
-    from agentctl.service.service import Service
 
     if os.environ.get(TOKEN_VARIABLE) and not reads_token:
         note(f"note: local mode, {TOKEN_VARIABLE} is not used")
@@ -386,9 +414,18 @@ async def _open_local(
     caller = principal.local_principal(user, acting_for=options.as_user)
     # Code of agents and tools is imported and executed in this process, and may print.
     with capturing_log() as log, contextlib.redirect_stdout(current_io().err):
+        place = f"locally ({settings.path})"
+        if reads:
+            from agentctl.service.reads.reader import open_reads
+
+            async with open_reads(settings, caller) as operations:
+                yield Target(operations, place, options.flags(), LocalTarget(settings, log, None))
+            return
+
+        from agentctl.service.service import Service
+
         async with Service.open(settings, create=create) as service:
             local = LocalTarget(settings, log, service)
-            place = f"locally ({settings.path})"
             yield Target(service.operations_for(caller), place, options.flags(), local)
 
 

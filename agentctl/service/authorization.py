@@ -19,7 +19,7 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, operation_ids
 from agentctl.records.text import check_text
-from agentctl.service.family import Lookups, OperationFamily
+from agentctl.service.family import OperationFamily, RunLookups
 from agentctl.service.hosting import Hosting
 from agentctl.store.repositories import accounts, run_reads, sessions
 from agentctl.store.visibility import EVERYONE
@@ -85,7 +85,7 @@ class _DataCheck:
     ) -> None:
         self._hosting = hosting
         self._principal = principal
-        self._lookups = Lookups(hosting, principal)
+        self._lookups = RunLookups(hosting, principal)
         self._operation, self._path = match
         self._query = query
 

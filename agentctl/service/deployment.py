@@ -1,4 +1,4 @@
-"""The operation on the deployment: its workers, and findings about databases and disks.
+"""The operations on the deployment: readiness, workers, and findings about databases and disks.
 
 `agentctl doctor` makes the same checks of a database: schema and free space. They read files and
 may block: a server calls them in a thread.
@@ -10,8 +10,10 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from agentctl import __version__
+from agentctl.auth.policy import authorize_call
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError
@@ -20,6 +22,7 @@ from agentctl.records.system import (
     DeploymentRecord,
     Finding,
     FindingRecord,
+    ReadinessRecord,
     WorkerRecord,
     WorkerState,
     from_failure,
@@ -71,7 +74,24 @@ _DEATHS: dict[WorkerDeath | None, str | None] = {
 
 
 class DeploymentOperations(OperationFamily):
-    """The report about the deployment."""
+    """The readiness of this instance, and the report about the deployment."""
+
+    async def get_readiness(self) -> Document[ReadinessRecord]:
+        authorize_call(self.principal, "get_readiness", {})
+
+        checks: dict[str, Literal["ok", "failed", "stale", "degraded"]] = {
+            "database": "ok" if await self.hosting.readiness.get_result() else "failed",
+            "runs": "failed" if self.hosting.engine.draining else "ok",
+        }
+
+        if self.hosting.settings.left_out:
+            checks["components"] = "degraded"
+
+        status: Literal["ready", "unavailable"] = (
+            "unavailable" if "failed" in checks.values() else "ready"
+        )
+
+        return build_document(ReadinessRecord(status=status, checks=checks))
 
     async def get_deployment(self) -> Document[DeploymentRecord]:
         async with self.audit("get_deployment"):

@@ -17,7 +17,8 @@ from agentctl.records.text import check_texts, new_id
 from agentctl.records.times import now
 from agentctl.service import documents, paging
 from agentctl.service.documents import RecordWriter
-from agentctl.service.family import Lookups, OperationFamily
+from agentctl.service.family import OperationFamily
+from agentctl.service.reads.family import Lookups
 from agentctl.store.blobs import PIECE_BYTES, build_key
 from agentctl.store.database import Database, Steps, single_unit, unit
 from agentctl.store.repositories import files, sessions

@@ -12,16 +12,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agentctl import errors
 from agentctl.auth.tokens.account_tokens import AccountTokens
-from agentctl.config.settings import Settings
 from agentctl.config.upkeep import RateLimits
 from agentctl.errors import RateLimited
-from agentctl.records.document import Document
-from agentctl.records.kinds import ComponentKind
 from agentctl.records.system import Finding
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.usage import UsageSums
@@ -31,9 +28,7 @@ from agentctl.runs.life.cancel import Canceller
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.workers.liveness import WorkerMonitor
-from agentctl.runtime.components.catalog import Catalog
-from agentctl.service.audit_log import AuditLog
-from agentctl.service.session_documents import SessionHistories
+from agentctl.service.reads.family import ReadHosting
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
 from agentctl.store.uploads import Uploads
@@ -167,19 +162,15 @@ async def probe_databases(databases: Databases) -> bool:
     return all(await asyncio.gather(*map(is_responding, databases)))
 
 
-@dataclass(frozen=True, slots=True)
-class Hosting:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosting(ReadHosting):
     """The objects that the operations of every principal share."""
 
-    settings: Settings
-    databases: Databases
-    catalog: Catalog
     engine: Engine
     canceller: Canceller
     changes: DatabaseChanges
     monitor: WorkerMonitor
     account_tokens: AccountTokens
-    audit_log: AuditLog
     deliveries: Deliveries
 
     readiness: SharedCall[bool]
@@ -210,9 +201,3 @@ class Hosting:
 
     The first call raises InvalidKey if it cannot be used.
     """
-
-    listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)
-    """Documents of all components of a kind, filled by the first request for them."""
-
-    histories: SessionHistories = field(default_factory=SessionHistories)
-    """The histories of sessions that were read last."""

@@ -34,8 +34,9 @@ from agentctl.runtime.components.versions import find_version
 from agentctl.runtime.files import dump_references, find_kind, list_references
 from agentctl.runtime.pauses import InputSchema, WrongInput
 from agentctl.service.audit_log import AuditedCall
-from agentctl.service.family import Lookups, OperationFamily, find_repeated
+from agentctl.service.family import OperationFamily, find_repeated
 from agentctl.service.hosting import Hosting
+from agentctl.service.reads.family import Lookups
 from agentctl.store.database import Database
 from agentctl.store.repositories import files
 

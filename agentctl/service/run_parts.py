@@ -12,12 +12,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple, TypeVar
-
-import orjson
 
 from agentctl import errors
 from agentctl.interface.operations.runs import (
@@ -42,30 +39,18 @@ from agentctl.records.document import Document, build_document, parse_records, p
 from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.messages import parse_messages
 from agentctl.records.routes import operation_ids
-from agentctl.records.runs import FailurePage, RunCauses, RunRow, ToolCallRecord
-from agentctl.records.times import format_optional_time, format_rfc3339, now
+from agentctl.records.runs import RunRow, ToolCallRecord
+from agentctl.records.times import now
 from agentctl.runs.follow.follow import flatten
 from agentctl.runtime.tracing import CALL_PREFIX
 from agentctl.runtime.transcript.history import complete_history
 from agentctl.runtime.transcript.requests import HISTORY, NATIVE, OWN, WORDS
 from agentctl.service import documents, paging
-from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, Work, unit
-from agentctl.store.listing import RowPage
 from agentctl.store.repositories import idempotency, lists, run_reads
 from agentctl.store.repositories.sessions import parse_counters
 from agentctl.store.repositories.usage import NANODOLLARS, CostOf
-from agentctl.store.visibility import Visibility
-
-MAXIMUM_CAUSES = 100
-"""Maximum number of causes in one response."""
-
-_FAILURES_OF_CODE = ("AGENT_FAILED", "TOOL_FAILED")
-"""Codes of failures that an exception of the user's code can cause.
-
-A run that ended for another reason may have causes, too: of calls of tools that it survived.
-"""
 
 _OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
 
@@ -141,27 +126,6 @@ class RunPartOperations(OperationFamily):
                 if call.get("tool_call_id") == tool_call_id:
                     return build_document(call)
             raise errors.NotFound("Tool call not found")
-
-    async def get_run_causes(self, run_id: str, *, db_id: str | None = None) -> Document[RunCauses]:
-        async with self.audit("get_run_causes", run_id=run_id):
-            database = self.lookups.database(db_id)
-            work = read_run_causes(run_id, self.lookups.visibility)
-            return Document(await database.read(work))
-
-    async def get_failures(self, filter: RunFilter) -> Document[FailurePage]:
-        async with self.audit("get_failures"):
-            database = self.lookups.database(filter.db_id)
-            failed = replace(filter, status="ERROR", form=SUMMARY_VIEW)
-            paging.check_run_filter(failed)
-
-            search = paging.build_search(database, filter.search)
-            noun = "failures" if search is None else "found_failures"
-            part = paging.build_slice(noun, filter.page)
-            visibility = self.lookups.visibility
-            rows = lists.list_runs(failed, visibility, part, database.totals, search)
-
-            work = read_failures(noun, filter.page, rows)
-            return Document(await database.read(work, size="large"))
 
     async def get_run_model_calls(
         self,
@@ -246,84 +210,6 @@ def check_event_number(number: int) -> None:
         raise errors.ValidationFailed(
             f"last_event_index must be a number from {BEFORE_FIRST_EVENT} to {MAXIMUM_EVENT_NUMBER}"
         )
-
-
-@unit
-def read_run_causes(run_id: str, visibility: Visibility) -> Steps[bytes]:
-    """Build the document of the causes of a run and of the runs below it.
-
-    Raises:
-        NotFound: the run does not exist or is not visible.
-    """
-    state = yield from run_reads.get_state(run_id, visibility)
-    if state is None:
-        raise errors.NotFound("Run not found")
-
-    own_causes = yield from run_reads.get_causes(run_id)
-    causes = _build_causes(run_id, state.component_type, state.component_id, own_causes)
-
-    level = [run_id]
-    for _ in range(MAXIMUM_DEPTH):
-        children = yield from run_reads.list_children_causes(level)
-        if not children or len(causes) >= MAXIMUM_CAUSES:
-            break
-        for child in children:
-            causes += _build_causes(*child)
-        level = [child[0] for child in children]
-
-    return orjson.dumps({"run_id": run_id, "causes": causes[:MAXIMUM_CAUSES]})
-
-
-@unit
-def read_failures(noun: str, part: Page, rows: Work[RowPage[RunRow]]) -> Steps[bytes]:
-    """Build a page of failed runs, each with the cause that ended it.
-
-    Args:
-        noun: as in `build_page_document`.
-    """
-    page = yield from rows
-    failed_ids = [row.run_id for row in page.rows if row.error_code in _FAILURES_OF_CODE]
-    causes = dict[str, Any]()
-    # By id of a run: the requested run that it is, or is below of.
-    roots = dict(zip(failed_ids, failed_ids, strict=True))
-    level = yield from run_reads.list_causes(failed_ids)
-
-    for _ in range(MAXIMUM_DEPTH):
-        uncaused = dict[str, str]()
-        for parent, run_id, kind, component_id, causes_text in level:
-            run_causes = _build_causes(run_id, kind, component_id, causes_text)
-            if run_causes:
-                causes[roots[parent]] = run_causes[-1]
-            else:
-                uncaused[run_id] = roots[parent]
-
-        if not uncaused:
-            break
-
-        roots = uncaused
-        level = yield from run_reads.list_last_failed_children([*uncaused])
-
-    failures = [
-        {
-            "run_id": row.run_id,
-            "error": {"code": row.error_code, "detail": row.error_detail},
-            "finished_at": format_optional_time(row.finished_at),
-            "cause": causes.get(row.run_id),
-        }
-        for row in page.rows
-    ]
-    items = [orjson.dumps(failure) for failure in failures]
-    return documents.build_page_document(noun, items, part, page)
-
-
-def _build_causes(
-    run_id: str, kind: str, component_id: str, stored: str | None
-) -> list[dict[str, Any]]:
-    run = {"run_id": run_id, "component_type": kind, "component_id": component_id}
-    return [
-        {**run, **cause, "raised_at": format_rfc3339(cause["raised_at"])}
-        for cause in orjson.loads(stored or "[]")
-    ]
 
 
 class StoredCalls:

@@ -18,7 +18,6 @@ from agentctl.interface.requests import (
     CancelRequest,
     EarlierMessage,
     ResumeRequest,
-    RunFilter,
     RunRequest,
     RunView,
     StreamEvent,
@@ -26,20 +25,21 @@ from agentctl.interface.requests import (
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
+from agentctl.records.runs import CancelRecord, RunDetails, RunRecord
 from agentctl.records.text import check_text
 from agentctl.runs.follow.follow import flatten, wait_in_queue, wait_until_final
 from agentctl.runs.life.cancel import LEAVE_SECONDS
 from agentctl.runs.life.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver
-from agentctl.service import documents, paging
+from agentctl.service import paging
 from agentctl.service.change_documents import build_cancel_document, build_start_document
-from agentctl.service.run_documents import add_matches, read_run_details, read_run_page
+from agentctl.service.reads.runs import RunReads
+from agentctl.service.run_documents import read_run_details
 from agentctl.service.run_input import RunStarts
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database
-from agentctl.store.repositories import lists, run_reads
+from agentctl.store.repositories import run_reads
 from agentctl.work.event_loop import (
     build_unread_outcome,
     read_after_change,
@@ -55,8 +55,8 @@ class Started(NamedTuple):
     request: RunRequest
 
 
-class RunOperations(RunStarts):
-    """Operations on the runs of agents, teams and workflows."""
+class RunOperations(RunReads, RunStarts):
+    """Operations on the runs of agents, teams and workflows; the reads are in `reads.runs`."""
 
     def require_open(self, kind: ComponentKind, component_id: str) -> None:
         """Refuse a run before its request is read, if it would be refused now.
@@ -260,40 +260,6 @@ class RunOperations(RunStarts):
                     submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
                 run = await self.submit(call, database, submission, is_full=is_full)
             return Started(database, run, request)
-
-    async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
-        async with self.audit("get_runs"):
-            return await self._page(self.lookups.database(filter.db_id), filter)
-
-    async def list_component_runs(
-        self, kind: ComponentKind, component_id: str, filter: RunFilter
-    ) -> Document[RunPage]:
-        path = {KINDS[kind].id_field: component_id}
-        async with self.audit(operation_ids(kind).list_runs, **path):
-            component = self.lookups.component(kind, component_id)
-            database = self.lookups.database(filter.db_id or component.database)
-            narrowed = replace(filter, component_type=kind, component_id=component_id)
-            return await self._page(database, narrowed)
-
-    async def _page(self, database: Database, filter: RunFilter) -> Document[RunPage]:
-        paging.check_run_filter(filter)
-        search = paging.build_search(database, filter.search)
-        noun = "runs" if search is None else "found_runs"
-        part = paging.build_slice(noun, filter.page)
-        engine = self.hosting.engine
-        rows = lists.list_runs(filter, self.lookups.visibility, part, database.totals, search)
-        read = read_run_page(rows, filter.form, engine.find_spans, engine.find_metrics)
-        page, items = await database.read(read, size="large")
-        items = await add_matches(items, page, search)
-        return Document(documents.build_page_document(noun, items, filter.page, page))
-
-    async def get_run(
-        self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW
-    ) -> Document[RunRecord]:
-        async with self.audit("get_run", run_id=run_id):
-            database = self.lookups.database(db_id)
-            paging.check_run_view(form)
-            return await self.lookups.read_run(database, run_id, form)
 
     async def get_component_run(
         self,

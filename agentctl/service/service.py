@@ -37,7 +37,6 @@ from agentctl.service.approvals import ApprovalOperations
 from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
-from agentctl.service.components import ComponentOperations, VersionOperations
 from agentctl.service.conversations import ConversationOperations
 from agentctl.service.deployment import DeploymentOperations, examine_disks
 from agentctl.service.files import FileOperations
@@ -51,11 +50,13 @@ from agentctl.service.hosting import (
 from agentctl.service.jobs import list_lanes
 from agentctl.service.memories import MemoryOperations
 from agentctl.service.personal_data import PersonalDataOperations
+from agentctl.service.reads.components import ComponentReads
 from agentctl.service.repeats import RepeatOperations
 from agentctl.service.retention import RetentionOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.usage import BudgetOperations, UsageOperations
+from agentctl.service.versions import VersionOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.schema import describe_newer
@@ -73,7 +74,7 @@ _log = logging.getLogger("agentctl.store")
 
 
 class ServiceOperations(
-    ComponentOperations,
+    ComponentReads,
     RepeatOperations,
     RunPartOperations,
     ApprovalOperations,
@@ -258,15 +259,17 @@ class Service:
                 return Verifier(settings, accounts)
 
             hosting = Hosting(
-                settings,
-                databases,
-                catalog,
-                engine,
-                canceller,
-                changes,
-                monitor,
-                accounts,
+                settings=settings,
+                databases=databases,
+                catalog=catalog,
                 audit_log=audit_log,
+                find_spans=engine.find_spans,
+                find_metrics=engine.find_metrics,
+                engine=engine,
+                canceller=canceller,
+                changes=changes,
+                monitor=monitor,
+                account_tokens=accounts,
                 deliveries=deliveries,
                 readiness=readiness,
                 disks=disks,

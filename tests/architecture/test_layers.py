@@ -196,6 +196,37 @@ def test_the_start_of_the_command_line_stays_light() -> None:
     assert done.stdout.split() == []
 
 
+EXECUTING = (
+    "agentctl.agents",
+    "agentctl.runs.desk",
+    "agentctl.runs.follow",
+    "agentctl.runs.jobs",
+    "agentctl.runs.life",
+    "agentctl.runs.workers",
+    "agentctl.runtime.context",
+    "agentctl.runtime.models",
+    "agentctl.runtime.runners",
+    "agentctl.runtime.transcript",
+    "agentctl.webhooks",
+)
+"""The packages that execute runs, which a read never does."""
+
+
+def test_the_reads_of_a_command_load_nothing_that_executes_runs() -> None:
+    code = "import sys, agentctl.service.reads.reader; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=without_coverage(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    loaded = done.stdout.split()
+    libraries = {name for name in HEAVY if name not in ("orjson", "tomllib")}
+    assert [name for name in loaded if name.startswith(EXECUTING) or name in libraries] == []
+
+
 @pytest.mark.parametrize(
     ("source", "typing", "is_cycle"),
     [

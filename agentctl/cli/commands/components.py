@@ -101,13 +101,13 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         return group.command(name, help=help, epilog=f"Example: agentctl {names.path} {example}")
 
     @command("list", f"List the {names.path} that you can read.", "list")
-    @with_target()
+    @with_target(reads=True)
     async def list_components(target: Target, out: FieldsOutput) -> None:
         document = await target.operations.get_components(kind)
         out.show_list(document, columns, names.id_field)
 
     @command("get", f"Show one {kind}.", f"get {_EXAMPLES[kind]}")
-    @with_target()
+    @with_target(reads=True)
     async def get_component(target: Target, out: FieldsOutput, component_id: ComponentId) -> None:
         document = await target.operations.get_component(kind, component_id)
         all_columns = [*columns, Column("session_table"), Column("db_id")]

@@ -101,7 +101,7 @@ _LIST_ORDER = (
 """The options of `sessions list` in the order of its help."""
 
 
-@with_target(order=_LIST_ORDER)
+@with_target(order=_LIST_ORDER, reads=True)
 async def list_sessions(
     target: Target,
     out: WatchedOutput,
@@ -134,7 +134,7 @@ _GET_ORDER = (
 """The arguments and options of `sessions get` in the order of its help."""
 
 
-@with_target(order=_GET_ORDER)
+@with_target(order=_GET_ORDER, reads=True, service_flags=("follow",))
 async def get_session(
     target: Target,
     out: TranscriptOutput,
@@ -262,7 +262,9 @@ class _SessionFollower:
                 await asyncio.sleep(POLL_SECONDS)
 
 
-@with_target(without=("order",), order=("session_id", "limit", "after", "all_pages", ...))
+@with_target(
+    without=("order",), order=("session_id", "limit", "after", "all_pages", ...), reads=True
+)
 async def list_session_runs(
     target: Target, out: ListOutput, session_id: SessionId, query: SessionRunsQuery = FIRST_RUNS
 ) -> None:

@@ -1,4 +1,4 @@
-"""The operations on components, their versions (docs/contract.md "Versions") and the instance."""
+"""The reads of components, and of what the configuration says about the instance."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import Any, Literal
 import orjson
 
 import agentctl
-from agentctl import errors
 from agentctl.auth import policy
 from agentctl.auth.policy import authorize_call, list_open_operations
 from agentctl.auth.tokens.grants import ScopeRules, trace_scopes
-from agentctl.interface.requests import DiffFilter, VersionFilter
-from agentctl.records.components import VersionDiff, VersionPage, VersionRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
@@ -25,23 +22,17 @@ from agentctl.records.system import (
     InfoRecord,
     MeRecord,
     ModelEntry,
-    ReadinessRecord,
     ScopeOriginRecord,
     SignInRecord,
     TeamEntry,
     WorkflowEntry,
 )
-from agentctl.records.times import format_rfc3339
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import build_record
-from agentctl.runtime.components.versions import find_changes, find_version
-from agentctl.service.family import OperationFamily
-from agentctl.service.paging import build_number_cursor, parse_number_cursor
-from agentctl.store.repositories import component_versions
-from agentctl.store.repositories.component_versions import LAST_NUMBER, VersionRow
+from agentctl.service.reads.family import ReadFamily
 
 
-class ComponentOperations(OperationFamily):
+class ComponentReads(ReadFamily):
     """Reads that need no session: components, configuration, health."""
 
     async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
@@ -84,23 +75,6 @@ class ComponentOperations(OperationFamily):
     async def get_health(self) -> Document[HealthRecord]:
         authorize_call(self.principal, "get_health", {})
         return build_document(HealthRecord(status="ok"))
-
-    async def get_readiness(self) -> Document[ReadinessRecord]:
-        authorize_call(self.principal, "get_readiness", {})
-
-        checks: dict[str, Literal["ok", "failed", "stale", "degraded"]] = {
-            "database": "ok" if await self.hosting.readiness.get_result() else "failed",
-            "runs": "failed" if self.hosting.engine.draining else "ok",
-        }
-
-        if self.hosting.settings.left_out:
-            checks["components"] = "degraded"
-
-        status: Literal["ready", "unavailable"] = (
-            "unavailable" if "failed" in checks.values() else "ready"
-        )
-
-        return build_document(ReadinessRecord(status=status, checks=checks))
 
     async def get_info(self) -> Document[InfoRecord]:
         authorize_call(self.principal, "get_info", {})
@@ -202,78 +176,3 @@ def _build_entry(component: Component) -> WorkflowEntry:
         description=component.description,
         db_id=component.database,
     )
-
-
-class VersionOperations(OperationFamily):
-    """Operations on the versions of components."""
-
-    async def get_versions(
-        self, kind: ComponentKind, component_id: str, filter: VersionFilter
-    ) -> Document[VersionPage]:
-        path = {KINDS[kind].id_field: component_id}
-        async with self.audit(operation_ids(kind).get_versions, **path):
-            component = self.lookups.component(kind, component_id)
-
-            before = parse_number_cursor("versions", filter.limit, filter.cursor) or LAST_NUMBER
-            rows = await self._read_versions(kind, component_id, before, filter.limit + 1)
-            page = rows[: filter.limit]
-            following = page[-1].seq if len(rows) > len(page) else None
-
-            return build_document(
-                VersionPage(
-                    data=[self._build_version(component, row) for row in page],
-                    meta={"next_cursor": build_number_cursor("versions", following)},
-                )
-            )
-
-    async def get_version_diff(
-        self, kind: ComponentKind, component_id: str, filter: DiffFilter
-    ) -> Document[VersionDiff]:
-        path = {KINDS[kind].id_field: component_id}
-        async with self.audit(operation_ids(kind).get_version_diff, **path):
-            component = self.lookups.component(kind, component_id)
-
-            newest = list[VersionRow]()
-            if filter.after is None or filter.before is None:
-                newest = await self._read_versions(kind, component_id, LAST_NUMBER, 2)
-
-            after = await self._find_version(kind, component_id, filter.after, newest[:1])
-            before = await self._find_version(kind, component_id, filter.before, newest[-1:])
-            changes = find_changes(
-                orjson.loads(before.configuration), orjson.loads(after.configuration)
-            )
-
-            return build_document(
-                VersionDiff(
-                    before=self._build_version(component, before),
-                    after=self._build_version(component, after),
-                    changes=changes,
-                )
-            )
-
-    async def _read_versions(
-        self, kind: ComponentKind, component_id: str, before: int, limit: int
-    ) -> list[VersionRow]:
-        read = self.hosting.databases.system.read
-        return await read(component_versions.list_page(kind, component_id, before, limit))
-
-    async def _find_version(
-        self, kind: ComponentKind, component_id: str, version: str | None, default: list[VersionRow]
-    ) -> VersionRow:
-        row = default[0] if default else None
-        if version is not None:
-            work = component_versions.get(kind, component_id, version)
-            row = await self.hosting.databases.system.read(work)
-        if row is None:
-            raise errors.NotFound("Version not found")
-        return row
-
-    def _build_version(self, component: Component, row: VersionRow) -> VersionRecord:
-        catalog = self.hosting.catalog
-        versions = [find_version(catalog, side) for side in catalog.list_sides(component)]
-        return VersionRecord(
-            version=row.version,
-            first_seen_at=format_rfc3339(row.first_seen_at),
-            is_current=row.version in versions,
-            configuration=orjson.loads(row.configuration),
-        )
