@@ -183,14 +183,14 @@ def _convert_items(instructions: str, items: str | Sequence[Mapping[str, Any]]) 
         role = item.get("role")
 
         if kind == "message" and role == "assistant":
-            converted.extend_answer(_read_text(item["content"]), kept=item)
+            converted.extend_answer(_read_text(item["content"]), library_values=item)
         elif kind == "message" and role in ("system", "developer"):
             converted.add_system(_read_text(item["content"]))
         elif kind == "message":
             converted.add_user(_read_text(item["content"]), _read_files(item["content"]))
         elif kind == "function_call":
             call = item["call_id"], item["name"], keep_arguments(item["arguments"])
-            converted.extend_answer(calls=[call], kept=item)
+            converted.extend_answer(calls=[call], library_values=item)
         elif kind == "function_call_output":
             converted.add_result(item["call_id"], _read_text(item["output"]))
         elif kind != "reasoning":

@@ -64,15 +64,18 @@ async def _slow(call: ModelCall) -> Answer:
 async def _leader(call: ModelCall) -> Answer:
     delegation = next((tool for tool in call.tools if tool["name"] in DELEGATIONS), None)
     answer = _last_text(call, "tool") if _ends_with_tool_result(call) else None
+
     if delegation is None or answer is not None:
         for chunk in _split_text(_last_text(call, "user") if answer is None else answer):
             await asyncio.sleep(0)
             yield chunk
         return
+
     properties = delegation["parameters"]["properties"]
     arguments = {"member_id": properties["member_id"]["enum"][0]}
     if "task" in properties:
         arguments["task"] = _last_text(call, "user")
+
     yield delegation["name"], arguments
 
 
@@ -82,24 +85,30 @@ async def _tool(call: ModelCall) -> Answer:
     The message is the value of each required text, and its first number, or 1, that of each
     required number. Without a tool, echo the message.
     """
+
     message = _last_text(call, "user")
     if _ends_with_tool_result(call):
         yield _last_text(call, "tool")
         return
+
     if not call.tools:
         yield message
         return
+
     tool = next((tool for tool in call.tools if tool["name"] in message), call.tools[0])
     schema: Mapping[str, Any] = tool["parameters"]
     properties = schema.get("properties", {})
+
     number = re.search(r"\d+", message)
     values = {
         "string": message,
         **dict.fromkeys(("integer", "number"), int(number[0]) if number else 1),
     }
+
     arguments = {
         name: values.get(properties[name].get("type")) for name in schema.get("required", ())
     }
+
     yield tool["name"], {name: value for name, value in arguments.items() if value is not None}
 
 
@@ -128,11 +137,14 @@ class DemoConnection(ModelConnection):
 
     async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
         call = replace(call, messages=await show_files(call.messages, self.takes, call.files))
+
         prompt = [call.instructions, *(str(message["content"]) for message in call.messages)]
-        used = {"input_tokens": sum(map(_count_words, prompt)), "output_tokens": 0}
+        usage = {"input_tokens": sum(map(_count_words, prompt)), "output_tokens": 0}
+
         texts: list[str] = []
         calls: list[tuple[str, str, dict[str, Any]]] = []
-        sink.set_usage(build_usage(**used))
+        sink.set_usage(build_usage(**usage))
+
         async for piece in self._generate(call):
             if isinstance(piece, str):
                 text = piece
@@ -141,12 +153,14 @@ class DemoConnection(ModelConnection):
                 name, arguments = piece
                 text = json.dumps(arguments)
                 calls.append((new_id(), name, arguments))
-            used["output_tokens"] += _count_words(text)
-            sink.set_usage(build_usage(**used))
+
+            usage["output_tokens"] += _count_words(text)
+            sink.set_usage(build_usage(**usage))
             if isinstance(piece, str):
                 sink.add_text(piece)
             else:
                 sink.count_arriving(len(text))
+
         return ModelAnswer("".join(texts), clean_calls(calls), "tool_call" if calls else "stop")
 
     async def close(self) -> None:
@@ -227,7 +241,9 @@ def _connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
     """Build the connection of a configured model."""
     if model.provider == "demo":
         return DemoConnection(model.model)
+
     require_extra(model)
+
     key = os.environ.get(model.api_key_env, "") if model.api_key_env else ""
     if not key and (model.api_key_env or requires_key(model)):
         _log.error(
@@ -236,10 +252,12 @@ def _connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
             model.api_key_env or "that api_key_env should name",
         )
         raise ExecutionError("MODEL_UNAVAILABLE", "The API key of the model is not set")
+
     if PROVIDERS[model.provider].library:
         from agentctl.runtime.models.library_model import connect_library
 
         return connect_library(model, key, run_bytes)
+
     from agentctl.runtime.models.openai_chat import OpenAIConnection
 
     return OpenAIConnection(model, key, run_bytes)
@@ -315,13 +333,16 @@ class ModelAccess:
             raise ExecutionError(
                 "AGENT_FAILED", f"The agent calls the model {model_id}, which is not configured"
             )
-        chosen = {name: value for name, value in (settings or {}).items() if value is not None}
-        prepared = prepare_models(self._connections.connect(model), chosen)
+
+        set_values = {name: value for name, value in (settings or {}).items() if value is not None}
+        prepared = prepare_models(self._connections.connect(model), set_values)
+
         environment = self.environment
         environment.transcript.requests.begin(environment.earlier_runs)
         attempts = Attempts(
             environment.spec.run_id, prepared, self._connections.counters, environment.transcript
         )
+
         attempts.begin_call()
         return attempts
 

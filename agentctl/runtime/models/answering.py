@@ -184,6 +184,7 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
     environment = access.environment
     environment.checkpoint()
     await environment.begin_model_call()
+
     models = attempts.models
     messages: list[Message] = [load_message(dict(message), models) for message in request.messages]
 
@@ -223,12 +224,15 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
         if not work.cancelled():
             work.exception()  # Its reader may be gone.
         arriving.end(work)
+
     if request.is_reported:
         access.finish_reason = answer.finish_reason
         if attempts.model.id != request.model:
             # The runner has named the call after the model that the code calls.
             environment.transcript.spans.rename_model_call(request.model, attempts.model.id)
+
     native = dump_message(answer.message, models).get("native") if answer.native else None
+
     yield Answered(attempts.model.id, answer, arriving.usage, native)
 
 
@@ -371,24 +375,29 @@ def select_tools(
         }
         for function in functions
     ]
+
     if isinstance(choice, Mapping):
         choice = choice.get("function", choice).get("name")
+
     if choice == "none":
         return [], None
+
     if choice == "required":
         return tools, REQUIRED if tools else None
+
     return tools, choice if isinstance(choice, str) and choice != "auto" else None
 
 
-def select_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def select_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a call among the settings of a library.
 
     These are `CALL_OPTIONS`, and a `response_format` that asks for any JSON object.
     """
-    chosen = {name: given[name] for name in CALL_OPTIONS if given.get(name) is not None}
-    if given.get("response_format") == _JSON_OBJECT:
-        chosen["response_format"] = _JSON_OBJECT
-    return chosen
+    options = {name: settings[name] for name in CALL_OPTIONS if settings.get(name) is not None}
+    if settings.get("response_format") == _JSON_OBJECT:
+        options["response_format"] = _JSON_OBJECT
+
+    return options
 
 
 def write_arguments(arguments: Mapping[str, Any]) -> str:
@@ -398,12 +407,13 @@ def write_arguments(arguments: Mapping[str, Any]) -> str:
     return orjson.dumps(arguments).decode()
 
 
-def read_format(asked: object) -> AnswerSchema | None:
+def read_format(response_format: object) -> AnswerSchema | None:
     """Return the schema of a `response_format` in the form of OpenAI, if it has one."""
-    named = asked.get("json_schema") if isinstance(asked, Mapping) else None
-    if not isinstance(named, Mapping):
+    schema = response_format.get("json_schema") if isinstance(response_format, Mapping) else None
+    if not isinstance(schema, Mapping):
         return None
-    return AnswerSchema(named["schema"], named.get("name"), named.get("description"))
+
+    return AnswerSchema(schema["schema"], schema.get("name"), schema.get("description"))
 
 
 class AnswerSchema(OutputSchema):

@@ -214,11 +214,13 @@ class Attempts:
         """Wait until the next attempt. Return False if there is none."""
         if failure.code not in _TEMPORARY:
             return False
+
         self._failed += 1
         has_fallback = self._index + 1 < len(self.models)
         seconds = self._wait_seconds(failure)
-        patience = FALLBACK_PATIENCE_SECONDS if has_fallback else float("inf")
-        if seconds is not None and seconds <= patience:
+        longest_wait = FALLBACK_PATIENCE_SECONDS if has_fallback else float("inf")
+
+        if seconds is not None and seconds <= longest_wait:
             await asyncio.sleep(seconds)
             self._counters.retries[self.model.id] += 1
             _log.info(
@@ -229,23 +231,27 @@ class Attempts:
                 seconds,
             )
             return True
+
         if has_fallback:
-            failed = self.model.id
+            failed_id = self.model.id
             self._index += 1
             self.begin_call()
-            self._counters.fallbacks[failed] += 1
+            self._counters.fallbacks[failed_id] += 1
             _log.warning(
                 "run %s: model %s is not available, its fallback %s is called",
                 self.run_id,
-                failed,
+                failed_id,
                 self.model.id,
             )
+
         return has_fallback
 
     def _wait_seconds(self, failure: ModelFailure) -> float | None:
         model = self.model
+
         if self._failed > model.source.retries or not failure.is_repeatable:
             return None
+
         requested = failure.retry_after
         if requested is None:
             longest = min(FIRST_BACKOFF_SECONDS * 2 ** (self._failed - 1), MAXIMUM_BACKOFF_SECONDS)
@@ -253,6 +259,7 @@ class Attempts:
         else:
             # All runs that were refused at one time must not return at one time.
             seconds = max(requested, 0.0) + random.uniform(0.0, FIRST_BACKOFF_SECONDS)
+
         remaining = self._started + RETRY_SECONDS - time.monotonic()
         return seconds if seconds <= remaining else None
 
@@ -335,8 +342,10 @@ async def _attempt_call(
             provider cut or filtered it.
     """
     span = sink.begin_answer(model.id)
+
     transcript = attempts.transcript
     record = {} if transcript is None else transcript.requests.add(attempts, model, call, span)
+
     try:
         with enter_span(span):
             answer = await model.connection.answer(call, sink)
@@ -344,15 +353,19 @@ async def _attempt_call(
         record["error"] = failure.code
         sink.fail_answer(failure.code)
         raise
+
     if transcript is not None:
         transcript.requests.end(record, answer, span)
+
     if answer.finish_reason is None:
         raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
     if answer.finish_reason == "error":
         raise ModelFailure("MODEL_UNAVAILABLE", "the provider ended the answer with an error")
+
     reason = _EMPTY_ANSWER_REASONS.get(answer.finish_reason)
     if reason and not answer.calls and not answer.text.strip():
         raise ModelFailure("MODEL_REJECTED", reason)
+
     return answer
 
 
@@ -372,13 +385,17 @@ def dump_message(message: Message, models: Sequence[PreparedModel]) -> dict[str,
     return dumped
 
 
-def load_message(stored: dict[str, Any], models: Sequence[PreparedModel]) -> Message:
+def load_message(stored_message: dict[str, Any], models: Sequence[PreparedModel]) -> Message:
     """Return the message of `dump_message`; in neutral form if its model cannot read it."""
-    message = dict(stored)
+    message = dict(stored_message)
     native = message.pop("native", None)
-    model = next((one for one in models if native and one.id == native["model"]), None)
+
+    model = next(
+        (prepared for prepared in models if native and prepared.id == native["model"]), None
+    )
     if model is not None:
         value = model.connection.load_native(native["value"])
         if value is not None:
             message["native"] = NativeMessage(model.connection, value)
+
     return message

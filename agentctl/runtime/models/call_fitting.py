@@ -69,8 +69,14 @@ async def find_listed(model: Model | str) -> Any:
 
 async def find_window(model: Model) -> int | None:
     """Return the tokens of the context window of a model; None if it is not known."""
-    found = None if model.context_tokens else await find_listed(model)
-    return model.context_tokens or (None if found is None else found.model.context_window)
+    if model.context_tokens:
+        return model.context_tokens
+
+    listed_model = await find_listed(model)
+    if listed_model is None:
+        return None
+    window: int | None = listed_model.model.context_window
+    return window
 
 
 def leave_answer(window: int, maximum: int | None) -> int:
@@ -87,6 +93,7 @@ def _find(model: str, provider: str | None) -> Any:
         from genai_prices import Usage, calc_price
     except ImportError:
         return None
+
     try:
         return calc_price(Usage(input_tokens=1), model, provider_id=provider)
     except LookupError:
@@ -126,10 +133,13 @@ class RequestBounds:
 
     def accept(self, model: str, size: int) -> None:
         """Correct a bound after a request that was accepted."""
-        if (known := self._learned.get(model)) is not None and size > known[0]:
-            self._learned[model] = size, *known[1:]
-            if size >= known[1]:
-                del self._learned[model]
+        known_bounds = self._learned.get(model)
+        if known_bounds is None or size <= known_bounds[0]:
+            return
+
+        self._learned[model] = size, *known_bounds[1:]
+        if size >= known_bounds[1]:
+            del self._learned[model]
 
     def find(self, model: str) -> int:
         """Return the bytes of a request that a model is expected to take; 0 if none are known.
@@ -172,18 +182,22 @@ class CallFitter:
     ) -> None:
         self.context = context
         self.compaction = compaction or Compaction()
+
         self.windows: dict[str, int | None] = {}
         self.fitted: FittedMessages
         self.room: int | None = None
         self.note_bytes = 0
+
         self._parts = {
             "the instructions": len(instructions.encode()),
             "the tools": len(orjson.dumps(tools)),
         }
         self._other_bytes = sum(self._parts.values())
+
         if any(offers_reading(tool["name"], tool["parameters"]) for tool in tools):
             reading = "id"
         self._reading = reading
+
         self._bounds = bounds
         self._refusals = 0
         self._refused = ("", 0)
@@ -241,9 +255,9 @@ class CallFitter:
         return self.fitted.messages
 
     def _fit(self, compaction: Compaction, room: int | None) -> FittedMessages:
-        other = self._other_bytes + self.note_bytes
+        other_bytes = self._other_bytes + self.note_bytes
         return fit_messages(
-            self.context, room, compaction, other_bytes=other, reading=self._reading
+            self.context, room, compaction, other_bytes=other_bytes, reading=self._reading
         )
 
     def make_room(self) -> None:
@@ -261,6 +275,7 @@ class CallFitter:
         """
         self._refusals = self._refusals + 1
         self._refused = (model.id, self.fitted.size)
+
         half = self.fitted.size // 2 if self._refusals < MAXIMUM_REFUSALS else 1
         for bound in (half, 1):
             compaction = self.compaction._replace(maximum_bytes=max(bound, 1))
@@ -268,6 +283,7 @@ class CallFitter:
             if smaller.size < self.fitted.size:
                 self.compaction = compaction
                 return self._refusals <= MAXIMUM_REFUSALS
+
         return False
 
     def accept(self, model: PreparedModel) -> None:
@@ -283,14 +299,18 @@ class CallFitter:
         window = self.windows.get(model.id)
         size = "" if window is None else f" of {window} tokens"
         parts = {**self._parts}
+
         for message in self.fitted.messages:
             part = "the message"
             if message["role"] == "tool":
                 part = f"a result of {message['tool_name']}"
             elif message["role"] == "assistant":
                 part = "an answer"
+
             parts[part] = max(parts.get(part, 0), measure_message(message))
+
         part = max(parts, key=parts.__getitem__)
+
         return ExecutionError(
             "CONTEXT_EXCEEDED",
             f"About {self.fitted.estimated_tokens} tokens are more than the context window{size}"

@@ -171,9 +171,9 @@ class ModelConnection(ABC):
         """Return the value of a `NativeMessage` as a JSON value."""
         return value
 
-    def load_native(self, stored: Any) -> Any:
+    def load_native(self, stored_value: Any) -> Any:
         """Return the value that `dump_native` has stored; None if it cannot be read any more."""
-        return stored
+        return stored_value
 
     @abstractmethod
     async def close(self) -> None:
@@ -238,13 +238,17 @@ def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]
     Raises:
         ModelFailure: the arguments are too large, or have too many values.
     """
-    if not (calls := [*received]):
+    calls = [*received]
+    if not calls:
         return []
+
     texts = [arguments for _, _, arguments in calls if isinstance(arguments, str)]
     if sum(map(len, texts)) > MAXIMUM_ARGUMENT_BYTES:
         raise ModelFailure("MODEL_REJECTED", "the arguments of the tool calls are too large")
+
     if has_too_many_values("".join(texts).encode(errors="replace")):
         raise ModelFailure("MODEL_REJECTED", "the arguments have too many values")
+
     cleaned: list[dict[str, Any]] = []
     ids: set[str] = set()
     for given_id, name, arguments in calls:
@@ -252,8 +256,10 @@ def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]
         if not call_id or call_id in ids:
             call_id = new_id()
         ids.add(call_id)
+
         call = {"id": call_id, "name": replace_unstorable(name)}
         cleaned.append({**call, "arguments": keep_arguments(arguments)})
+
     return cleaned
 
 
@@ -279,6 +285,7 @@ def parse_arguments(args: Any) -> dict[str, Any]:
     raw = args if isinstance(args, dict) else replace_unstorable(str(args or "{}"))
     if is_blank:
         raw = {}
+
     try:
         value = json.loads(raw) if isinstance(raw, str) else raw
         if isinstance(value, dict):
@@ -287,6 +294,7 @@ def parse_arguments(args: Any) -> dict[str, Any]:
             }
     except (ValueError, RecursionError):
         pass
+
     return {NOT_AN_OBJECT: str(raw)}
 
 
@@ -319,7 +327,10 @@ class NeutralMessages:
         self.messages.append({**message, "files": files} if files else message)
 
     def add_answer(
-        self, text: str, calls: Iterable[tuple[str, str, Any]], kept: Mapping[str, Any] | None
+        self,
+        text: str,
+        calls: Iterable[tuple[str, str, Any]],
+        library_values: Mapping[str, Any] | None,
     ) -> None:
         """Add an answer of a model.
 
@@ -328,30 +339,33 @@ class NeutralMessages:
             kept: what the library has kept with the message, such as the value of `NATIVE`.
         """
         self.messages.append({"role": "assistant", "content": text})
-        self.extend_answer(calls=calls, kept=kept)
+        self.extend_answer(calls=calls, library_values=library_values)
 
     def extend_answer(
         self,
         text: str = "",
         calls: Iterable[tuple[str, str, Any]] = (),
-        kept: Mapping[str, Any] | None = None,
+        library_values: Mapping[str, Any] | None = None,
     ) -> None:
         """Add to the answer before, for a library whose answers have several items."""
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self.messages.append({"role": "assistant", "content": ""})
         answer = self.messages[-1]
+
         answer["content"] += text
+
         for call_id, name, arguments in calls:
             self._names[call_id] = name
             call = {"id": call_id, "name": name, "arguments": arguments}
             answer.setdefault("tool_calls", []).append(call)
-        if native := (kept or {}).get(NATIVE):
+
+        if native := (library_values or {}).get(NATIVE):
             answer["native"] = native
 
     def add_result(self, call_id: str, text: str, name: str | None = None) -> None:
         """Add the result of a call; without a name, that of the answer which has requested it."""
-        named = self._names.get(call_id, "") if name is None else name
-        self.messages.append(build_result(call_id, named, text))
+        tool_name = self._names.get(call_id, "") if name is None else name
+        self.messages.append(build_result(call_id, tool_name, text))
 
 
 def check_model_failure(failure: ExecutionError) -> None:

@@ -56,20 +56,26 @@ async def build_request(call: ModelCall, connection: ModelConnection) -> list[Mo
     """
     messages: list[ModelMessage] = []
     results: list[ToolReturnPart] = []
+
     for message in await load_files(call.messages, call.files, connection.takes):
         if message["role"] == "tool":
             results.append(_tool_result(message))
             continue
+
         messages += _join_results(results)
+
         native: NativeMessage | None = message.get("native")
         if native is not None and native.connection is connection:
             messages.append(native.value)
         else:
             messages.append(_convert(message))
+
     messages += _join_results(results)
+
     last = messages[-1]
     if isinstance(last, ModelRequest):
         messages[-1] = replace(last, instructions=call.instructions or None)
+
     return messages
 
 
@@ -83,16 +89,20 @@ def _convert(message: Mapping[str, Any]) -> ModelMessage:
     created_at = message.get("created_at")
     content = message["content"]
     when = datetime.now(UTC) if created_at is None else datetime.fromtimestamp(created_at, tz=UTC)
+
     if message["role"] == "user":
         prompt = UserPromptPart(build_prompt(message), timestamp=when)
         return ModelRequest(parts=[prompt], timestamp=when)
+
     if message["role"] == "tool":
         return ModelRequest(parts=[_tool_result(message)], timestamp=when)
+
     text = [TextPart(content)] if content else []
     calls = [
         ToolCallPart(call["name"], call["arguments"], tool_call_id=call["id"])
         for call in message.get("tool_calls", ())
     ]
+
     return ModelResponse(parts=[*text, *calls], timestamp=when)
 
 

@@ -121,6 +121,7 @@ class LibraryConnection(ModelConnection):
         ignored: dict[str, Any] = dict.fromkeys(self.ignored_settings)
         settings = replace(call.settings, **ignored)
         effort = settings.reasoning_effort
+
         converted: dict[str, Any] = {
             "temperature": settings.temperature,
             "max_tokens": settings.max_tokens,
@@ -131,23 +132,30 @@ class LibraryConnection(ModelConnection):
             "extra_body": settings.extra_body,
             "thinking": False if effort == "none" else effort,
         }
+
         values = {name: value for name, value in converted.items() if value is not None}
+
         if call.tool_choice is not None:
             is_any = call.tool_choice == REQUIRED
             values["tool_choice"] = REQUIRED if is_any else [call.tool_choice]
+
         # The library ignores others too, with a warning on stderr.
-        taken = [name for name in CALL_OPTIONS if name not in self.model.unsupported_settings]
-        values |= {name: call.options[name] for name in taken if name in call.options}
+        option_names = [
+            name for name in CALL_OPTIONS if name not in self.model.unsupported_settings
+        ]
+        values |= {name: call.options[name] for name in option_names if name in call.options}
+
         return cast("ModelSettings", values) if values else None
 
     def dump_native(self, value: ModelResponse) -> Any:
         return ModelMessagesTypeAdapter.dump_python([value], mode="json")
 
-    def load_native(self, stored: Any) -> ModelResponse | None:
+    def load_native(self, stored_message: Any) -> ModelResponse | None:
         try:
-            (message,) = ModelMessagesTypeAdapter.validate_python(stored)
+            (message,) = ModelMessagesTypeAdapter.validate_python(stored_message)
         except ValueError:
             return None
+
         return message if isinstance(message, ModelResponse) else None
 
     async def _request(self, call: ModelCall, sink: AnswerSink) -> ModelResponse:
@@ -158,9 +166,11 @@ class LibraryConnection(ModelConnection):
             model_request_parameters=self._build_parameters(call),
             instrument=False,
         )
+
         async with AsyncExitStack() as stack:
             with _reject_unreadable_answers(), outside_run():
                 stream = await stack.enter_async_context(request)
+
             events = aiter(stream)
             try:
                 while True:
@@ -171,6 +181,7 @@ class LibraryConnection(ModelConnection):
                     _pass_event(event, sink)
             finally:
                 sink.set_usage(extract_usage(stream.usage))
+
             with _reject_unreadable_answers():
                 return stream.get()
 
@@ -183,12 +194,15 @@ class LibraryConnection(ModelConnection):
             )
             for tool in call.tools
         ]
+
         output = call.output
         if output is None:
             return ModelRequestParameters(function_tools=tools)
+
         native = self.model.profile.get("supports_json_schema_output", False) and (
             self.native_output == "always" or (self.native_output == "without_tools" and not tools)
         )
+
         return ModelRequestParameters(
             function_tools=tools,
             output_mode="native" if native else "prompted",
@@ -203,18 +217,23 @@ class LibraryConnection(ModelConnection):
             calls = clean_calls((call.tool_call_id, call.tool_name, call.args) for call in parts)
         except Exception as error:
             raise _unreadable(error) from error
+
         reason: str | None = response.finish_reason
         if not reason and (response.provider_details or {}).get("finish_reason"):
             reason = UNKNOWN_REASON
+
         for part in response.parts:
             if isinstance(part, TextPart | ThinkingPart):
                 part.content = replace_unstorable(part.content)
+
         for part, call in zip(response.tool_calls, calls, strict=True):
             part.tool_name = call["name"]
             part.tool_call_id = call["id"]
             part.args = call["arguments"]
+
         texts = [part.content for part in response.parts if isinstance(part, TextPart)]
         native = NativeMessage(self, response)
+
         names = read_name(response.model_name), read_name(response.provider_response_id)
         return ModelAnswer("".join(texts), calls, reason, native, *names)
 
@@ -226,10 +245,12 @@ def to_model_failure(error: AgentRunError | httpx2.HTTPError) -> ModelFailure:
     """
     unusable = _find_unusable_response(error)
     text = f"{error} ({unusable})" if unusable else str(error)
+
     headers = (error.headers if isinstance(error, ModelHTTPError) else None) or {}
     repeatable = (
         not isinstance(error, ModelQuotaExceededError) and headers.get("x-should-retry") != "false"
     )
+
     return ModelFailure(
         _failure_code(error),
         f"{type(error).__name__}: {text}",
@@ -242,23 +263,29 @@ def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
     if isinstance(error.__cause__, ValueError) or _find_unusable_response(error):
         # The answer arrived and is not readable, such as half a JSON document.
         return "MODEL_REJECTED"
+
     if isinstance(error, httpx2.TimeoutException | ModelTimeoutError | ModelRequestTimeout):
         return "MODEL_TIMEOUT"
     if isinstance(error, ModelHTTPError) and error.status_code in _GATEWAY_TIMEOUTS:
         return "MODEL_TIMEOUT"
+
     if isinstance(error, ModelContextWindowExceededError) or (
         isinstance(error, ModelRequestRejectedError) and is_context_exceeded(str(error))
     ):
         return "CONTEXT_EXCEEDED"
+
     if isinstance(error, ModelRequestRejectedError | UnexpectedModelBehavior):
         return "MODEL_REJECTED"
+
     if type(error) in (ModelAPIError, ModelHTTPError):
         # A status without a category of the library; one of a redirect is only at the cause.
         status = getattr(error, "status_code", getattr(error.__cause__, "status_code", None))
         if isinstance(status, int) and not is_temporary_status(status):
             return "MODEL_REJECTED"
+
     if isinstance(error, ModelAPIError | httpx2.HTTPError):
         return "MODEL_UNAVAILABLE"
+
     return "INTERNAL"
 
 
@@ -299,6 +326,7 @@ def _pass_event(event: ModelResponseStreamEvent, sink: AnswerSink) -> None:
         sink.count_part(is_call=isinstance(piece, ToolCallPart))
     else:
         return
+
     if isinstance(piece, TextPartDelta):
         sink.add_text(piece.content_delta)
     elif isinstance(piece, TextPart):
@@ -336,12 +364,14 @@ def connect_library(model: config.Model, key: str, run_bytes: int) -> LibraryCon
         build, native_output = _PROVIDERS[model.provider]
         url = find_url(model)
         http = build_http_client(run_bytes, url=url)
-        built = build(model.model, key or _PLACEHOLDER_KEY, url, http)
-        connection = _HttpConnection(built, http)
+        library_model = build(model.model, key or _PLACEHOLDER_KEY, url, http)
+        connection = _HttpConnection(library_model, http)
         connection.native_output = native_output
+
     connection.secret = key
     connection.takes = model.takes
     connection.ignored_settings += PROVIDERS[model.provider].ignored_settings
+
     return connection
 
 
@@ -403,14 +433,17 @@ def _connect_bedrock(model: config.Model, key: str) -> LibraryConnection:
 
     base = Session()
     options = dict[str, Any]()
+
     if not key and base.get_credentials() is None:
         _log.error("model %s: there are no AWS credentials, and api_key_env is not set", model.id)
         raise ExecutionError("MODEL_UNAVAILABLE", "The credentials of the model are not set")
+
     if key:
         options["signature_version"] = "bearer"
         base.register_component("token_provider", _ApiKeyProvider(FrozenAuthToken(key)))
         # Without any, boto3 would search for credentials, also over the network.
         base.set_credentials(_PLACEHOLDER_KEY, _PLACEHOLDER_KEY)
+
     client = boto3.Session(botocore_session=base, region_name=model.region).client(
         "bedrock-runtime",
         endpoint_url=model.base_url or None,
@@ -423,6 +456,7 @@ def _connect_bedrock(model: config.Model, key: str) -> LibraryConnection:
             **options,
         ),
     )
+
     provider = BedrockProvider(bedrock_client=client)
     return _BedrockConnection(BedrockConverseModel(model.model, provider=provider), client)
 

@@ -99,8 +99,10 @@ class DetailPieces:
         key = len(self._fields) if index is None else f"{index} {detail.get('type')}"
         if len(self._fields) == MAXIMUM_DETAILS and key not in self._fields:
             raise UnreadableAnswer("it has too many details of thinking")
+
         fields = self._fields.setdefault(key, {})
         texts = self._texts.setdefault(key, {})
+
         for name, value in detail.items():
             if name in _DETAIL_TEXTS and isinstance(value, str):
                 texts.setdefault(name, []).append(value)
@@ -137,11 +139,14 @@ class OpenAIAnswer:
         self.thinking: dict[str, list[str]] = {}
         self.details = DetailPieces()
         self.calls: list[CallPieces] = []
+
         self._by_index: dict[int, CallPieces] = {}
         self._sink = sink
+
         self._has_begun = False
         self._refused = False
         self._tagged = False
+
         self._kind: PartKind = ""
         self._pending: list[str] = []
         self._pieces = PieceJoiner()
@@ -154,9 +159,11 @@ class OpenAIAnswer:
                 if not self._has_begun:
                     self._has_begun = True
                     event = event.removeprefix(_BYTE_ORDER_MARK)
+
                 data = read_data(event)
                 if not data:
                     continue
+
                 if data.startswith(_DONE):
                     self._end_piece()
                     self.done = True
@@ -172,6 +179,7 @@ class OpenAIAnswer:
         if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
             for choice in choices[:1]:
                 choice["delta"] = choice.get("message")
+
         try:
             self.add_chunk(completion)
         finally:
@@ -182,40 +190,51 @@ class OpenAIAnswer:
         """Add the first choice and the usage of a chunk."""
         if chunk.get("error"):
             raise build_stream_failure(chunk["error"])
+
         if self.model is None:
             self.model = read_name(chunk.get("model"))
             self.id = read_name(chunk.get("id"))
+
         usage = chunk.get("usage")
         if usage:
             self._sink.set_usage(read_usage(usage))
+
         choices = chunk.get("choices")
         if not choices:
             return
+
         if type(choices) is not list or type(choices[0]) is not dict:
             raise UnreadableAnswer("its choices are not objects")
         choice: dict[str, Any] = choices[0]
+
         reason = choice.get("finish_reason")
         if reason and not isinstance(reason, str):
             raise UnreadableAnswer("its finish reason is not a text")
+
         if reason and not self._refused:
             self.finish_reason = _FINISH_REASONS.get(reason, UNKNOWN_REASON)
+
         delta = choice.get("delta")
         if delta:
             self._add_delta(delta)
+
         if reason:
             self._end_piece()
+
         if choice.get("error"):
             raise build_stream_failure(choice["error"])
 
     def _add_delta(self, fields: Any) -> None:
         if type(fields) is not dict:
             raise UnreadableAnswer("a delta is not an object")
+
         if refusal := fields.get("refusal"):
             if not isinstance(refusal, str):
                 raise UnreadableAnswer("a refusal is not a text")
             self._refused = True
             self.finish_reason = "content_filter"
             return
+
         has_thinking = False
         for name in THINKING_FIELDS:
             thought = fields.get(name)
@@ -223,13 +242,16 @@ class OpenAIAnswer:
                 self._add_thinking(name, thought)
                 has_thinking = True
                 break
+
         if details := fields.get("reasoning_details"):
             self._add_details(details, shows=not has_thinking)
+
         content = fields.get("content")
         if content:
             text = content if type(content) is str else _join_parts(content)
             if text:
                 self._add_content(text)
+
         if calls := fields.get("tool_calls"):
             self._add_calls(calls)
 
@@ -255,11 +277,14 @@ class OpenAIAnswer:
                 self._flush()
                 self._kind = ""
             return
+
         if self._tagged:
             self._add_thinking("", text)
             return
+
         if self._kind != "text":
             self._begin_part("text")
+
         self._add_piece(text, self.texts)
 
     def _add_thinking(self, field: str, text: str) -> None:
@@ -302,6 +327,7 @@ class OpenAIAnswer:
             return
         text = pending[0] if len(pending) == 1 else "".join(pending)
         pending.clear()
+
         if self._kind == "text":
             self._sink.add_text(text)
         else:
@@ -312,20 +338,27 @@ class OpenAIAnswer:
         function = piece.get("function") or {}
         index = piece.get("index")
         call_id = piece.get("id") or ""
+
         if not isinstance(function, dict):
             raise UnreadableAnswer("a function is not an object")
+
         name = function.get("name") or ""
         arguments = function.get("arguments")
+
         if not (isinstance(name, str) and isinstance(call_id, str)):
             raise UnreadableAnswer("the name or the id of a tool call is not a text")
+
         if index is not None and type(index) is not int:
             raise UnreadableAnswer("the index of a tool call is not a number")
+
         if self._kind != "call":
             self._begin_part("call")
+
         call = self._find_call(index, call_id, name)
         call.id = call.id or call_id
         call.name = call.name or name
         call.extra = piece.get("extra_content") or call.extra
+
         size = EVENT_OVERHEAD_BYTES + len(name)
         if isinstance(arguments, str) and isinstance(call.arguments, list):
             call.arguments.append(arguments)
@@ -335,6 +368,7 @@ class OpenAIAnswer:
             size += len(json.dumps(arguments))
         elif arguments is not None:
             raise UnreadableAnswer("the arguments of a tool call are not a text")
+
         self._sink.count_arriving(size)
 
     def _find_call(self, index: int | None, call_id: str, name: str) -> CallPieces:
@@ -347,15 +381,18 @@ class OpenAIAnswer:
             earlier = None if name or not self.calls else self.calls[-1]
         else:
             earlier = self._by_index.get(index)
+
         if earlier is not None and not (
             name and earlier.name and call_id and earlier.id and call_id != earlier.id
         ):
             return earlier
+
         self._sink.count_part(is_call=True)
         call = CallPieces()
         self.calls.append(call)
         if index is not None:
             self._by_index[index] = call
+
         return call
 
 
@@ -368,14 +405,17 @@ def read_data(event: bytes) -> bytes:
         end = len(event) - 2
         if event.find(b"\n", 6, end) < 0 and event.find(b"\r", 6, end) < 0:
             return event[6:end]
+
     lines = _LINE_END.split(event)
     if len(lines) < 3 or lines[-1] or lines[-2]:
         return b""
+
     values: list[bytes] = []
     for line in lines:
         name, colon, value = line.partition(b":")
         if name == b"data" and colon:
             values.append(value.removeprefix(b" "))
+
     return b"\n".join(values)
 
 
@@ -392,6 +432,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
             value = json.loads(data)
         except (ValueError, RecursionError):
             raise UnreadableAnswer("an event is not a JSON document") from None
+
     if type(value) is not dict:
         raise UnreadableAnswer("an event is not an object")
     document: dict[str, Any] = value
@@ -402,8 +443,10 @@ def read_usage(usage: object) -> dict[str, int]:
     """Return the nine counters of a usage, each from 0 to `MAXIMUM_TOKENS`."""
     if not isinstance(usage, dict):
         raise UnreadableAnswer("its usage is not an object")
+
     prompt = _read_object(usage.get("prompt_tokens_details"))
     completion = _read_object(usage.get("completion_tokens_details"))
+
     return build_usage(
         input_tokens=bound_count(usage.get("prompt_tokens")),
         output_tokens=bound_count(usage.get("completion_tokens")),

@@ -113,21 +113,27 @@ class OpenAIConnection(ModelConnection):
         self.secret = key
         self.takes = model.takes
         self._run_bytes = run_bytes
+
         # Takes the place of the bytes of a file until a body is sent; no one else knows it.
         self._mark = secrets.token_hex(16)
+
         self._model = model.model
         self._dialect = DIALECTS[model.provider]
         self._takes_schemas = _takes_schemas(model)
+
         url = _build_url(model)
         self._transport = build_stream_transport(url)
         # This client knows proxies, and sends a body while it is read: no file is whole in memory.
         self._http = build_http_client(run_bytes, url=url)
+
         self._url = httpx2.URL(url)
         self._origin = find_origin(self._url)
         self._timeouts = self._http.timeout.as_dict()
+
         headers = self._http.headers.copy()
         headers["Content-Type"] = "application/json"
         headers["Accept"] = "text/event-stream, application/json"
+
         if key and model.api_version:
             headers["api-key"] = key
         elif key:
@@ -159,12 +165,16 @@ class OpenAIConnection(ModelConnection):
     async def _send(self, call: ModelCall) -> httpx2.Response:
         seconds = call.settings.timeout_seconds
         timeouts = self._timeouts if seconds is None else httpx2.Timeout(seconds).as_dict()
+
         messages = await show_files(call.messages, self.takes, call.files)
         files = [file for message in messages for file in message.get("files", ())]
+
         body = orjson.dumps(self._build_body(call, messages))
         fields = [*self._fields]
+
         if (traceparent := find_traceparent("models")) is not None:
             fields.append((HEADER.encode(), traceparent.encode()))
+
         if files or self._transport is None:
             pieces = body.split(self._mark.encode())
             sizes = (measure_base64(get_reference(file).size) for file in files)
@@ -177,8 +187,10 @@ class OpenAIConnection(ModelConnection):
                 extensions={"timeout": timeouts},
             )
             return await self._http.send(request, stream=True)
+
         # Without the layers of a client: they take 100 of the 230 CPU us of a request.
         fields.append((b"Content-Length", b"%d" % len(body)))
+
         data = encode_head("POST", self._url, fields) + body
         response = await self._transport.send(self._origin, data, timeouts)
         return limit_response(response, self._run_bytes)
@@ -191,18 +203,23 @@ class OpenAIConnection(ModelConnection):
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+
         if call.output is not None and self._takes_schemas:
             body["response_format"] = self._build_format(call.output)
         elif call.output is not None:
             schema = _PROMPTED_OUTPUT.format(schema=orjson.dumps(call.output.json_schema).decode())
             instructions = f"{instructions}\n\n{schema}" if instructions else schema
+
         if call.tools:
             body["tools"] = [self._build_tool(tool) for tool in call.tools]
             body["tool_choice"] = _build_choice(call.tool_choice)
+
         body["messages"] = [*_build_messages(instructions, messages, self, self._mark)]
+
         options = dict(call.options)
         if not call.tools:
             options.pop("parallel_tool_calls", None)  # OpenAI refuses it without tools.
+
         return {**body, **options, **self._build_settings(call.settings)}
 
     def _build_format(self, output: OutputSchema) -> dict[str, Any]:
@@ -227,6 +244,7 @@ class OpenAIConnection(ModelConnection):
         effort: dict[str, Any] = {"reasoning_effort": settings.reasoning_effort}
         if self._dialect.nests_effort and settings.reasoning_effort is not None:
             effort = {"reasoning": {"effort": settings.reasoning_effort}}
+
         candidates = {
             "temperature": settings.temperature,
             self._dialect.token_limit: settings.max_tokens,
@@ -235,6 +253,7 @@ class OpenAIConnection(ModelConnection):
             "seed": settings.seed,
             **effort,
         }
+
         chosen = {name: value for name, value in candidates.items() if value is not None}
         return {**chosen, **(settings.extra_body or {})}
 
@@ -242,18 +261,22 @@ class OpenAIConnection(ModelConnection):
         received = [call for call in answer.calls if not call.is_empty]
         if not all(call.name for call in received):
             raise UnreadableAnswer("a tool call has no name")
+
         calls = clean_calls((call.id, call.name, call.given_arguments) for call in received)
         text = "".join(answer.texts)
         native: dict[str, Any] = {
             field: "".join(pieces) for field, pieces in answer.thinking.items()
         }
+
         if details := answer.details.join():
             native["reasoning_details"] = details
+
         extras = {
             call["id"]: source.extra
             for call, source in zip(calls, received, strict=True)
             if source.extra is not None
         }
+
         message = NativeMessage(self, (native, extras)) if native or extras else None
         return ModelAnswer(text, calls, answer.finish_reason, message, answer.model, answer.id)
 
@@ -262,14 +285,17 @@ async def _read_response(response: httpx2.Response, answer: OpenAIAnswer) -> Non
     """Read a response to its end."""
     if not response.is_success:
         raise build_status_failure(response, await response.aread())
+
     if response.headers.get("content-type", "").startswith("application/json"):
         answer.add_completion(await response.aread())
         return
+
     portions = iterate_events(response)
     async for events in portions:
         answer.add_events(events)
         if answer.done:
             break
+
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
             async for _ in portions:
@@ -306,16 +332,19 @@ def _build_messages(
 ) -> Iterable[dict[str, Any]]:
     if instructions:
         yield {"role": "system", "content": instructions}
+
     for message in messages:
         role = message["role"]
         content = message["content"]
+
         if role == "tool":
             yield {"role": role, "tool_call_id": message["tool_call_id"], "content": content}
         elif role == "assistant":
             native: NativeMessage | None = message.get("native")
-            own = native.value if native and native.connection is connection else ({}, {})
-            if built := _build_assistant_message(message, *own):
-                yield built
+            own_fields = native.value if native and native.connection is connection else ({}, {})
+            assistant_message = _build_assistant_message(message, *own_fields)
+            if assistant_message is not None:
+                yield assistant_message
         elif files := message.get("files"):
             text = [{"type": "text", "text": content}] if content else []
             parts = (_build_part(get_reference(file), mark) for file in files)
@@ -364,10 +393,10 @@ def _build_assistant_message(
     if not content.strip() and not calls:
         return None
 
-    built: dict[str, Any] = {"role": "assistant", "content": content or None}
-    built |= {name: value for name, value in fields.items() if name}
+    assistant_message: dict[str, Any] = {"role": "assistant", "content": content or None}
+    assistant_message |= {name: value for name, value in fields.items() if name}
     if calls:
-        built["tool_calls"] = [
+        assistant_message["tool_calls"] = [
             {
                 "id": call["id"],
                 "type": "function",
@@ -379,7 +408,8 @@ def _build_assistant_message(
             }
             for call in calls
         ]
-    return built
+
+    return assistant_message
 
 
 def is_strict(schema: object) -> bool:
@@ -390,14 +420,18 @@ def is_strict(schema: object) -> bool:
     """
     if not isinstance(schema, dict) or not schema.keys() <= _STRICT_KEYWORDS:
         return False
+
     if schema.get("type") == "object" or "properties" in schema:
         properties = schema.get("properties")
         if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
             return False
         if set(schema.get("required", ())) != properties.keys():
             return False
+
     inner = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
     inner += schema.get("anyOf", ())
+
     if "items" in schema:
         inner.append(schema["items"])
+
     return all(map(is_strict, inner))

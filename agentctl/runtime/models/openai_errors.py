@@ -43,9 +43,11 @@ def build_status_failure(response: httpx2.Response, body: bytes) -> ModelFailure
     """Return the failure of a response whose status is not a success."""
     status = response.status_code
     error = _find_error(body)
+
     code, repeatable = _classify(status, error)
     if response.headers.get("x-should-retry") == "false":
         repeatable = False
+
     text = body.decode(errors="replace")
     return ModelFailure(
         code,
@@ -74,16 +76,22 @@ def build_transport_failure(error: httpx2.HTTPError) -> ModelFailure:
 
 def _classify(status: int | None, error: Mapping[str, Any]) -> tuple[FailureCode, bool]:
     names = {name for name in (error.get("code"), error.get("type")) if isinstance(name, str)}
+
     if status in _TIMEOUT_STATUSES:
         return "MODEL_TIMEOUT", True
+
     if status == 402 or names & _QUOTA_CODES:
         return "MODEL_UNAVAILABLE", False
+
     if is_context_exceeded(" ".join((*names, str(error.get("message") or "")))):
         return "CONTEXT_EXCEEDED", True
+
     if names & _UNAVAILABLE_CODES:
         return "MODEL_UNAVAILABLE", True
+
     if names & _REJECTED_CODES and (status is None or status < 500):
         return "MODEL_REJECTED", True
+
     is_temporary = status is None or is_temporary_status(status)
     return ("MODEL_UNAVAILABLE" if is_temporary else "MODEL_REJECTED"), True
 
@@ -93,11 +101,14 @@ def _find_error(body: bytes) -> Mapping[str, Any]:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
         return {}
+
     if isinstance(value, list) and value:
         value = value[0]
+
     if isinstance(value, dict):
         error = value.get("error", value)
         return error if isinstance(error, dict) else {"message": error}
+
     return {}
 
 

@@ -110,21 +110,26 @@ class _LimitedStream(httpx2.AsyncByteStream):
         """Yield the complete events of each read, in portions, and the rest of the body last."""
         if self._refused:
             raise UnusableResponse("the response is compressed, which was not requested")
+
         pending = bytearray()
         try:
             async for chunk in self._stream:
                 self._bytes_left -= len(chunk)
                 if self._bytes_left < 0:
                     raise UnusableResponse("the response is too large")
+
                 searched = max(0, len(pending) - _SEPARATOR_OVERLAP)
                 pending += chunk
+
                 ends = _find_ends(pending, searched)
                 start = 0
                 for first in range(0, len(ends) if self._streamed else 0, _EVENTS_OF_A_TURN):
                     if first:
                         await asyncio.sleep(0)
+
                     events: list[bytes] = []
                     refusal: UnusableResponse | None = None
+
                     try:
                         for end in ends[first : first + _EVENTS_OF_A_TURN]:
                             event = bytes(pending[start:end])
@@ -133,14 +138,17 @@ class _LimitedStream(httpx2.AsyncByteStream):
                             start = end
                     except UnusableResponse as error:
                         refusal = error
+
                     if events:
                         yield events
                     if refusal is not None:
                         raise refusal
+
                 del pending[:start]
                 self._check_size(len(pending))
         except ssl.SSLError as error:
             raise _build_tls_failure() from error
+
         if pending:
             yield [bytes(pending)]
 
@@ -186,6 +194,7 @@ def _check_values(data: bytes) -> None:
         nodes: list[Any] = [json.loads(data)]
     except (ValueError, RecursionError) as error:
         raise UnusableResponse("an event of the provider is not valid JSON") from error
+
     count = 0
     while nodes:
         node = nodes.pop()
@@ -195,6 +204,7 @@ def _check_values(data: bytes) -> None:
             nodes += node
         else:
             continue
+
         count += 1
         if count > MAXIMUM_EVENT_VALUES:
             raise UnusableResponse("an event of the provider has too many values")
@@ -242,7 +252,7 @@ def build_stream_transport(url: str | None = None) -> StreamTransport | None:
         url: the URL of the provider; None for any.
     """
     urls = ("http://elsewhere.invalid", "https://elsewhere.invalid") if url is None else (url,)
-    if any(find_proxy_variable(each) for each in urls):
+    if any(find_proxy_variable(checked_url) for checked_url in urls):
         return None
     return StreamTransport(_create_ssl_context())
 
