@@ -127,7 +127,6 @@ def _encode_parts(parts: _Parts, outer: tuple[int, ...], limit: int) -> Iterator
     start = opening
     while batch := [*islice(parts.items, parts.batch)]:
         short = _find_short(batch, is_object=parts.is_object)
-
         if short is not None:
             yield start + _dumps(short)[1:-1]
             start = ","
@@ -431,7 +430,6 @@ def explain_refusal(raw: str) -> str:
 def _has_large_integer(value: Any) -> bool:
     """Return True if a JSON value has an integer that `clean_json_value` makes a text."""
     pending = [value]
-
     while pending:
         item = pending.pop()
         if isinstance(item, dict):

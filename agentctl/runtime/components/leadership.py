@@ -125,8 +125,8 @@ async def collect_reports(
     conversation.context.checkpoint()
     reports: dict[str, str] = dict(state["reports"]) if state is not None else {}
     waiting_run_ids: dict[str, str] = dict(state["waiting"]) if state is not None else {}
-    # A member that the configuration has got since the pause was not asked.
 
+    # A member that the configuration has got since the pause was not asked.
     asked_members = [
         member for member in members.values() if state is None or member.id in waiting_run_ids
     ]

@@ -111,10 +111,8 @@ def _list_imports(text: bytes, package: tuple[str, ...]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name_of(node.func) in importers:
             yield from _read_import_call(node, package)
-
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join(filter(None, (*above, node.module)))

@@ -93,29 +93,29 @@ class AdkRunner(LibraryRunner):
         plugins = [report, *self._app.plugins]
         runner = InMemoryRunner(app=self._app.model_copy(update={"plugins": plugins}))
 
-        earlier = await run.read_history(_parse_events, self._build_events)
-        kept: list[Event] = []
+        earlier_events = await run.read_history(_parse_events, self._build_events)
+        kept_events: list[Event] = []
         if leg is None:
             messages = [_build_content(await run.load_prompt(message))]
         else:
             await report.restore(leg.state)
-            kept = await _restore_events(leg, run)
-            messages = await _build_answers(kept, leg, decided, report)
+            kept_events = await _restore_events(leg, run)
+            messages = await _build_answers(kept_events, leg, decided, report)
 
         names = {"user_id": run.context.user_id or "-", "session_id": run.context.session_id}
         place = {"app_name": runner.app_name, **names}
         service = runner.session_service
         session = await service.create_session(state={**run.context.state}, **place)
-        report.know_calls([*earlier, *kept])
-        for event in (*earlier, *kept):
+        report.know_calls([*earlier_events, *kept_events])
+        for event in (*earlier_events, *kept_events):
             await service.append_event(session, event)
 
         config = HostedConfig(streaming_mode=StreamingMode.SSE, run_context=run.context)
         try:
             with _use_sync_callable_runner(_call_in_thread):
-                for asked in messages:
-                    report.take_answers(asked)
-                    running = runner.run_async(new_message=asked, run_config=config, **names)
+                for answer in messages:
+                    report.take_answers(answer)
+                    running = runner.run_async(new_message=answer, run_config=config, **names)
                     async with aclosing(running) as events:
                         async for _ in events:
                             await run.take_turn()
@@ -125,20 +125,22 @@ class AdkRunner(LibraryRunner):
             raise report.classify(error) from error
 
         session = await service.get_session(**place)
-        kept = session.events[len(earlier) :]
-        if waiting := list_waiting(kept):
+        kept_events = session.events[len(earlier_events) :]
+
+        if waiting_calls := list_waiting(kept_events):
             if not _can_continue(self._app):
                 raise ExecutionError("AGENT_FAILED", _NOT_RESUMABLE)
-            if len(_group_by_branch(kept)) > 1 and not _is_parallel_only(root):
+            if len(_group_by_branch(kept_events)) > 1 and not _is_parallel_only(root):
                 raise ExecutionError("AGENT_FAILED", _SEVERAL_WAIT)
-            stored = keep_state(run, lambda: _dump(kept))
-            asks = [_build_ask(call) for call in waiting]
-            raise Paused(asks, {"events": stored, **report.to_json()})
+
+            stored_events = keep_state(run, lambda: _dump(kept_events))
+            asks = [_build_ask(call) for call in waiting_calls]
+            raise Paused(asks, {"events": stored_events, **report.to_json()})
 
         if decided.approved:
             raise ExecutionError("AGENT_FAILED", _NOT_CONTINUED)
         await report.end(getattr(root, "output_schema", None))
-        run.set_native_history(lambda: _dump(kept))
+        run.set_native_history(lambda: _dump(kept_events))
 
     def _build_events(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
         """Yield the events of neutral messages."""
@@ -146,6 +148,7 @@ class AdkRunner(LibraryRunner):
         for message in complete_history(messages):
             calls = message.get("tool_calls", ())
             names |= {call["id"]: call["name"] for call in calls}
+
             if message["role"] == "tool":
                 call_id = message["tool_call_id"]
                 result = {"result": message["content"]}
@@ -155,12 +158,14 @@ class AdkRunner(LibraryRunner):
                 content = Content(role="user", parts=[Part(function_response=response)])
             else:
                 content = _build_content(message)
-                made = [
+                function_calls = [
                     FunctionCall(id=call["id"], name=call["name"], args=call["arguments"])
                     for call in calls
                 ]
-                content.parts += [Part(function_call=call) for call in made]
+                content.parts += [Part(function_call=call) for call in function_calls]
+
             author = "user" if message["role"] == "user" else self._app.root_agent.name
+
             if content.parts:
                 yield Event(invocation_id="-", author=author, content=content)
 
@@ -187,7 +192,8 @@ def _has_steps(agent: Any) -> bool:
     """Return True if an agent, or one below it, runs its agents one after the other."""
     if isinstance(agent, SequentialAgent | LoopAgent | ParallelAgent):
         return True
-    return any(_has_steps(each) for each in getattr(agent, "sub_agents", ()))
+
+    return any(_has_steps(inner_agent) for inner_agent in getattr(agent, "sub_agents", ()))
 
 
 async def _call_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -210,27 +216,32 @@ def _build_content(message: Mapping[str, Any]) -> Content:
 
 def _parse_events(text: str) -> list[Event]:
     """Parse the events of a run; raise ValueError if they are damaged."""
-    stored = parse_records(text)
-    if stored is None:
+
+    records = parse_records(text)
+    if records is None:
         raise ValueError("the stored events are damaged")
-    return _load_events(stored)
+
+    return _load_events(records)
 
 
-def _load_events(stored: Iterable[Any]) -> list[Event]:
-    events = [Event.model_validate(each) for each in stored]
+def _load_events(records: Iterable[Any]) -> list[Event]:
+    events = [Event.model_validate(record) for record in records]
+
     for event in events:
         # The session has these values, and may have changed since.
         event.actions.state_delta.clear()
+
     return events
 
 
 def _dump(events: Iterable[Event]) -> bytes:
-    return orjson.dumps([each.model_dump(mode="json", exclude_none=True) for each in events])
+    return orjson.dumps([event.model_dump(mode="json", exclude_none=True) for event in events])
 
 
 def list_waiting(events: Sequence[Event]) -> list[FunctionCall]:
     """Return the calls whose answers the library waits for."""
-    answered = {each.id for event in events for each in event.get_function_responses()}
+    answered = {response.id for event in events for response in event.get_function_responses()}
+
     return [
         call
         for event in events
@@ -272,21 +283,32 @@ def _build_ask(call: FunctionCall) -> Ask:
         ExecutionError: it asks for credentials, which agentctl cannot give.
     """
     arguments = clean_json_value(call.args or {})
+
     if call.name == CREDENTIAL:
         raise ExecutionError("INTERRUPTED")
+
     if call.name != CONFIRMATION:
         question = arguments.get("message")
         schema = arguments.get("response_schema")
         if isinstance(question, str) and call.name.startswith("adk_"):
             schema = schema if isinstance(schema, Mapping) else None
             return Ask("input", call.id, call.name, question=question, schema=schema)
+
         return Ask("external", call.id, call.name, arguments)
-    made = arguments["originalFunctionCall"]
-    asked = arguments.get("toolConfirmation", {})
-    hint = asked.get("hint") or None
+
+    original_call = arguments["originalFunctionCall"]
+    confirmation = arguments.get("toolConfirmation", {})
+    hint = confirmation.get("hint") or None
     question = None if hint is None or _OWN_HINT in hint else hint
-    kind: ApprovalKind = "approval" if asked.get("payload") is None else "input"
-    return Ask(kind, made["id"], made["name"], made.get("args") or {}, question=question)
+
+    kind: ApprovalKind = "approval" if confirmation.get("payload") is None else "input"
+    return Ask(
+        kind,
+        original_call["id"],
+        original_call["name"],
+        original_call.get("args") or {},
+        question=question,
+    )
 
 
 async def _restore_events(leg: Leg, run: HostedRun) -> list[Event]:
@@ -295,10 +317,14 @@ async def _restore_events(leg: Leg, run: HostedRun) -> list[Event]:
     Raises:
         ExecutionError: they cannot be read.
     """
-    stored = orjson.loads(orjson.dumps(await run.restore_files(leg.state["events"])))
-    _edit_calls(stored, {each.tool_call_id: each for each in leg.decisions if each.is_edited})
+    stored_events = orjson.loads(orjson.dumps(await run.restore_files(leg.state["events"])))
+    _edit_calls(
+        stored_events,
+        {decision.tool_call_id: decision for decision in leg.decisions if decision.is_edited},
+    )
+
     try:
-        return _load_events(stored)
+        return _load_events(stored_events)
     except ValueError as error:
         detail = "The run cannot be read by this version of google-adk"
         raise ExecutionError("AGENT_FAILED", detail) from error
@@ -311,8 +337,10 @@ def _edit_calls(value: Any, edited: Mapping[str, Decided]) -> None:
         if decision is not None and "response" not in value:
             value["args"] = decision.arguments
         value = [*value.values()]
-    for each in value if isinstance(value, list) else ():
-        _edit_calls(each, edited)
+
+    items = value if isinstance(value, list) else []
+    for item in items:
+        _edit_calls(item, edited)
 
 
 async def _build_answers(
@@ -326,27 +354,33 @@ async def _build_answers(
     A call with a result is never made again: the report answers it in place of the tool.
     """
     messages = []
-    for waiting in _group_by_branch(events):
+    for waiting_calls in _group_by_branch(events):
         parts = []
-        for call in waiting:
+
+        for call in waiting_calls:
             ask = _build_ask(call)
             decision = leg.find(ask.tool_call_id)
             if decision is None:
                 raise ExecutionError("INTERNAL", "A decision of the run is missing")
+
             if call.name == CONFIRMATION:
                 answer = _confirm(decision, calls)
             else:
                 answer = _read_answer(decision)
                 await report.end_open_call(call.id, answer)
+
             response = FunctionResponse(id=call.id, name=call.name, response=answer)
             parts.append(Part(function_response=response))
+
         messages.append(Content(role="user", parts=parts))
+
     return messages
 
 
 def _confirm(decision: Decided, calls: DecidedCalls) -> dict[str, Any]:
     """Return the confirmation of a call."""
     call_id = decision.tool_call_id
+
     if decision.execution in ENDED:
         calls.settled[call_id] = to_text(decision.result), decision.execution == "failed"
     elif decision.status == "answered":
@@ -355,6 +389,7 @@ def _confirm(decision: Decided, calls: DecidedCalls) -> dict[str, Any]:
         calls.settled[call_id] = decision.refusal, True
     else:
         calls.approved[call_id] = decision
+
     return {"confirmed": decision.is_approved}
 
 

@@ -33,15 +33,17 @@ class AgentPart:
     """
 
     def __init__(
-        self, run: HostedRun, key: str | None = None, shown: HostedRun | None = None
+        self, run: HostedRun, key: str | None = None, shown_run: HostedRun | None = None
     ) -> None:
         self.run = run
         self.key = key
-        self.shown = shown
+        self.shown = shown_run
         self.is_branch = key is not None and bool(_split_key(key)[1])
         self.waiting: set[str] = set()
+
         self._span: Span | None = None
-        self._is_answering = self._has_text = False
+        self._is_answering = False
+        self._has_text = False
 
     def start_model_call(self, model: str | None) -> None:
         self._begin_answer()
@@ -65,10 +67,13 @@ class AgentPart:
         """Report the text and the thinking of a piece of an answer."""
         text = read_text(content)
         thinking = read_text(content, is_thought=True)
+
         if (text or thinking) and self._span is not None:
             self._span.mark_first_token()
+
         if thinking:
             self.run.add_thinking(thinking)
+
         if text:
             self._has_text = True
             for run in self._list_streamed():
@@ -115,15 +120,19 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
 
     def __init__(self, run: HostedRun, root: str, decided: DecidedCalls) -> None:
         super().__init__(name="agentctl")
+
         self._root = AgentPart(run)
         self._root_name = root
         self._decided = decided
         self._members = LibraryMembers(run)
+
         self._parts: dict[str, AgentPart] = {}
         self._invocation: str | None = None
+
         self._model_errors: list[Exception] = []
         self._tool_errors: list[tuple[Exception, AgentPart, str]] = []
         self._failures: list[tuple[Exception, Exception]] = []
+
         self._answer = ""
         self._output: Any = None
         self._error_code: str | None = None
@@ -136,17 +145,19 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
 
     def to_json(self) -> dict[str, Any]:
         """Return the members for the next leg."""
-        shown = [key for key, part in self._parts.items() if part.shown is not None]
-        waiting = {key: sorted(part.waiting) for key, part in self._parts.items()}
-        return {"members": self._members.to_json(), "shown": shown, "waiting": waiting}
+        shown_keys = [key for key, part in self._parts.items() if part.shown is not None]
+        waiting_calls = {key: sorted(part.waiting) for key, part in self._parts.items()}
 
-    async def restore(self, stored: Mapping[str, Any]) -> None:
+        return {"members": self._members.to_json(), "shown": shown_keys, "waiting": waiting_calls}
+
+    async def restore(self, checkpoint: Mapping[str, Any]) -> None:
         """Continue with the members of a pause."""
-        await self._members.restore(stored["members"])
+        await self._members.restore(checkpoint["members"])
+
         for member in self._members.list_open():
-            shown = self._root.run if member.key in stored["shown"] else None
-            part = self._parts[member.key] = AgentPart(member.run, member.key, shown)
-            part.waiting |= {*stored.get("waiting", {}).get(member.key, ())}
+            shown_run = self._root.run if member.key in checkpoint["shown"] else None
+            part = self._parts[member.key] = AgentPart(member.run, member.key, shown_run)
+            part.waiting |= {*checkpoint.get("waiting", {}).get(member.key, ())}
 
     def take_answers(self, message: Any) -> None:
         """Take note of a message with the answers to calls: these wait no longer."""
@@ -162,23 +173,27 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         invocation = callback_context.invocation_id
         if self._is_root(invocation, agent.name):
             return
+
         key = _join_key(invocation, callback_context.branch, agent.name)
         member = self._members.find(key)
         if member is not None and member.is_open:
             return
-        above = self._find_above(agent, invocation)
+
+        parent = self._find_above(agent, invocation)
         call = _current_call.get()
-        if call is not None and above in (self._root, call[0]):
-            above, call_id, arguments = call
-            shown = None
+
+        if call is not None and parent in (self._root, call[0]):
+            parent, call_id, arguments = call
+            shown_run = None
             task = _read_task(arguments)
         else:
             call_id = None
             task = read_text(callback_context.user_content)
-            is_shown = above is self._root or above.shown is not None
-            shown = self._root.run if is_shown else None
-        started = self._members.start(key, agent.name, task, parent=above.key, call_id=call_id)
-        self._parts[key] = AgentPart(started.run, key, shown)
+            is_shown = parent is self._root or parent.shown is not None
+            shown_run = self._root.run if is_shown else None
+
+        member_part = self._members.start(key, agent.name, task, parent=parent.key, call_id=call_id)
+        self._parts[key] = AgentPart(member_part.run, key, shown_run)
 
     async def after_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
         task = asyncio.current_task()
@@ -215,11 +230,13 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
             call = part.function_call
             if call is None or not call.id:
                 continue
-            given = call.id
+
+            given_id = call.id
             number = 1
             while call.id in self._call_ids:
                 number += 1
-                call.id = f"{given}-{number}"
+                call.id = f"{given_id}-{number}"
+
             self._call_ids.add(call.id)
 
     async def on_model_error_callback(
@@ -262,17 +279,22 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         if event.partial:
             part.add_piece(event.content)
             return
+
         if event.invocation_id == self._invocation:
             self._keep_result(event)
+
         part.end_answer(event.content)
         part.waiting |= event.long_running_tool_ids or set()
+
         for call in event.get_function_calls():
             if call.name not in (CONFIRMATION, CREDENTIAL):
                 part.run.start_call(call.id, call.name, call.args or {})
+
         for response in event.get_function_responses():
             part.waiting.discard(response.id)
             if response.id not in event.actions.requested_tool_confirmations:
                 await self._end_call(part, response.id, response.response)
+
         if event.actions.transfer_to_agent:
             self._end_member(part)
 
@@ -290,9 +312,11 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         run = self._root.run
         if self._error_code is not None:
             raise ExecutionError("MODEL_REJECTED")
+
         if schema is not None:
             await run.set_output(_read_output(schema, self._answer))
             return
+
         text = await run.set_result(self._output)
         if text and not run.transcript.content:
             run.begin_answer()
@@ -301,42 +325,49 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
     def classify(self, error: Exception) -> Exception:
         """Return the public failure for an exception of a tool or model, else the exception."""
         causes = [*list_causes(error)]
-        known = next((each for cause, each in self._failures if cause in causes), None)
-        if known is not None:
-            # That of a member is that of the run, too.
-            return known
-        in_model = any(each in causes for each in self._model_errors)
+        for cause, failure in self._failures:
+            if cause in causes:
+                # The failure of a member is also the failure of the run.
+                return failure
+
+        in_model = any(model_error in causes for model_error in self._model_errors)
         failed = error
         part = self._root
         call_id = None
-        for each in self._tool_errors:
-            if each[0] in causes and not in_model:
-                failed, part, call_id = each
+        for tool_error in self._tool_errors:
+            if tool_error[0] in causes and not in_model:
+                failed, part, call_id = tool_error
+
         failure = to_public_failure(failed, part.run, call_id, in_model=in_model)
         self._failures.append((failed, failure))
         return failure
 
     def _keep_result(self, event: Any) -> None:
         """Keep the result and the state of the session that an event has."""
-        stored = event.actions.model_dump(mode="json", include={"state_delta"})
-        values = {key: each for key, each in stored["state_delta"].items() if key[:5] != "temp:"}
+        actions = event.actions.model_dump(mode="json", include={"state_delta"})
+        values = {key: value for key, value in actions["state_delta"].items() if key[:5] != "temp:"}
         self._root.run.context.state.update(values)
+
         text = read_text(event.content)
         if text or event.output is not None:
             self._answer = text
             self._output = event.output
+
         self._error_code = event.error_code
 
     async def _end_call(self, part: AgentPart, call_id: str, result: Any) -> None:
         """Report the end of a call, unless it was reported."""
         if not part.run.transcript.is_open(call_id):
             return
+
         failed = False
         if isinstance(result, Mapping):
             # The form of the library for a failure, and for a result that is no object.
             failed = bool(result.get("error"))
             result = next(iter(result.values())) if [*result] in (["error"], ["result"]) else result
+
         text = part.run.format_result(result)
+
         try:
             part.run.end_call(call_id, text, failed=failed)
         finally:
@@ -349,13 +380,14 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
 
     def _is_waiting(self, part: AgentPart) -> bool:
         """Return True if a part, or one that it has started, waits for another leg."""
-        for each in self._parts.values():
-            key = each.key if each.waiting else None
+        for waiting_part in self._parts.values():
+            key = waiting_part.key if waiting_part.waiting else None
             while key is not None:
                 if key == part.key:
                     return True
                 member = self._members.find(key)
                 key = member.parent if member is not None else None
+
         return False
 
     def _is_root(self, invocation: str, agent: str) -> bool:
@@ -416,21 +448,24 @@ def _read_output(schema: Any, text: str) -> Any:
 def read_text(content: Any, *, is_thought: bool = False) -> str:
     """Return the text of a content, or its thinking."""
     parts: Sequence[Any] = (content and content.parts) or ()
-    return "".join(each.text for each in parts if each.text and bool(each.thought) is is_thought)
+    return "".join(part.text for part in parts if part.text and bool(part.thought) is is_thought)
 
 
 def read_usage(usage: Any) -> dict[str, int]:
     """Return the counters of a model call; empty if the model has reported none."""
     if usage is None:
         return {}
-    given = (usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0)
-    made = (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0)
+
+    input_tokens = (usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0)
+    output_tokens = (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0)
     # Some models count their thoughts in both.
-    made = made if usage.total_token_count is None else usage.total_token_count - given
+    if usage.total_token_count is not None:
+        output_tokens = usage.total_token_count - input_tokens
+
     return {
-        "input_tokens": given,
-        "output_tokens": made,
-        "total_tokens": given + made,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "total_tokens": input_tokens + output_tokens,
         "cache_read_tokens": usage.cached_content_token_count or 0,
         "reasoning_tokens": usage.thoughts_token_count or 0,
     }

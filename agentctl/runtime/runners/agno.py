@@ -72,40 +72,48 @@ class AgnoRunner(AgnoBase):
         context = run.context
         leg = run.environment.leg
         target = await self._copy(run)
+
         calls = DecidedCalls(run)
-        given = build_options(target, run)
+        options = build_options(target, run)
         names = {
             "run_id": context.run_id,
             "session_id": context.session_id,
             "user_id": context.user_id,
         }
+
         state = dict(context.state)
         stream = {"stream": True, "stream_events": True, "yield_run_output": True}
         output: Any = None
 
-        with keep_failures() as failed:
+        with keep_failures() as failures:
             inputs = watch_inputs([target])
+
             if leg is None and (access := current_access.get()) is not None:
                 # A member has its entry before its model is called.
                 access.seen_runs = ChainMap({context.run_id: ""}, inputs)
-            report = AgnoReport(run, failed, inputs)
+
+            report = AgnoReport(run, failures, inputs)
+
             if leg is None:
-                asked, media = await read_prompt(run, self.input_schema)
-                given |= media
-                events = target.arun(asked, session_state=state, **names, **given, **stream)
+                prompt, media = await read_prompt(run, self.input_schema)
+                options |= media
+                events = target.arun(prompt, session_state=state, **names, **options, **stream)
             else:
-                stored = await run.restore_files(leg.state["output"])
-                output = self._output_type.from_dict(stored)
+                stored_output = await run.restore_files(leg.state["output"])
+                output = self._output_type.from_dict(stored_output)
                 agno_pauses.apply_decisions(output, leg, calls)
                 await report.restore(leg.state.get("members", ()))
                 report.settle(output, calls)
+
                 for member in agno_pauses.walk_members(target):
                     # A continued member gets no state from its team.
                     member.session_state = state
-                again = AgnoRunContext(session_state=state, **names, **given)
+
+                run_context = AgnoRunContext(session_state=state, **names, **options)
                 events = target.acontinue_run(
-                    run_response=output, run_context=again, **given, **stream
+                    run_response=output, run_context=run_context, **options, **stream
                 )
+
             async with aclosing(events):
                 async for event in events:
                     if isinstance(event, self._output_type):
@@ -142,29 +150,34 @@ def build_options(target: Any, run: HostedRun) -> dict[str, Any]:
 
 async def read_prompt(run: HostedRun, schema: InputSchema | None) -> tuple[Any, dict[str, Any]]:
     """Return the message of a run or its object, and its files as arguments of a run of agno."""
-    asked = await run.read_input(schema)
-    prompt = await run.load_prompt(asked if isinstance(asked, str) else "")
-    return prompt["content"] if isinstance(asked, str) else asked, build_media(prompt)
+    run_input = await run.read_input(schema)
+    prompt = await run.load_prompt(run_input if isinstance(run_input, str) else "")
+
+    return prompt["content"] if isinstance(run_input, str) else run_input, build_media(prompt)
 
 
 def build_media(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loaded files of a message as arguments of a run and of a message of agno."""
     names = {"image": "images", "audio": "audio"}
     media = dict[str, list[Any]]()
+
     for file in message.get("files", ()):
         reference = file.reference
         kind = find_kind(file.reference.media_type)
         form = {"content": file.data, "mime_type": reference.media_type}
+
         if kind == "pdf":
-            built: Any = File(**form, filename=reference.name)
+            item: Any = File(**form, filename=reference.name)
         else:
             subtype = reference.media_type.partition("/")[2]
-            built = (
+            item = (
                 Image(**form, format=subtype)
                 if kind == "image"
                 else Audio(**form, format=find_format(reference))
             )
-        media.setdefault(names.get(kind, "files"), []).append(built)
+
+        media.setdefault(names.get(kind, "files"), []).append(item)
+
     return media
 
 
@@ -181,6 +194,7 @@ async def add_event(
     name = event.event.removeprefix("Team")
     if name == "ToolCallStarted":
         await calls.begin(_find_key(event), event.tool.tool_args or {})
+
     try:
         await report.add(event, call_id=call_id)
     finally:
@@ -196,24 +210,30 @@ def _find_key(event: Any) -> agno_pauses.CallId:
 
 def _pause(report: AgnoReport, output: Any, target: Any) -> None:
     """Raise `Paused` with what the agent or team waits for."""
-    waiting = [] if output is None else agno_pauses.list_waiting(output)
-    if not waiting:
+    waiting_calls = [] if output is None else agno_pauses.list_waiting(output)
+    if not waiting_calls:
         raise ExecutionError("INTERRUPTED")
-    asks = agno_pauses.list_asks(waiting, [target])
-    stored = keep_state(report.root.run, lambda: output.to_json(indent=None))
-    report.start_waiting(waiting)
+
+    asks = agno_pauses.list_asks(waiting_calls, [target])
+
+    stored_output = keep_state(report.root.run, lambda: output.to_json(indent=None))
+
+    report.start_waiting(waiting_calls)
     report.keep_state(output.session_state)
-    raise Paused(asks, {"output": stored, "members": report.to_json()})
+
+    raise Paused(asks, {"output": stored_output, "members": report.to_json()})
 
 
 def _to_agno_message(message: Mapping[str, Any]) -> Message:
     """Convert a neutral message of an earlier run."""
     role = message["role"]
     content = message["content"]
+
     if role == "tool":
         call_id = message["tool_call_id"]
         name = message["tool_name"]
         return Message(role=role, content=content, tool_call_id=call_id, tool_name=name)
+
     calls = [
         {
             "id": call["id"],
@@ -222,4 +242,5 @@ def _to_agno_message(message: Mapping[str, Any]) -> Message:
         }
         for call in message.get("tool_calls", ())
     ]
+
     return Message(role=role, content=content, tool_calls=calls or None, **build_media(message))

@@ -62,16 +62,19 @@ class AgnoCall(NamedTuple):
 
 def list_waiting(output: Any) -> list[AgnoCall]:
     """Return the calls that wait in a paused run, and in those of its members."""
-    found = [
+    waiting_tools = [
         (run, tool) for run in walk_paused(output) for tool in run.tools or () if is_waiting(tool)
     ]
-    counts = Counter(tool.tool_call_id for _, tool in found)
+
+    counts = Counter(tool.tool_call_id for _, tool in waiting_tools)
+
     calls = []
-    for run, tool in found:
+    for run, tool in waiting_tools:
         owner_id = getattr(run, "team_id", None) or getattr(run, "agent_id", None) or ""
         call_id = tool.tool_call_id or ""
         key = call_id if counts[call_id] == 1 else f"{run.run_id}:{call_id}"
         calls.append(AgnoCall(run.run_id, owner_id, key, tool))
+
     return calls
 
 
@@ -83,16 +86,17 @@ def walk_paused(output: Any) -> Iterator[Any]:
             yield from walk_paused(member)
 
 
-def list_asks(waiting: Iterable[AgnoCall], owners: Iterable[Any]) -> list[Ask]:
+def list_asks(waiting_calls: Iterable[AgnoCall], owners: Iterable[Any]) -> list[Ask]:
     """Return what calls wait for.
 
     Args:
         owners: the agents and teams; their tools have the schemas of their arguments.
     """
-    by_id = {get_member_id(each): each for owner in owners for each in walk_members(owner)}
+    by_id = {get_member_id(member): member for owner in owners for member in walk_members(owner)}
+
     # A model may ask for thousands of calls of one tool.
     find_schema = cache(lambda owner_id, name: _find_schema(by_id.get(owner_id), name))
-    return [_build_ask(call, find_schema) for call in waiting]
+    return [_build_ask(call, find_schema) for call in waiting_calls]
 
 
 def walk_members(target: Any) -> Iterator[Any]:
@@ -116,15 +120,21 @@ def _build_ask(call: AgnoCall, find_schema: Callable[[str, str], dict[str, Any] 
     tool = call.tool
     name = call.tool.tool_name or ""
     arguments = to_json_value(tool.tool_args or {}, _MAXIMUM_BYTES)
+
     policy: Any = "other" if tool.approval_type == "required" else "user"
+
     if tool.requires_confirmation:
         schema = find_schema(call.owner_id, name)
         return Ask("approval", call.key, name, arguments, policy=policy, schema=schema)
+
     if tool.external_execution_required:
         return Ask("external", call.key, name, arguments, policy=policy)
+
     questions = tool.user_feedback_schema or ()
     schema = _build_choices(questions) if questions else _build_fields(tool.user_input_schema or ())
+
     texts = [question.question for question in questions]
+
     return Ask("input", call.key, name, arguments, policy, "\n".join(texts) or None, schema)
 
 
@@ -132,17 +142,20 @@ def _build_fields(fields: Iterable[Any]) -> dict[str, Any]:
     """Return the schema of an answer: an object with a value for each field of a call or step."""
     properties: dict[str, dict[str, Any]] = {}
     required = []
-    for each in fields:
-        named = each.field_type
-        kind = _JSON_TYPES.get(named.__name__ if isinstance(named, type) else named)
-        values = getattr(each, "allowed_values", None)
-        properties[each.name] = (
+    for field in fields:
+        type_name = field.field_type
+        kind = _JSON_TYPES.get(type_name.__name__ if isinstance(type_name, type) else type_name)
+
+        values = getattr(field, "allowed_values", None)
+        properties[field.name] = (
             ({"type": kind} if kind else {})
             | ({"enum": list(values)} if values else {})
-            | ({"description": each.description} if each.description else {})
+            | ({"description": field.description} if field.description else {})
         )
-        if getattr(each, "required", each.value is None):
-            required.append(each.name)
+
+        if getattr(field, "required", field.value is None):
+            required.append(field.name)
+
     return _build_object(properties, required)
 
 
@@ -159,30 +172,38 @@ def _build_object(properties: dict[str, Any], required: list[str]) -> dict[str, 
 def _build_choices(questions: Any) -> dict[str, Any]:
     """Return the schema of an answer: an object with a list of labels for each question."""
     properties = {}
-    for each in questions:
+    for question in questions:
         items: dict[str, Any] = {"type": "string"}
-        if each.options:
-            items = {"enum": [option.label for option in each.options]}
-        limit = {} if each.multi_select else {"maxItems": 1}
-        properties[each.question] = {"type": "array", "items": items, **limit}
+        if question.options:
+            items = {"enum": [option.label for option in question.options]}
+
+        limit = {} if question.multi_select else {"maxItems": 1}
+        properties[question.question] = {"type": "array", "items": items, **limit}
+
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def _find_schema(target: Any, name: str) -> dict[str, Any] | None:
     tools = getattr(target, "tools", None)
+
     for tool in tools if isinstance(tools, list) else ():
         is_kit = isinstance(tool, Toolkit)
         functions = [*{**tool.functions, **tool.async_functions}.values()] if is_kit else [tool]
+
         for function in functions:
             if not isinstance(function, Function) or function.name != name:
                 continue
+
             function = function.model_copy(deep=True)
+
             try:
                 function.process_entrypoint()
             except Exception:
                 # The agent calls it as its model asks, too.
                 return None
+
             return dict(function.parameters) if function.parameters else None
+
     return None
 
 
@@ -198,17 +219,20 @@ def apply_decisions(output: Any, leg: Leg, calls: DecidedCalls) -> None:
         decision = leg.find(call.key)
         if decision is None:
             continue
+
         call_id = call.run_id, call.tool.tool_call_id or ""
-        ended = _apply(call.tool, decision)
-        if ended is not None:
-            calls.settled[call_id] = ended
+        known_result = _apply(call.tool, decision)
+        if known_result is not None:
+            calls.settled[call_id] = known_result
         elif decision.kind == "approval":
             calls.approved[call_id] = decision
+
         for run in walk_paused(output):
             for requirement in run.requirements or ():
                 # The library has other objects here, and reads those of members only.
                 tool = requirement.tool_execution
                 run_id = requirement.member_run_id or run.run_id
+
                 is_same = (run_id, tool.tool_call_id) == call_id
                 if is_same and _apply(tool, decision) is not None:
                     requirement.external_execution_result = tool.result
@@ -220,26 +244,36 @@ def _apply(tool: Any, decision: Decided) -> tuple[str, bool] | None:
         tool.confirmed = True
         tool.tool_args = dict(decision.arguments)
         return None
+
     if decision.execution is not None:
         failed = decision.execution != "done"
         return _set_result(tool, to_text(decision.result), failed=failed)
+
     if decision.status != "answered":
         return _set_result(tool, decision.refusal, failed=True)
+
     tool.answered = True
     if tool.tool_name == _ASK_USER:
         for question in tool.user_feedback_schema or ():
             question.selected_options = list(_read(decision.answer, question.question) or ())
-        chosen = [
-            {"question": each.question, "selected": each.selected_options}
-            for each in tool.user_feedback_schema or ()
+
+        selected = [
+            {"question": question.question, "selected": question.selected_options}
+            for question in tool.user_feedback_schema or ()
         ]
-        return f"User feedback received: {json.dumps(chosen, ensure_ascii=False)}", False
-    for each in tool.user_input_schema or ():
-        value = _read(decision.answer, each.name)
-        each.value = each.value if value is None else value
+
+        return f"User feedback received: {json.dumps(selected, ensure_ascii=False)}", False
+
+    for field in tool.user_input_schema or ():
+        value = _read(decision.answer, field.name)
+        field.value = field.value if value is None else value
+
     if tool.tool_name == _GET_INPUT:
-        given = [{"name": each.name, "value": each.value} for each in tool.user_input_schema or ()]
-        return f"User inputs retrieved: {json.dumps(given, ensure_ascii=False)}", False
+        values = [
+            {"name": field.name, "value": field.value} for field in tool.user_input_schema or ()
+        ]
+        return f"User inputs retrieved: {json.dumps(values, ensure_ascii=False)}", False
+
     return None
 
 
@@ -278,16 +312,21 @@ def find_step_pause(output: Any, owners: Iterable[Any]) -> StepPause | None:
     """
     if output.error_requirements or not output.step_requirements:
         return None
+
     # The earlier ones are those of earlier pauses.
     requirement = output.step_requirements[-1]
+
     if not requirement.requires_executor_input:
         ask = _build_step_ask(requirement, f"step-pause-{len(output.step_requirements)}")
         return None if ask is None else StepPause([ask], requirement, output)
+
     runs = [run for run in output.step_executor_runs or () if run.status == RunStatus.paused]
     executor = next((run for run in runs if run.run_id == requirement.executor_run_id), None)
+
     calls = [] if executor is None else list_waiting(executor)
     if not calls:
         return None
+
     return StepPause(list_asks(calls, owners), requirement, output, executor, calls)
 
 
@@ -296,15 +335,18 @@ def _build_step_ask(requirement: Any, key: str) -> Ask | None:
 
     The result of a step is an argument that can be edited.
     """
+
     kind: ApprovalKind = "input"
     arguments = {}
     question = requirement.user_input_message
+
     if requirement.requires_output_review:
         content = getattr(requirement.step_output, "content", None)
         arguments = to_json_value({_OUTPUT: content}, _MAXIMUM_BYTES)
         edited = {"type": "string"} if isinstance(content, str) else {}
         kind = "approval"
         question = requirement.output_review_message
+
         schema = _build_object({_OUTPUT: edited}, [_OUTPUT])
     elif requirement.requires_confirmation:
         kind = "approval"
@@ -320,6 +362,7 @@ def _build_step_ask(requirement: Any, key: str) -> Ask | None:
         schema = _build_fields(fields) if fields else {"type": "object"}
     else:
         return None
+
     name = requirement.step_name or ""
     return Ask(kind, key, name, arguments, question=question, schema=schema)
 
@@ -330,15 +373,19 @@ def decide_step(pause: StepPause, leg: Leg, calls: DecidedCalls) -> None:
     Args:
         calls: gets the decided calls of the agent or team in the step.
     """
+
     requirement = pause.requirement
     if pause.executor is not None:
         apply_decisions(pause.executor, leg, calls)
         requirement.executor_requirements = pause.executor.requirements
         return
+
     (asked,) = pause.asks
+
     decision = leg.find(asked.tool_call_id)
     if decision is None:
         raise ExecutionError("INTERRUPTED")
+
     if asked.kind == "approval":
         _decide_approval(pause, decision)
     elif decision.status != "answered":
@@ -353,12 +400,15 @@ def decide_step(pause: StepPause, leg: Leg, calls: DecidedCalls) -> None:
 
 def _decide_approval(pause: StepPause, decision: Decided) -> None:
     requirement = pause.requirement
+
     if not decision.is_approved:
         requirement.reject(decision.note)
         return
+
     requirement.confirm()
     if not requirement.requires_output_review:
         return
+
     edited = decision.arguments.get(_OUTPUT)
     if edited != getattr(requirement.step_output, "content", None):
         requirement.edit(edited)

@@ -94,6 +94,7 @@ class RunReport:
 
     def add(self, name: str, event: Any) -> None:
         """Report one event about the work of the run."""
+
         if name == "ModelRequestStarted":
             while self._resumed:
                 self.end_call(self._resumed.pop(0))
@@ -181,8 +182,8 @@ class RunReport:
     def find_delegation(self, member: str) -> tuple[str | None, str]:
         """Return the open call that started a member, and its task."""
         calls = self._delegated.items()
-        named = [each for each in calls if each[1].get("member_id") == member]
-        for call_id, arguments in named or calls:
+        delegations = [entry for entry in calls if entry[1].get("member_id") == member]
+        for call_id, arguments in delegations or calls:
             return call_id, str(arguments.get("task") or self.run.environment.spec.input)
         return None, self.run.environment.spec.input
 
@@ -253,18 +254,23 @@ class AgnoReport:
         member_id, name = (
             (event.team_id, event.team_name) if is_team else (event.agent_id, event.agent_name)
         )
+
         parent_id = event.parent_run_id if event.parent_run_id in self._reports else self._root_id
         parent = self._reports.get(parent_id, self.root)
-        found, task = parent.find_delegation(member_id)
+
+        delegating_call, task = parent.find_delegation(member_id)
+
         member = self._members.start(
             event.run_id,
             name or member_id,
             self._inputs.get(event.run_id) or task,
             kind="team" if is_team else "agent",
             parent=parent_id if parent is not self.root else None,
-            call_id=call_id or found,
+            call_id=call_id or delegating_call,
         )
-        report = self._reports[event.run_id] = RunReport(member.run, found)
+
+        report = RunReport(member.run, delegating_call)
+        self._reports[event.run_id] = report
         return report
 
     def _pause(self, report: RunReport, parent_id: str | None) -> None:
@@ -285,9 +291,9 @@ class AgnoReport:
         """Return the members that wait, for the state of a pause."""
         return self._members.to_json()
 
-    async def restore(self, stored: Iterable[Mapping[str, Any]]) -> None:
+    async def restore(self, members: Iterable[Mapping[str, Any]]) -> None:
         """Continue with the members of a pause."""
-        await self._members.restore(stored)
+        await self._members.restore(members)
         for member in self._members.list_open():
             self._reports[member.key] = RunReport(member.run)
 
@@ -312,10 +318,12 @@ class AgnoReport:
         """Take over the state of the session as the agent has changed it."""
         if values is None:
             return
+
         state = self.root.run.context.state
-        kept = {key: value for key, value in values.items() if key not in _SERVER_STATE}
+        own_values = {key: value for key, value in values.items() if key not in _SERVER_STATE}
+
         state.clear()
-        state.update(kept)
+        state.update(own_values)
 
 
 def watch_inputs(owners: Iterable[Any]) -> dict[str, str]:
@@ -330,20 +338,24 @@ def watch_inputs(owners: Iterable[Any]) -> dict[str, str]:
         The inputs by the ids of the runs, as they start; `""` for one that is no text.
     """
     inputs: dict[str, str] = {}
+
     for owner in owners:
-        for each in walk_members(owner):
-            if isinstance(each, Agent | Team):
-                each.arun = functools.partial(_start_watched, each.arun, inputs)
+        for member in walk_members(owner):
+            if isinstance(member, Agent | Team):
+                member.arun = functools.partial(_start_watched, member.arun, inputs)
+
     return inputs
 
 
 def _start_watched(
     start: Callable[..., Any], inputs: dict[str, str], *args: Any, **options: Any
 ) -> Any:
-    given = options.get("input", args[0] if args else None)
-    if isinstance(given, list) and given:
-        given = getattr(given[-1], "content", None)
-    inputs[options.get("run_id") or ""] = given if isinstance(given, str) else ""
+    run_input = options.get("input", args[0] if args else None)
+    if isinstance(run_input, list) and run_input:
+        run_input = getattr(run_input[-1], "content", None)
+
+    inputs[options.get("run_id") or ""] = run_input if isinstance(run_input, str) else ""
+
     return start(*args, **options)
 
 
@@ -351,7 +363,8 @@ def _sum_counters(metrics: RunMetrics | None) -> Counter[str]:
     """Return the tokens of all models of a run, by counter."""
     details = (metrics.details if metrics is not None else None) or {}
     models = [model for role in details.values() for model in role]
-    return Counter({name: sum(getattr(each, name) for each in models) for name in _COUNTERS})
+
+    return Counter({name: sum(getattr(model, name) for model in models) for name in _COUNTERS})
 
 
 def read_result(tool: Any) -> tuple[str, bool]:
@@ -370,10 +383,12 @@ class AgnoError(Exception):
 def keep_failures() -> Iterator[dict[str, BaseException]]:
     """Keep the exceptions of model calls in this context, by the id of their run of agno."""
     _watch_models()
-    kept: dict[str, BaseException] = {}
-    token = _failed.set(kept)
+    failures: dict[str, BaseException] = {}
+
+    token = _failed.set(failures)
+
     try:
-        yield kept
+        yield failures
     finally:
         _failed.reset(token)
 
@@ -383,20 +398,26 @@ def _to_failure(event: Any, failed: dict[str, BaseException]) -> ExecutionError:
     error = failed.get(event.run_id)
     if error is not None and (failure := find_failure(error)):
         return failure
+
     is_provider = event.error_type in _PROVIDER
+
     if isinstance(error, ContextWindowExceededError) or (
         is_provider and is_context_exceeded(str(error))
     ):
         return ExecutionError("CONTEXT_EXCEEDED")
+
     if not is_provider:
         is_answer = error is not None and is_unreadable(error)
         return ExecutionError("MODEL_REJECTED" if is_answer else "AGENT_FAILED")
+
     if error is None:
         return ExecutionError("MODEL_UNAVAILABLE")
+
     # The code of the client's exception, or else that of the status agno found.
     code = find_failure_code(error, in_model=True) or read_status(
         getattr(error, "status_code", 502)
     )
+
     return ExecutionError(code)
 
 
@@ -431,7 +452,8 @@ def _watch_models() -> None:
 
 
 def _keep(error: BaseException, options: dict[str, Any]) -> None:
-    kept = _failed.get()
+    failures = _failed.get()
     run = options.get("run_response")
-    if kept is not None and run is not None:
-        kept[run.run_id] = error
+
+    if failures is not None and run is not None:
+        failures[run.run_id] = error

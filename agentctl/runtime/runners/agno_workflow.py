@@ -71,41 +71,46 @@ class AgnoWorkflowRunner(AgnoBase):
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in the task of the caller."""
         context = run.context
+
         # Without a database the library warns that it cannot keep a history.
         workflow: Workflow = self._target.deep_copy(update={"db": InMemoryDb()})
         session = _build_session(workflow, run)
         _replace_storage(workflow, session)
-        given = build_options(workflow, run)
+
+        options = build_options(workflow, run)
         calls = DecidedCalls(run)
         stream = {"stream": True, "stream_events": True}
         leg = run.environment.leg
 
-        with keep_failures() as failed:
+        with keep_failures() as failures:
             inputs = watch_inputs(walk_executors(workflow.steps))
-            report = WorkflowReport(run, failed, workflow, inputs)
+            report = WorkflowReport(run, failures, workflow, inputs)
 
             if leg is None:
-                asked, media = await read_prompt(run, self.input_schema)
+                prompt, media = await read_prompt(run, self.input_schema)
                 events: Any = workflow.arun(
-                    asked,
+                    prompt,
                     run_id=context.run_id,
                     session_id=context.session_id,
                     user_id=context.user_id,
                     session_state=dict(context.state),
-                    **given,
+                    **options,
                     **media,
                     **stream,
                 )
             else:
-                stored = await run.restore_files(leg.state["output"])
-                output = WorkflowRunOutput.from_dict(stored)
+                stored_output = await run.restore_files(leg.state["output"])
+                output = WorkflowRunOutput.from_dict(stored_output)
+
                 pause = find_step_pause(output, walk_executors(workflow.steps))
                 if pause is None:
                     raise ExecutionError("INTERRUPTED")
+
                 decide_step(pause, leg, calls)
                 await report.restore(leg.state, pause, calls)
+
                 session.upsert_run(output)
-                _give_options(workflow, given, run)
+                _give_options(workflow, options, run)
                 events = await workflow.acontinue_run(output, **stream)
 
             try:
@@ -129,10 +134,14 @@ def _build_session(workflow: Workflow, run: HostedRun) -> WorkflowSession:
     session = WorkflowSession(
         session_id=run.context.session_id, user_id=run.context.user_id, workflow_id=workflow.id
     )
+
     session.session_data = {"session_state": dict(run.context.state)}
+
     session.runs = []
+
     for number, earlier in enumerate(run.environment.earlier_runs):
         texts = {message["role"]: message["content"] for message in earlier.messages}
+
         session.runs.append(
             WorkflowRunOutput(
                 run_id=f"earlier-{number}",
@@ -141,6 +150,7 @@ def _build_session(workflow: Workflow, run: HostedRun) -> WorkflowSession:
                 status=RunStatus.completed,
             )
         )
+
     return session
 
 
@@ -155,11 +165,11 @@ def _replace_storage(workflow: Any, session: WorkflowSession) -> None:
     workflow.aget_session = aget_session
 
 
-def _give_options(workflow: Any, given: Mapping[str, Any], run: HostedRun) -> None:
+def _give_options(workflow: Any, options: Mapping[str, Any], run: HostedRun) -> None:
     """Give the agents of a workflow what a continued run of the library does not pass on."""
     for executor in walk_executors(workflow.steps):
-        executor.dependencies = {**(executor.dependencies or {}), **given["dependencies"]}
-        executor.metadata = {**(executor.metadata or {}), **given["metadata"]}
+        executor.dependencies = {**(executor.dependencies or {}), **options["dependencies"]}
+        executor.metadata = {**(executor.metadata or {}), **options["metadata"]}
         executor.session_state = run.context.state
         executor.user_id = run.context.user_id
 
@@ -260,9 +270,12 @@ class WorkflowReport:
             if isinstance(event, BaseRunOutputEvent):
                 await self._add_member_event(event, calls)
             return
+
         name = event.event
+
         if event.nested_depth:
             return
+
         if name == "StepStarted":
             await self.run.environment.begin_effect()
             self._start_step(event)
@@ -289,10 +302,11 @@ class WorkflowReport:
 
     def _find_step(self, event: Any) -> tuple[int | None, Span | None]:
         """Return the open step of an event; that of a workflow in a step is the only open one."""
-        found = self._open.get(_name_step(event))
-        if found is None and len(self._open) == 1:
-            (found,) = self._open.values()
-        return (None, None) if found is None else (found[0], found[2])
+        open_step = self._open.get(_name_step(event))
+        if open_step is None and len(self._open) == 1:
+            (open_step,) = self._open.values()
+
+        return (None, None) if open_step is None else (open_step[0], open_step[2])
 
     def _start_step(self, event: Any) -> None:
         for key, (_, index, span) in [*self._open.items()]:
@@ -300,10 +314,13 @@ class WorkflowReport:
                 # The library does not report the end of a step that failed and was left out.
                 span.end("failed")
                 del self._open[key]
+
         environment = self.run.environment
+
         number = self._number
         self._number += 1
         environment.emit(StepStarted(event.step_name or "", number))
+
         span = environment.transcript.spans.start_step(number, event.step_name or "")
         self._open[_name_step(event)] = number, event.step_index, span
 
@@ -320,6 +337,7 @@ class WorkflowReport:
 
     def _report_progress(self, name: str, event: Any) -> None:
         step = getattr(event, "step_name", None)
+
         texts = {
             "ConditionExecutionStarted": f"{step}: {getattr(event, 'condition_result', None)}",
             "LoopIterationStarted": f"{step}: iteration {getattr(event, 'iteration', None)}",
@@ -327,14 +345,17 @@ class WorkflowReport:
             "RouterExecutionStarted": f"{step}: {', '.join(getattr(event, 'selected_steps', ()))}",
             "StepProgress": f"{step}: {_to_text(event.content)}" if name == "StepProgress" else "",
         }
+
         if name in texts:
             self.run.context.progress(texts[name])
 
     async def _complete(self, event: Any) -> None:
-        failed = _find_failed(event.run_output)
-        if failed is not None:
-            raise self.fail(failed)
+        failed_step = _find_failed(event.run_output)
+        if failed_step is not None:
+            raise self.fail(failed_step)
+
         content = await self.run.set_result(event.content)
+
         if not self.run.transcript.content:
             self.run.begin_answer()
             self.run.add_text(content)
@@ -346,6 +367,7 @@ class WorkflowReport:
                 "created_at": now_in_seconds(),
             }
             self.run.replace_answers([answer])
+
         self.keep_state(self._workflow.read_or_create_session())
 
     def keep_state(self, session: WorkflowSession) -> None:
@@ -385,14 +407,18 @@ def _pause(report: WorkflowReport, session: WorkflowSession, workflow: Any) -> N
     """Raise `Paused` with what the workflow waits for."""
     output = (session.runs or [None])[-1]
     pause = None if output is None else find_step_pause(output, walk_executors(workflow.steps))
+
     if output is None or pause is None:
         raise ExecutionError("INTERRUPTED")
+
     # The events are part of the transcript, and large.
     output.events = None
-    stored = keep_state(report.run, lambda: orjson.dumps(output.to_dict(), default=str))
+    stored_output = keep_state(report.run, lambda: orjson.dumps(output.to_dict(), default=str))
+
     report.members.start_waiting(pause.calls)
     report.keep_state(session)
-    raise Paused(pause.asks, {"output": stored, **report.to_json()})
+
+    raise Paused(pause.asks, {"output": stored_output, **report.to_json()})
 
 
 def _find_last_step(workflow: Any) -> int | None:

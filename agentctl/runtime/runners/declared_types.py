@@ -48,10 +48,12 @@ def read_input_schema(annotation: Any) -> InputSchema | None:
         UnusableObject: the type has no JSON Schema of an object.
     """
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    others = [part for part in parts if part is not str]
-    if len(others) != 1 or not _is_object_type(others[0]):
+    object_types = [part for part in parts if part is not str]
+
+    if len(object_types) != 1 or not _is_object_type(object_types[0]):
         return None
-    return build_input_schema(others[0], is_required=len(parts) == 1)
+
+    return build_input_schema(object_types[0], is_required=len(parts) == 1)
 
 
 def build_input_schema(annotation: Any, *, is_required: bool) -> InputSchema:
@@ -61,6 +63,7 @@ def build_input_schema(annotation: Any, *, is_required: bool) -> InputSchema:
         UnusableObject: the type has no JSON Schema of an object.
     """
     name = getattr(annotation, "__name__", "the type")
+
     try:
         adapter = build_adapter(annotation)
         schema = adapter.json_schema()
@@ -70,8 +73,10 @@ def build_input_schema(annotation: Any, *, is_required: bool) -> InputSchema:
         raise UnusableObject(
             f"its input {name} has no JSON Schema ({type(error).__name__})", hint
         ) from error
+
     if schema.get("type", "object") != "object":
         raise UnusableObject(f"its input {name} is no object: its schema has another type")
+
     return InputSchema(schema, is_required=is_required, convert=build_converter(adapter))
 
 
@@ -115,19 +120,25 @@ def _renew_typed_dicts(annotation: Any) -> Any:
     if is_typed_dict(annotation):
         required = annotation.__required_keys__
         fields = {}
+
         for name, hint in get_type_hints(annotation, include_extras=True).items():
             fields[name] = _renew_typed_dicts(hint)
             if get_origin(hint) not in (Required, NotRequired):
                 fields[name] = (Required if name in required else NotRequired)[fields[name]]
+
         return TypedDict(annotation.__name__, fields)  # type: ignore[operator]
-    given = get_args(annotation)
-    args = tuple(_renew_typed_dicts(each) for each in given)
-    if args == given:
+
+    arguments = get_args(annotation)
+    renewed = tuple(_renew_typed_dicts(argument) for argument in arguments)
+
+    if renewed == arguments:
         return annotation
+
     origin: Any = get_origin(annotation)
     if origin is UnionType:
         origin = Union
-    return origin[args if len(args) > 1 else args[0]]
+
+    return origin[renewed if len(renewed) > 1 else renewed[0]]
 
 
 def _is_object_type(annotation: Any) -> bool:

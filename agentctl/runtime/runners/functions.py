@@ -58,39 +58,48 @@ def _read_parameters(function: Callable[..., Any]) -> _Parameters:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise UnusableObject("its parameters cannot be read") from error
+
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except Exception:
         hints = {}
+
     names = [
         parameter.name
         for parameter in signature.parameters.values()
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         and (parameter.default is parameter.empty or is_run_context(hints.get(parameter.name)))
     ]
+
     if "RunnableConfig" in [getattr(hints.get(name), "__name__", "") for name in names]:
         raise UnusableObject(
             "it takes a RunnableConfig, which a factory for the server of LangGraph gets",
             "remove the parameter; the nodes of a graph read the configuration of a run",
         )
+
     contexts = [name for name in names if is_run_context(hints.get(name))]
-    others = [name for name in names if name not in contexts]
-    if not contexts and len(others) == 2:
-        if others[0] in _CONTEXT_NAMES and others[1] not in _CONTEXT_NAMES:
+    message_names = [name for name in names if name not in contexts]
+
+    if not contexts and len(message_names) == 2:
+        first, second = message_names
+        if first in _CONTEXT_NAMES and second not in _CONTEXT_NAMES:
             raise UnusableObject(
-                f"its parameters are ({others[0]}, {others[1]}): the message is the first one",
-                f"write ({others[1]}, {others[0]}), or annotate {others[0]}: agentctl.RunContext",
+                f"its parameters are ({first}, {second}): the message is the first one",
+                f"write ({second}, {first}), or annotate {first}: agentctl.RunContext",
             )
-        contexts = [others.pop()]
+        contexts = [message_names.pop()]
+
     positional = [
         parameter.name
         for parameter in signature.parameters.values()
         if parameter.kind is parameter.POSITIONAL_ONLY
     ]
-    if positional or len(others) != 1 or len(contexts) > 1:
+
+    if positional or len(message_names) != 1 or len(contexts) > 1:
         raise UnusableObject("its parameters are not (message) or (message, context)")
+
     context = contexts[0] if contexts else None
-    return _Parameters(others[0], context, read_input_schema(hints.get(others[0])))
+    return _Parameters(message_names[0], context, read_input_schema(hints.get(message_names[0])))
 
 
 class _PythonRunner:
@@ -133,6 +142,7 @@ class FunctionRunner(_PythonRunner):
 
     async def run(self, message: str, run: HostedRun) -> None:
         call = await self._bind(run)
+
         if self._is_async:
             result = await Replay(run).execute(call(), list)
         elif run.environment.leg is not None:
@@ -145,6 +155,7 @@ class FunctionRunner(_PythonRunner):
                 raise ExecutionError(
                     "AGENT_FAILED", "The agent was not called: too many earlier calls never ended"
                 ) from None
+
         run.add_text(await run.set_result(result))
 
 
@@ -181,8 +192,10 @@ class GeneratorRunner(_PythonRunner):
                 repeats = output.is_replaying or replay.drops_reports
                 await _report(item, run, output, repeats=repeats)
                 await run.take_turn()
+
         if rest := pieces.end():
             run.add_text(output.take_text(rest))
+
         output.finish()
 
 
@@ -191,6 +204,7 @@ async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repea
     if isinstance(item, str):
         run.add_text(output.take_text(item))
         return
+
     if isinstance(item, Progress | Usage):
         if repeats:
             run.checkpoint()
@@ -200,12 +214,13 @@ async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repea
         if not output.take_event(type(item).__name__, values):
             run.checkpoint()
             return
+
     match item:
         case Thinking(text=text):
             run.add_thinking(text)
         case ToolStarted(call_id=call_id, name=name, arguments=arguments):
-            given = {"input": arguments} if isinstance(arguments, str) else arguments
-            run.start_call(call_id, name, given)
+            call_arguments = {"input": arguments} if isinstance(arguments, str) else arguments
+            run.start_call(call_id, name, call_arguments)
         case ToolCompleted(call_id=call_id, result=result, failed=failed):
             run.end_call(call_id, result, failed=failed)
         case Progress(text=text, fraction=fraction):

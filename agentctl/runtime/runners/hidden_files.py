@@ -31,9 +31,9 @@ class HiddenFiles:
             if file.reference.file_id not in self._forms:
                 self._forms[file.reference.file_id] = self._encode(file.data)
 
-    def take_over(self, stored: Mapping[str, Any], files: Iterable[LoadedFile]) -> None:
+    def take_over(self, record: Mapping[str, Any], files: Iterable[LoadedFile]) -> None:
         """Continue with the marks of a stored state, see `record`."""
-        self._random = stored["random"]
+        self._random = record["random"]
         self.add(files)
 
     def record(self) -> dict[str, Any] | None:

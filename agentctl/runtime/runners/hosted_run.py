@@ -85,12 +85,15 @@ class HostedRun:
         self.kind = kind
         self.transcript = environment.transcript
         self.context_host = RunHost(environment)
+
         self.silent_calls: Collection[str] = ()
         self._kept_bytes = 0
         self.counted: dict[str, int] = {}
         self.hidden = HiddenFiles(is_url_safe=kind in ("google-adk", "pydantic-ai"))
+
         self._needs_separator = False
         self._text_pieces = PieceJoiner()
+
         self._origin: Mapping[str, str] | None = None
         self._output = b"null"
         self._turns = Turns()
@@ -124,27 +127,34 @@ class HostedRun:
             self.hidden.add(message.get("files", ()))
         return loaded
 
-    async def take_over_hidden(self, stored: Mapping[str, Any] | None) -> None:
+    async def take_over_hidden(self, record: Mapping[str, Any] | None) -> None:
         """Load the files of a stored state (`HiddenFiles.record`).
 
         Raises:
             ExecutionError: one was deleted.
         """
         access = self.environment.files
-        if stored is None or access is None:
+        if record is None or access is None:
             return
-        found = await access.find(stored["files"])
-        if len(found) < len(stored["files"]):
+
+        present_files = await access.find(record["files"])
+        if len(present_files) < len(record["files"]):
             raise ExecutionError("AGENT_FAILED", "A file of the run was deleted while it waited")
-        files = [LoadedFile(file, await access.read(file)) for file in found.values()]
-        self.hidden.take_over(stored, files)
+
+        files = [LoadedFile(file, await access.read(file)) for file in present_files.values()]
+        self.hidden.take_over(record, files)
 
     def hide_files(self, state: Any) -> Any:
         """Return a JSON value of the library without the bytes of files; itself if it has none."""
         record = self.hidden.record()
-        if record is None or not self.hidden.is_in(stored := orjson.dumps(state)):
+        if record is None:
             return state
-        return {_HIDDEN: record, "state": self.hidden.hide(stored).decode()}
+
+        data = orjson.dumps(state)
+        if not self.hidden.is_in(data):
+            return state
+
+        return {_HIDDEN: record, "state": self.hidden.hide(data).decode()}
 
     async def restore_files(self, state: Any) -> Any:
         """Return the value that `hide_files` has got. Raises as `take_over_hidden`."""
@@ -252,17 +262,23 @@ class HostedRun:
             messages: as for `Transcript.replace_answers`; the text of a result that the transcript
                 has is taken from there.
         """
+
         self.checkpoint()
+
         results = {entry["tool_call_id"]: entry["result"] for entry in self.transcript.tools}
         replaced: list[Mapping[str, Any]] = []
+
         for message in messages:
             text = replace_unstorable(message["content"])
             if message["role"] == "tool":
                 text = results.get(message["tool_call_id"]) or text
             replaced.append({**message, "content": text})
+
         self.transcript.replace_answers(replaced)
+
         texts = [message["content"] for message in replaced if message["role"] == "assistant"]
         content = _SEPARATOR.join(text for text in texts if text)
+
         if content != self.transcript.content:
             self.transcript.replace_content(content)
 
@@ -279,15 +295,19 @@ class HostedRun:
         """
         self.checkpoint()
         self.end_text()
+
         call_id = replace_unstorable(str(call_id))
         name = replace_unstorable(str(name))
+
         if len(arguments) > MAXIMUM_ARGUMENTS:
             raise ExecutionError("AGENT_FAILED", "A tool call has too many arguments")
         if len(self.transcript.tools) == MAXIMUM_CALLS:
             raise ExecutionError("AGENT_FAILED", "The run has too many tool calls")
+
         call = self._build_call(call_id, name, arguments)
         self.reserve(len(orjson.dumps(call)))
         self.transcript.request_call(call)
+
         opened = self.transcript.open_call(call_id, name, call["arguments"])
         if call_id not in self.silent_calls:
             self.environment.emit(ToolCallStarted(opened))
@@ -354,6 +374,7 @@ class HostedRun:
             ExecutionError: also if the value has no JSON form.
         """
         self.checkpoint()
+
         try:
             output = await self.convert(value)
         except ValueTooLarge as error:
@@ -362,6 +383,7 @@ class HostedRun:
             raise ExecutionError(
                 "AGENT_FAILED", "The result of the agent has no JSON form"
             ) from error
+
         self._output = orjson.dumps(output)
         self.reserve(len(self._output))
         self.transcript.output = output
@@ -431,15 +453,17 @@ class HostedRun:
 
         Damaged ones, for which `parse` raises ValueError, are left out, and the record names them.
         """
+
         messages: list[T] = []
         for earlier in self.environment.earlier_runs:
-            written: Iterable[T] = ()
+            native_messages: Iterable[T] = ()
             try:
-                written = () if earlier.native is None else parse(earlier.native)
+                native_messages = () if earlier.native is None else parse(earlier.native)
             except ValueError:
                 size = len((earlier.native or "").encode())
                 leave_out(self.environment, "damaged_native", earlier.run_id, size)
-            messages += written or convert(await self.load_messages(earlier.messages))
+            messages += native_messages or convert(await self.load_messages(earlier.messages))
+
         return messages
 
     def set_native_history(self, dump: Callable[[], bytes]) -> None:

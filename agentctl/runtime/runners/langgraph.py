@@ -86,6 +86,7 @@ class LangGraphRunner(LibraryRunner):
 
     def __init__(self, graph: Any, options: RunnerOptions) -> None:
         super().__init__()
+
         if isinstance(graph, StateGraph):
             try:
                 graph = graph.compile()
@@ -93,18 +94,23 @@ class LangGraphRunner(LibraryRunner):
                 problem = "the graph cannot be compiled"
                 hint = "call its method compile() to see the reason"
                 raise UnusableObject(problem, hint) from error
+
         if options.durable and graph.checkpointer:
             raise UnusableObject(
                 "durable has no effect for a graph with its own checkpointer",
                 "compile it without one, or remove the key durable",
             )
+
         if options.store != "user" and graph.store is not None:
             problem = "store has no effect for a graph with its own store"
             raise UnusableObject(problem, "compile it without one, or remove the key store")
+
         self._store = "off" if graph.store is not None else options.store
+
         build_context = options.build_deps
         schema = graph.context_schema
         self._configurable = None
+
         if options.configurable:
             makes_context = build_context is None
             self._configurable = Configurable(
@@ -117,6 +123,7 @@ class LangGraphRunner(LibraryRunner):
                     f"the graph needs a context of the type {getattr(schema, '__name__', schema)}",
                     'set deps = "module:function": a function that makes it of the RunContext',
                 )
+
         self._build_context = build_context
         self._graph = graph
         self._has_checkpointer = bool(graph.checkpointer)
@@ -129,9 +136,12 @@ class LangGraphRunner(LibraryRunner):
         On a cancel the graph is asked to take no further step, its model calls end at their next
         part, and the task is cancelled. Its tasks that ignore this are reported as unstopped work.
         """
+
         control = RunControl()
         model_calls = ModelCalls(run)
+
         work = asyncio.create_task(self._drive(message, run, control, model_calls))
+
         try:
             await asyncio.wait({work})
         except asyncio.CancelledError:
@@ -143,6 +153,7 @@ class LangGraphRunner(LibraryRunner):
             else:
                 retrieve_exception(work)
             raise
+
         await work
 
     def _is_public(self, names: tuple[str, ...]) -> bool:
@@ -168,8 +179,9 @@ class LangGraphRunner(LibraryRunner):
         leg = run.environment.leg
         decided = DecidedCalls(run)
         approved = decided.approved
-        stored = None
-        saved = await self._open_thread(message, run)
+        checkpoint_report = None
+
+        thread = await self._open_thread(message, run)
 
         stored_calls = None if leg is None else leg.state.get("task_calls")
         task_calls = TaskCalls(
@@ -181,31 +193,37 @@ class LangGraphRunner(LibraryRunner):
 
         if leg is not None:
             # Before the calls are begun: nothing is called if the graph cannot take a decision.
-            interrupts = [OpenInterrupt.from_json(stored) for stored in leg.state["interrupts"]]
-            takes_results = saved.saver is not None
+            interrupts = [
+                OpenInterrupt.from_json(checkpoint_report)
+                for checkpoint_report in leg.state["interrupts"]
+            ]
+            takes_results = thread.saver is not None
             resume = build_answers(interrupts, leg, decided, takes_results=takes_results)
             task_calls.add_answers(resume)
             # A leg after a death continues from its newest superstep.
-            saved.input = Command(resume=resume) if interrupts else None
+            thread.input = Command(resume=resume) if interrupts else None
             approved |= find_undone(leg)
-            stored = leg.state["report"]
+            checkpoint_report = leg.state["report"]
 
         outputs = self._graph.output_channels
         outputs = None if isinstance(outputs, str) else outputs
-        report = GraphReport(run, model_calls, decided, outputs, self._is_public, stored)
+        report = GraphReport(run, model_calls, decided, outputs, self._is_public, checkpoint_report)
         await report.restore()
+
         if leg is None and not hasattr(self._graph, "builder"):
-            report.skip_input(read_messages(saved.input))
+            report.skip_input(read_messages(thread.input))
+
         task_calls.use()
-        journal = self._open_journal(run, saved, control, report, approved)
-        saved.config["callbacks"] = [model_calls, Effects(run, approved)]
+        journal = self._open_journal(run, thread, control, report, approved)
+
+        thread.config["callbacks"] = [model_calls, Effects(run, approved)]
         if approved:
             # Before the effect: a tool with other arguments than the approved ones has none.
-            saved.config["callbacks"].insert(1, ApprovedCalls(approved))
+            thread.config["callbacks"].insert(1, ApprovedCalls(approved))
 
         # Code of the user: it may fail, so it runs before a call is stored as begun.
         if self._configurable is not None and self._configurable.makes_context:
-            runtime_context = self._configurable.build_context(saved.configured)
+            runtime_context = self._configurable.build_context(thread.configured)
         else:
             runtime_context = await run.build_deps(self._build_context)
 
@@ -215,15 +233,15 @@ class LangGraphRunner(LibraryRunner):
         for decision in approved.values():
             if decision.execution is None:
                 await run.begin_approved(decision.approval_id)
-        events = saved.graph.astream(
-            saved.input,
-            saved.config,
+        events = thread.graph.astream(
+            thread.input,
+            thread.config,
             context=runtime_context,
             stream_mode=["messages", "updates", "values", "custom", "tasks"],
             subgraphs=True,
             control=control,
             version="v2",
-            **saved.options,
+            **thread.options,
         )
 
         try:
@@ -256,15 +274,17 @@ class LangGraphRunner(LibraryRunner):
 
         # After the stream: a pause requires that everything else has ended.
         if report.interrupts:
-            await self._pause(run, saved, report, task_calls, unfinished)
+            await self._pause(run, thread, report, task_calls, unfinished)
         await report.end()
 
     async def _open_thread(self, message: str, run: HostedRun) -> _Thread:
         """Return the graph of the run with its thread: a new one, or the one of the pause."""
         context = run.context
         leg = run.environment.leg
-        given, new, configured = await self._read_input(message, run)
+
+        graph_input, new_messages, configured = await self._read_input(message, run)
         configurable: dict[str, Any] = {**configured, "run_context": context}
+
         # Tracers of LangChain look for the session there.
         config: dict[str, Any] = {
             "configurable": configurable,
@@ -281,13 +301,15 @@ class LangGraphRunner(LibraryRunner):
             configurable["thread_id"] = THREAD
             kind = RunSaver if run.environment.journal is None else DurableSaver
             saver = kind(run.hidden)
+
             if leg is not None:
                 await run.take_over_hidden(leg.state["saver"].get("hidden"))
                 saver.restore(leg.state["saver"])
             graph = graph.copy({"checkpointer": saver})
+
             history = run.environment.history if self._takes_messages else []
-            earlier = to_langchain_messages(await run.load_messages(history))
-            values = add_messages_to(given, earlier, new)
+            earlier_messages = to_langchain_messages(await run.load_messages(history))
+            values = add_messages_to(graph_input, earlier_messages, new_messages)
             durability = "exit" if run.environment.journal is None else "sync"
             options = {"durability": durability}
             return _Thread(graph, config, configured, values, saver, options)
@@ -295,20 +317,24 @@ class LangGraphRunner(LibraryRunner):
         if leg is not None:
             # The checkpointer of the graph has the bytes of files; its calls have not.
             await run.take_over_hidden(leg.state.get("task_calls", {}).get("hidden"))
+
             configurable |= leg.state["thread"]
             if not (await self._graph.aget_state(config)).values:
                 raise ExecutionError(
                     "AGENT_FAILED",
                     "The checkpointer of the graph does not have the thread of the run any more",
                 )
+
             return _Thread(graph, config, configured)
 
         # Two agents or two users never share a thread.
         configurable["thread_id"] = (
             f"{context.component_id}:{context.user_id or ''}:{context.session_id}"
         )
-        earlier = await self._prepare_thread(config, run)
-        return _Thread(graph, config, configured, add_messages_to(given, earlier, new))
+        earlier_messages = await self._prepare_thread(config, run)
+        return _Thread(
+            graph, config, configured, add_messages_to(graph_input, earlier_messages, new_messages)
+        )
 
     def _open_journal(
         self,
@@ -339,18 +365,23 @@ class LangGraphRunner(LibraryRunner):
         """
         schema = self._schema
         spec = run.environment.spec
-        given = (await schema.read(spec)) or {}
+        graph_input = (await schema.read(spec)) or {}
+
         # A message that is the text of an object was checked only if an object is required.
         value = find_object(message) if schema.is_required else None
         is_object = value is not None
+
         if spec.input_object is not None:
             value = run.context.input
             is_object = find_object(message) == value
+
         configured = (value or {}).get(CONFIGURABLE, {}) if self._configurable else {}
+
         if not self._takes_messages or is_object:
-            return given, [], configured
-        new = [HumanMessage(build_content(await run.load_prompt(message)))]
-        return given, new, configured
+            return graph_input, [], configured
+
+        new_messages = [HumanMessage(build_content(await run.load_prompt(message)))]
+        return graph_input, new_messages, configured
 
     async def _pause(
         self,
@@ -366,13 +397,16 @@ class LangGraphRunner(LibraryRunner):
             unfinished: ids of the approved calls without an end: they may wait in the middle.
         """
         leg = run.environment.leg
+
         schemas = dict(read_tool_schemas(self._graph))
         idempotent = {tool.name for tool in list_tools(self._graph) if is_idempotent(tool)}
-        known = {decision.tool_call_id for decision in leg.decisions} if leg is not None else ()
+        used_keys = {decision.tool_call_id for decision in leg.decisions} if leg is not None else ()
+
         interrupts = [
-            read_interrupt(interrupt, calls, schemas, known)
+            read_interrupt(interrupt, calls, schemas, used_keys)
             for interrupt, calls in report.interrupts.values()
         ]
+
         state: dict[str, Any] = {
             "interrupts": [interrupt.to_json() for interrupt in interrupts],
             "report": report.to_json(),
@@ -381,13 +415,15 @@ class LangGraphRunner(LibraryRunner):
                 {interrupt.id: interrupt for interrupt, _ in report.interrupts.values()}
             ),
         }
+
         if thread.saver is not None:
             state["saver"] = thread.saver.to_json()
         else:
             current = await self._graph.aget_state(thread.config | {"callbacks": []})
             names = ("thread_id", "checkpoint_ns", "checkpoint_id")
-            found = current.config["configurable"]
-            state["thread"] = {name: found[name] for name in names if name in found}
+            configurable = current.config["configurable"]
+            state["thread"] = {name: configurable[name] for name in names if name in configurable}
+
         run.reserve(len(orjson.dumps(state)))
         asks = [ask for interrupt in interrupts for ask in interrupt.asks]
         raise Paused([ask.to_approval(idempotent=ask.name in idempotent) for ask in asks], state)
@@ -403,20 +439,25 @@ class LangGraphRunner(LibraryRunner):
         if state.values and await run.environment.is_first_of_session():
             await self._graph.checkpointer.adelete_thread(config["configurable"]["thread_id"])
             return to_langchain_messages(await run.load_messages(run.request_history))
+
         if state.tasks:
             # An earlier run was stopped in a step: keep what its ended tasks have returned. If all
             # have ended, but the next checkpoint was not stored, `next` is empty.
             await self._graph.aupdate_state(config, None, as_node=END)
             state = await self._graph.aget_state(config)
+
         messages = state.values.get(MESSAGES, []) if state.values else []
         reducer = getattr(self._graph.channels.get(MESSAGES), "operator", None)
         changes = [*repair_messages(messages)] if reducer is add_messages else []
+
         if changes:
             messages = add_messages(messages, changes)
+
         results = [
             ToolMessage(CANCELLED_RESULT, tool_call_id=call_id, name=name)
             for call_id, name in find_open_calls(messages).items()
         ]
+
         requested = to_langchain_messages(await run.load_messages(run.request_history))
         return [*changes, *results, *requested]
 

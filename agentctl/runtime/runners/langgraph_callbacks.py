@@ -105,10 +105,12 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self.graph_names: dict[str, str] = {}
         self.tool_calls: dict[str, str] = {}
         self.has_usage = False
+
         self._run = run
         self._calls: dict[UUID, _Call] = {}
         self._waiting: list[_Call] = []
         self._lock = threading.RLock()
+
         self._silent: set[UUID] = set()
         self._answers: dict[str, str] = {}
         self._tools: dict[UUID, tuple[str | None, str]] = {}
@@ -130,10 +132,12 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         """
         if not self._waiting:
             return
+
         with self._lock:
-            found = [call for call in self._waiting if call.key == key]
+            arrived_calls = [call for call in self._waiting if call.key == key]
             self._waiting = [call for call in self._waiting if call.key != key]
-        for call in found:
+
+        for call in arrived_calls:
             call.adopt(run)
 
     def adopt_rest(self, run: HostedRun) -> None:
@@ -157,9 +161,10 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         causes = {id(cause) for cause in list_causes(error)}
         for raised, call_id, name in self._tool_errors:
             if id(raised) in causes:
-                named = [key for key, other in open_calls.items() if name == other]
-                if call_id in open_calls or (call_id is None and len(named) == 1):
-                    return call_id or named[0]
+                open_ids = [key for key, open_name in open_calls.items() if name == open_name]
+                if call_id in open_calls or (call_id is None and len(open_ids) == 1):
+                    return call_id or open_ids[0]
+
         return None
 
     def has_raised(self, error: Exception) -> bool:
@@ -190,22 +195,28 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self._check_cancelled()
         # Inline: this is the context in which the model is called.
         is_known_call.set(True)
+
         metadata = more.get("metadata") or {}
         key, _, _ = (metadata.get("langgraph_checkpoint_ns") or "").rpartition("|")
         call = self._calls[run_id] = _Call(key, metadata.get("ls_model_name"), self._lock)
+
         with self._lock:
             run = self.find_run(key)
             if run is None:
                 self._waiting.append(call)
+
         if run is not None:
             call.adopt(run)
+
         options = (more.get("options"), more.get("invocation_params"))
         is_structured = any(
             isinstance(option, Mapping) and option.get("ls_structured_output_format")
             for option in options
         )
+
         if is_structured or metadata.get("lc_source") in _MIDDLEWARE:
             self.inner.add(f"{_PREFIX}{run_id}")
+
         if _HIDDEN_TAG in (more.get("tags") or ()):
             self._silent.add(run_id)
 
@@ -220,20 +231,22 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         call = self._calls.pop(run_id, None)
         if call is None:
             return
+
         messages = [choice.message for choices in response.generations for choice in choices]
         for message in messages:
             self._add_answer(message, run_id)
+
         usage = next(filter(None, map(read_usage, messages)), None)
         is_inner = f"{_PREFIX}{run_id}" in self.inner and run_id not in self._silent
         texts = [text for text in map(read_text, messages) if text] if is_inner else []
         self.has_usage = self.has_usage or usage is not None
 
-        answered = next(filter(None, map(read_model, messages)), None)
-        known: Mapping[str, Any] = next((message.response_metadata for message in messages), {})
-        names = [known.get(name) for name in ("model_name", "id", "finish_reason")]
+        model = next(filter(None, map(read_model, messages)), None)
+        metadata: Mapping[str, Any] = next((message.response_metadata for message in messages), {})
+        names = [metadata.get(name) for name in ("model_name", "id", "finish_reason")]
 
         def report(run: HostedRun, span: Span) -> None:
-            span.name = answered or span.name
+            span.name = model or span.name
             run.transcript.requests.report(span, *names)
             span.end_call(usage)
             if usage is not None:
@@ -321,19 +334,24 @@ def publish_progress(run: HostedRun, data: Any, name: str = "") -> None:
     """
     text = data
     fraction = None
+
     if isinstance(data, Mapping) and {"text", "fraction"} & data.keys():
         text = data.get("text")
         fraction = data.get("fraction")
+
     if (
         isinstance(fraction, bool)
         or not isinstance(fraction, int | float)
         or not 0 <= fraction <= 1
     ):
         fraction = None
+
     if text is not None and not isinstance(text, str):
         text = describe_value(text, _PROGRESS_CHARACTERS)
+
     if name:
         text = f"{name}: {text}" if text else name
+
     if text is not None or fraction is not None:
         run.context.progress(text, fraction=fraction)
 

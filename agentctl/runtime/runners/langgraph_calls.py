@@ -68,30 +68,32 @@ class TaskCalls:
 
     def __init__(
         self,
-        stored: Mapping[str, Any] | None,
+        checkpoint: Mapping[str, Any] | None,
         hidden: HiddenFiles,
         note_failure: Callable[[Exception, str], None],
         *,
         is_durable: bool,
     ) -> None:
-        stored = stored or {}
+        checkpoint = checkpoint or {}
+
         self.note_failure = note_failure
         self._is_durable = is_durable
         self._hidden = hidden
         self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
 
         # Of earlier legs.
-        self._questions = _load_questions(stored)
+        self._questions = _load_questions(checkpoint)
         """The questions, by the namespace of their task and by their numbers."""
         self._answers: dict[str, dict[int, Any]] = {
-            space: dict(given) for space, given in stored.get("answers", {}).items()
+            space: dict(numbered_answers)
+            for space, numbered_answers in checkpoint.get("answers", {}).items()
         }
         """The answers to them, by namespace and number."""
-        self._subgraphs = Places(stored.get("subgraphs", {}))
-        self._functions = Places(stored.get("functions", {}))
+        self._subgraphs = Places(checkpoint.get("subgraphs", {}))
+        self._functions = Places(checkpoint.get("functions", {}))
         self._known: dict[str, dict[str, _Serialized]] = {
             namespace: {call_id: self._from_text(text) for call_id, text in results.items()}
-            for namespace, results in stored.get("results", {}).items()
+            for namespace, results in checkpoint.get("results", {}).items()
         }
         """The serialized results of the calls that ended, by namespace and id."""
 
@@ -140,18 +142,20 @@ class TaskCalls:
         when another one asked would have to ask a second time.
         """
         for space, questions in self._questions.items():
-            given = self._answers.setdefault(space, {})
+            known_answers = self._answers.setdefault(space, {})
             for number in questions:
                 interrupt_id = _interrupt_id(space, number)
                 if interrupt_id in answers:
-                    given[number] = answers[interrupt_id]
+                    known_answers[number] = answers[interrupt_id]
 
     def complete_answers(self, namespace: str, answers: list[Any]) -> list[Any]:
         """Return the answers of a task that LangGraph has, and those after it."""
-        given = self._answers.get(namespace, {})
+        known_answers = self._answers.get(namespace, {})
         completed = _Answers(answers)
-        while len(completed) in given:
-            completed.append(given[len(completed)])
+
+        while len(completed) in known_answers:
+            completed.append(known_answers[len(completed)])
+
         return completed
 
     def list_answered(self, namespace: str, owner: str, count: int) -> list[TaskPlace]:
@@ -236,35 +240,44 @@ class TaskCalls:
             ExecutionError: a durable run would have to make a call again.
         """
         for interrupt_id, interrupt in interrupts.items():
-            asked = self._asked.get(interrupt_id, [])
+            asked_places = self._asked.get(interrupt_id, [])
             # Of calls that asked at the same time, the graph has reported one.
-            reported = [each for each in asked if each[1].value is interrupt.value] or asked
+            reported = [place for place in asked_places if place[1].value is interrupt.value]
+            reported = reported or asked_places
+
             if reported:
                 namespace, question = reported[0]
                 self._questions.setdefault(namespace, {})[question.number] = question
 
         results = self._serialize_results()
-        waiting = self._questions.keys()
-        stored: dict[str, Any] = {
+        waiting_spaces = self._questions.keys()
+        checkpoint: dict[str, Any] = {
             "questions": {
-                space: [question.to_json() for question in asked.values()]
-                for space, asked in self._questions.items()
+                space: [question.to_json() for question in asked_places.values()]
+                for space, asked_places in self._questions.items()
             },
-            "answers": {space: [*given.items()] for space, given in self._answers.items()},
-            "subgraphs": self._subgraphs.to_json(waiting),
-            "functions": self._functions.to_json(waiting),
+            "answers": {
+                space: [*numbered_answers.items()]
+                for space, numbered_answers in self._answers.items()
+            },
+            "subgraphs": self._subgraphs.to_json(waiting_spaces),
+            "functions": self._functions.to_json(waiting_spaces),
             "results": self._to_texts(results),
         }
         if self._have_files(results):
-            stored["hidden"] = self._hidden.record()
+            checkpoint["hidden"] = self._hidden.record()
 
-        return stored
+        return checkpoint
 
     def _serialize_results(self) -> dict[str, dict[str, _Serialized]]:
         """Return the results of the tasks that wait, those of earlier legs first."""
-        waiting = self._questions.keys()
-        results = {space: dict(known) for space, known in self._known.items() if space in waiting}
-        for space in self._ended.keys() & waiting:
+        waiting_spaces = self._questions.keys()
+        results = {
+            space: dict(known_results)
+            for space, known_results in self._known.items()
+            if space in waiting_spaces
+        }
+        for space in self._ended.keys() & waiting_spaces:
             for call_id, result in self._ended[space].items():
                 try:
                     serialized = self._serializer.dumps_typed(result)
@@ -287,34 +300,38 @@ class TaskCalls:
     def _have_files(self, results: Mapping[str, Mapping[str, _Serialized]]) -> bool:
         """Return True if the next leg needs the files of the run to read the results."""
         return any(
-            self._hidden.is_in(data) for known in results.values() for _, data in known.values()
+            self._hidden.is_in(data)
+            for task_results in results.values()
+            for _, data in task_results.values()
         )
 
     def _to_texts(
         self, results: Mapping[str, Mapping[str, _Serialized]]
     ) -> dict[str, dict[str, list[str]]]:
         return {
-            namespace: {call_id: self._to_text(result) for call_id, result in known.items()}
-            for namespace, known in results.items()
+            namespace: {call_id: self._to_text(result) for call_id, result in task_results.items()}
+            for namespace, task_results in results.items()
         }
 
     def _to_text(self, result: _Serialized) -> list[str]:
         kind, data = result
         return [kind, base64.b64encode(self._hidden.hide(data)).decode()]
 
-    def _from_text(self, stored: list[str]) -> _Serialized:
-        kind, text = stored
+    def _from_text(self, serialized: list[str]) -> _Serialized:
+        kind, text = serialized
         return kind, self._hidden.reveal(base64.b64decode(text))
 
 
-def _load_questions(stored: Mapping[str, Any]) -> dict[str, dict[int, TaskPlace]]:
+def _load_questions(checkpoint: Mapping[str, Any]) -> dict[str, dict[int, TaskPlace]]:
     questions = {
-        space: {place.number: place for place in (TaskPlace(*each) for each in asked)}
-        for space, asked in stored.get("questions", {}).items()
+        space: {place.number: place for place in (TaskPlace(*values) for values in places)}
+        for space, places in checkpoint.get("questions", {}).items()
     }
+
     # The state of an earlier version has the calls that have asked, in the order of the questions.
-    for space, askers in stored.get("askers", {}).items():
+    for space, askers in checkpoint.get("askers", {}).items():
         questions[space] = {number: TaskPlace(number, asker) for number, asker in enumerate(askers)}
+
     return questions
 
 
@@ -336,7 +353,7 @@ class BoundCall:
         config = options["config"]
         configurable = config["configurable"]
         scratchpad = configurable[CONFIG_KEY_SCRATCHPAD]
-        own = {
+        own_configurable = {
             **configurable,
             CONFIG_KEY_SCRATCHPAD: replace(
                 scratchpad,
@@ -344,7 +361,8 @@ class BoundCall:
                 subgraph_counter=_Subgraphs(calls, namespace, call_id, scratchpad.subgraph_counter),
             ),
         }
-        self.options = {**options, "config": {**config, "configurable": own}}
+
+        self.options = {**options, "config": {**config, "configurable": own_configurable}}
 
     @property
     def has_ended(self) -> bool:
@@ -481,11 +499,15 @@ def _replace_counters() -> None:
         calls = _current.get()
         if calls is None:
             return scratchpad
-        given = signature.bind(*args, **options).arguments
-        namespace = given["task_checkpoint_ns"]
+
+        arguments = signature.bind(*args, **options).arguments
+        namespace = arguments["task_checkpoint_ns"]
+
         if NS_SEP not in namespace:
-            calls.begin_step(given["step"])
+            calls.begin_step(arguments["step"])
+
         answers = calls.complete_answers(namespace, scratchpad.resume)
+
         return replace(
             scratchpad,
             resume=answers,
@@ -499,6 +521,7 @@ def _replace_counters() -> None:
         counter = getattr(scratchpad, "interrupt_counter", None)
         if not isinstance(counter, _Questions):
             return reset(config)
+
         again = replace(scratchpad, interrupt_counter=counter.restart())
         return {**config, "configurable": {**config["configurable"], CONFIG_KEY_SCRATCHPAD: again}}
 
@@ -515,9 +538,11 @@ def _replace_counters() -> None:
         calls = _current.get()
         if calls is None or call is None:
             return accept(self, task, write_idx, call)
+
         namespace = task.config["configurable"][CONFIG_KEY_CHECKPOINT_NS]
         place = calls.place_function(namespace, call, write_idx)
         pushed = accept(self, task, place.number, call)
+
         if pushed is not None:
             place.namespace = pushed.config["configurable"][CONFIG_KEY_CHECKPOINT_NS]
         return pushed

@@ -54,19 +54,27 @@ class Configurable:
         except Exception as error:
             problem = "configurable needs a graph whose context_schema has a JSON Schema"
             raise UnusableObject(problem, "a context_schema is a dataclass, for example") from error
+
         fields = schema.get("properties") or {}
         required = schema.get("required") or ()
+
         for name in names:
             if name not in fields or name.startswith(_RESERVED):
                 problem = f"configurable names {name}, which a request cannot set"
-                known = ", ".join(each for each in fields if not each.startswith(_RESERVED))
-                raise UnusableObject(problem, f"the fields of the context_schema are: {known}")
+                allowed_fields = ", ".join(
+                    field for field in fields if not field.startswith(_RESERVED)
+                )
+                raise UnusableObject(
+                    problem, f"the fields of the context_schema are: {allowed_fields}"
+                )
+
         missing = [name for name in required if name not in names]
         if makes_context and missing:
             raise UnusableObject(
                 f"the context of the graph needs {', '.join(missing)}, which is not configurable",
                 "add the name to configurable, or give the field a default",
             )
+
         self.definitions: Mapping[str, Any] = schema.get("$defs") or {}
         self.schema = {
             "type": "object",
@@ -74,6 +82,7 @@ class Configurable:
             "required": [name for name in required if name in names],
             "additionalProperties": False,
         }
+
         self.makes_context = makes_context
         self._convert = build_converter(adapter)
 
@@ -101,23 +110,30 @@ def read_graph_input(graph: Any, configurable: Configurable | None) -> InputSche
     declared = _find_function_input(graph) if builder is None else builder.input_schema
     schema = _read_schema(graph, declared)
     properties = dict(schema.get("properties") or {})
+
     if schema.get("type") != "object" or (builder is not None and not properties):
         raise UnusableObject(
             "the input of the graph is no object", "call it in an async function of your own"
         )
+
     takes_messages = MESSAGES in properties
     is_free = is_typed_dict(declared)
-    listed = list_required_keys(declared) if is_free else schema.get("required") or ()
-    required = [name for name in listed if name != MESSAGES]
+    required_keys = list_required_keys(declared) if is_free else schema.get("required") or ()
+    required = [name for name in required_keys if name != MESSAGES]
+
     if takes_messages:
         properties[MESSAGES] = _MESSAGES_SCHEMA
+
     definitions = {**schema.get("$defs", {})}
+
     if configurable is not None:
         _add_configurable(configurable, properties, required, definitions)
+
     # Code of a graph that takes messages alone may read any object from its run context.
     if set(properties) - {MESSAGES}:
         schema.setdefault("additionalProperties", False)
     schema |= {"properties": properties, "required": required}
+
     schema["$defs"] = _find_used(properties, definitions)
     if not schema["$defs"]:
         del schema["$defs"]
@@ -129,20 +145,22 @@ def read_graph_input(graph: Any, configurable: Configurable | None) -> InputSche
         convert_object = build_converter(build_adapter(declared))
 
     def convert(value: dict[str, Any]) -> Any:
-        given = dict(value)
-        values = {} if configurable is None else given.pop(CONFIGURABLE, {})
+        own_values = dict(value)
+        values = {} if configurable is None else own_values.pop(CONFIGURABLE, {})
+
         if configurable is not None and configurable.makes_context:
             configurable.build_context(values)
-        return convert_object(given)
+
+        return convert_object(own_values)
 
     return InputSchema(schema, is_required=bool(required) or not takes_messages, convert=convert)
 
 
-def add_messages_to(given: Any, earlier: list[Any], new: list[Any]) -> Any:
+def add_messages_to(graph_input: Any, earlier_messages: list[Any], new_messages: list[Any]) -> Any:
     """Return the input of a graph: its object, with the messages of the session and of the run."""
-    own = given.get(MESSAGES, ()) if isinstance(given, dict) else ()
-    messages = [*earlier, *own, *new]
-    return {**given, MESSAGES: messages} if messages else given
+    own_messages = graph_input.get(MESSAGES, ()) if isinstance(graph_input, dict) else ()
+    messages = [*earlier_messages, *own_messages, *new_messages]
+    return {**graph_input, MESSAGES: messages} if messages else graph_input
 
 
 def _add_configurable(
@@ -154,9 +172,12 @@ def _add_configurable(
     if CONFIGURABLE in properties:
         problem = f"configurable has no effect for a graph whose input has a field {CONFIGURABLE}"
         raise UnusableObject(problem, "rename the field, or remove the key configurable")
+
     properties[CONFIGURABLE] = configurable.schema
+
     if configurable.schema["required"]:
         required.append(CONFIGURABLE)
+
     for name, definition in configurable.definitions.items():
         if definitions.setdefault(name, definition) != definition:
             problem = f"the input and the context of the graph have two types named {name}"
@@ -191,17 +212,19 @@ def _read_schema(graph: Any, declared: Any) -> dict[str, Any]:
         return {"type": "object", "properties": {name: {} for name in fields}}
 
 
-def _find_used(properties: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _find_used(properties: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the definitions to which the properties refer, and those to which these refer."""
-    used: dict[str, Any] = {}
+    used_definitions: dict[str, Any] = {}
     texts = [json.dumps(properties)]
+
     while texts:
         text = texts.pop()
-        for name, definition in known.items():
-            if name not in used and f'"#/$defs/{name}"' in text:
-                used[name] = definition
+        for name, definition in definitions.items():
+            if name not in used_definitions and f'"#/$defs/{name}"' in text:
+                used_definitions[name] = definition
                 texts.append(json.dumps(definition))
-    return used
+
+    return used_definitions
 
 
 def _convert_messages(value: dict[str, Any]) -> dict[str, Any]:

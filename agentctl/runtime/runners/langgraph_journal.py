@@ -115,40 +115,48 @@ class RunSaver(InMemorySaver):  # type: ignore[misc]
 
     def prune(self) -> None:
         """Forget all checkpoints but the newest one of each graph."""
-        kept = set()
-        for space, stored in self.storage[THREAD].items():
-            newest = max(stored, default="")
-            for checkpoint_id in [each for each in stored if each != newest]:
-                del stored[checkpoint_id]
+        kept_keys = set()
+
+        for space, checkpoints in self.storage[THREAD].items():
+            newest = max(checkpoints, default="")
+
+            for checkpoint_id in [key for key in checkpoints if key != newest]:
+                del checkpoints[checkpoint_id]
                 self.writes.pop((THREAD, space, checkpoint_id), None)
+
             if newest:
-                versions = self._lazy.loads_typed(stored[newest][0])["channel_versions"]
-                kept |= {(THREAD, space, *item) for item in versions.items()}
-        for key in [each for each in self.blobs if each not in kept]:
+                versions = self._lazy.loads_typed(checkpoints[newest][0])["channel_versions"]
+                kept_keys |= {(THREAD, space, *item) for item in versions.items()}
+
+        for key in [key for key in self.blobs if key not in kept_keys]:
             del self.blobs[key]
 
     def _dump(self) -> dict[str, Any]:
         checkpoints = []
         writes = []
         blobs = []
-        for space, stored in self.storage[THREAD].items():
-            if not stored:
+        for space, stored_checkpoints in self.storage[THREAD].items():
+            if not stored_checkpoints:
                 continue
-            checkpoint_id = max(stored)
-            checkpoint, metadata, _ = stored[checkpoint_id]
+
+            checkpoint_id = max(stored_checkpoints)
+            checkpoint, metadata, _ = stored_checkpoints[checkpoint_id]
             checkpoints.append(
                 [space, checkpoint_id, self._to_text(checkpoint), self._to_text(metadata)]
             )
+
             pending = self.writes.get((THREAD, space, checkpoint_id), {})
             for (task_id, index), (_, channel, value, path) in pending.items():
                 writes.append(
                     [space, checkpoint_id, task_id, index, channel, self._to_text(value), path]
                 )
+
             versions = self._lazy.loads_typed(checkpoint)["channel_versions"]
             for channel, version in versions.items():
                 value = self.blobs.get((THREAD, space, channel, version))
                 if value is not None:
                     blobs.append([space, channel, version, self._to_text(value)])
+
         record = self._hidden.record()
         hidden = {} if record is None else {"hidden": record}
         return {"checkpoints": checkpoints, "writes": writes, "blobs": blobs, **hidden}
@@ -157,22 +165,24 @@ class RunSaver(InMemorySaver):  # type: ignore[misc]
         kind, value = self._lazy.encode(data)
         return [kind, base64.b64encode(self._hidden.hide(value)).decode()]
 
-    def _from_text(self, stored: list[str]) -> tuple[str, bytes]:
-        return stored[0], self._hidden.reveal(base64.b64decode(stored[1]))
+    def _from_text(self, serialized: list[str]) -> tuple[str, bytes]:
+        return serialized[0], self._hidden.reveal(base64.b64decode(serialized[1]))
 
-    def restore(self, stored: Mapping[str, Any]) -> None:
+    def restore(self, pause: Mapping[str, Any]) -> None:
         """Take over the content of the checkpointer of a pause."""
-        for space, checkpoint_id, checkpoint, metadata in stored["checkpoints"]:
+        for space, checkpoint_id, checkpoint, metadata in pause["checkpoints"]:
             values = self._from_text(checkpoint), self._from_text(metadata), None
             self.storage[THREAD][space][checkpoint_id] = values
-        for space, checkpoint_id, task_id, index, channel, value, path in stored["writes"]:
+
+        for space, checkpoint_id, task_id, index, channel, value, path in pause["writes"]:
             self.writes[THREAD, space, checkpoint_id][task_id, index] = (
                 task_id,
                 channel,
                 self._from_text(value),
                 path,
             )
-        for space, channel, version, value in stored["blobs"]:
+
+        for space, channel, version, value in pause["blobs"]:
             self.blobs[THREAD, space, channel, version] = self._from_text(value)
 
 
@@ -206,10 +216,12 @@ class GraphJournal:
         self._run = run
         self._journal = journal
         self._control = control
+
         self._approved = approved
         self._decided = _list_approved_results(run.environment.leg)
         self._known = {**self._decided, **(state or {}).get("known", {})}
         _check_results(self._known)
+
         self.made = set[str]()
         self._numbers = Counter[str]()
         self._loop = asyncio.get_running_loop()
@@ -222,6 +234,7 @@ class GraphJournal:
     async def store(self) -> None:
         """Store the newest superstep in place of the one before it."""
         self._saver.prune()
+
         # Its members have ended with their nodes.
         report = {**self._report.to_json(), "members": [], "spaces": {}}
         body = {
@@ -234,49 +247,59 @@ class GraphJournal:
             },
             "whole": self._run.transcript.to_json(),
         }
+
         if len(orjson.dumps(body)) > _STATE_FACTOR * self._run.environment.limits.run_bytes:
             raise ExecutionError("STATE_REJECTED", "The state of the graph is too large")
+
         await self._journal.replace_answer(body)
+
         self._known = {**self._decided}
         self._numbers = Counter()
+
         if self._journal.is_parking:
             self._control.request_drain("the run is handed over")
 
     async def call(
         self,
         tool: BaseTool,
-        given: Any,
+        arguments: Any,
         options: Mapping[str, Any],
         make: Callable[[], Awaitable[Any]],
     ) -> Any:
         """Make a call of a tool and store it, or return its stored result."""
-        call = self._describe(tool, given, options)
+        call = self._describe(tool, arguments, options)
         if call.call_id in self._known:
             return self._load(call, options.get("tool_call_id"))
+
         await self._begin(call)
+
         try:
             with _inside(call):
                 result = await make()
         except Exception as error:
             await self._end(call, _describe_failure(call, error), {})
             raise
+
         await self._end(call, *self._dump(tool, result))
         return result
 
     def call_in_thread(
-        self, tool: BaseTool, given: Any, options: Mapping[str, Any], make: Callable[[], Any]
+        self, tool: BaseTool, arguments: Any, options: Mapping[str, Any], make: Callable[[], Any]
     ) -> Any:
         """Make a call of a synchronous tool in its thread; see `call`."""
-        call = self._describe(tool, given, options)
+        call = self._describe(tool, arguments, options)
         if call.call_id in self._known:
             return self._load(call, options.get("tool_call_id"))
+
         self._wait(self._begin(call), call)
+
         try:
             with _inside(call):
                 result = make()
         except Exception as error:
             self._wait(self._end(call, _describe_failure(call, error), {}), call)
             raise
+
         self._wait(self._end(call, *self._dump(tool, result)), call)
         return result
 
@@ -309,9 +332,11 @@ class GraphJournal:
         detail = f"An async node of a durable graph calls the tool {call.name} without await"
         raise ExecutionError("AGENT_FAILED", detail)
 
-    def _describe(self, tool: BaseTool, given: Any, options: Mapping[str, Any]) -> JournaledCall:
+    def _describe(
+        self, tool: BaseTool, arguments: Any, options: Mapping[str, Any]
+    ) -> JournaledCall:
         call_id = options.get("tool_call_id") or self._identify(tool, options)
-        return JournaledCall(call_id, tool.name, _to_arguments(given), is_idempotent(tool))
+        return JournaledCall(call_id, tool.name, _to_arguments(arguments), is_idempotent(tool))
 
     def _dump(self, tool: BaseTool, result: Any) -> tuple[CallOutcome, dict[str, Any]]:
         """Return the end of a call that was made, and its result for a later leg.
@@ -319,12 +344,14 @@ class GraphJournal:
         The tool has had its effect, so this raises nothing: its end has to be stored.
         """
         outcome = CallOutcome(_describe_result(tool, result))
+
         try:
             kind, data = self._serializer.dumps_typed(result)
         except Exception as error:
             # Any value of a user's class can fail here. This process has it, and continues with it.
             _log.warning("tool %s: its result cannot be stored", tool.name, exc_info=error)
             return outcome, {_IS_LOST: True}
+
         # The state of the newest superstep has the record of the files.
         hidden = self._run.hidden.hide(data)
         return outcome, {"returned": [kind, base64.b64encode(hidden).decode()]}
@@ -340,18 +367,22 @@ class GraphJournal:
         return f"{key}:{self._numbers[key]}"
 
     def _load(self, call: JournaledCall, tool_call_id: str | None) -> Any:
-        known = self._known[call.call_id]
+        stored_call = self._known[call.call_id]
         self.made.add(call.call_id)
         self._decided.pop(call.call_id, None)
-        if (returned := known.get("returned")) is not None:
+
+        if (returned := stored_call.get("returned")) is not None:
             kind, data = returned
-            shown = self._run.hidden.reveal(base64.b64decode(data))
-            return self._serializer.loads_typed((kind, shown))
-        text = known["text"]
-        failed = known["failed"]
+            data_with_files = self._run.hidden.reveal(base64.b64decode(data))
+            return self._serializer.loads_typed((kind, data_with_files))
+
+        text = stored_call["text"]
+        failed = stored_call["failed"]
+
         if tool_call_id is not None:
             status = "error" if failed else "success"
             return ToolMessage(text, tool_call_id=tool_call_id, name=call.name, status=status)
+
         if failed:
             raise ToolException(text)
         return text
@@ -377,7 +408,7 @@ def find_undone(leg: Leg) -> dict[str, Decided]:
     return undone
 
 
-def _check_results(known: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_results(known_results: Mapping[str, Mapping[str, Any]]) -> None:
     """Check that the nodes of the unfinished superstep can get the results of their calls.
 
     It is known before a node begins: an exception inside of a call would be one of its tool, which
@@ -386,7 +417,7 @@ def _check_results(known: Mapping[str, Mapping[str, Any]]) -> None:
     Raises:
         ExecutionError: a result could not be stored.
     """
-    if any(result.get(_IS_LOST) for result in known.values()):
+    if any(result.get(_IS_LOST) for result in known_results.values()):
         raise ExecutionError(
             "AGENT_FAILED",
             "The run cannot go on in another process: a tool was called, and its result could not"
@@ -443,19 +474,23 @@ def _describe_result(tool: BaseTool, result: Any) -> str:
     try:
         if isinstance(result, Command) and isinstance(result.update, Mapping):
             messages = result.update.get("messages") or ()
-            result = next((each for each in messages if isinstance(each, ToolMessage)), result)
+            result = next(
+                (message for message in messages if isinstance(message, ToolMessage)), result
+            )
         text = read_text(result) if isinstance(result, ToolMessage) else str(result)
     except Exception as error:
         _log.warning("tool %s: its result has no text", tool.name, exc_info=error)
         return NO_JSON_FORM
+
     return replace_unstorable(text)
 
 
-def _to_arguments(given: Any) -> dict[str, Any]:
+def _to_arguments(arguments: Any) -> dict[str, Any]:
     try:
-        value = clean_json_value(to_json_value(given, 2**31))
+        value = clean_json_value(to_json_value(arguments, 2**31))
     except (NotSerializable, ValueError):
         return {}
+
     return value if isinstance(value, dict) else {"input": value}
 
 
@@ -483,10 +518,15 @@ def _replace_methods() -> None:
         return result
 
     async def make_journaled(
-        tool: BaseTool, given: Any, options: Mapping[str, Any], make: Callable[[], Awaitable[Any]]
+        tool: BaseTool,
+        arguments: Any,
+        options: Mapping[str, Any],
+        make: Callable[[], Awaitable[Any]],
     ) -> Any:
         journal = _current.get()
-        return await (make() if journal is None else journal.call(tool, given, options, make))
+        if journal is None:
+            return await make()
+        return await journal.call(tool, arguments, options, make)
 
     @functools.wraps(run)
     def execute_in_thread(self: BaseTool, tool_input: Any, *args: Any, **options: Any) -> Any:
@@ -504,12 +544,13 @@ def _replace_methods() -> None:
         return result
 
     def make_journaled_in_thread(
-        tool: BaseTool, given: Any, options: Mapping[str, Any], make: Callable[[], Any]
+        tool: BaseTool, arguments: Any, options: Mapping[str, Any], make: Callable[[], Any]
     ) -> Any:
         journal = _current.get()
         if journal is None:
             return make()
-        return journal.call_in_thread(tool, given, options, make)
+
+        return journal.call_in_thread(tool, arguments, options, make)
 
     setattr(BaseTool, "arun", execute)  # noqa: B010
     setattr(BaseTool, "run", execute_in_thread)  # noqa: B010

@@ -24,6 +24,7 @@ def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
     converted: list[Any] = []
     for message in complete_history(messages):
         content = message["content"]
+
         if message["role"] == "user":
             converted.append(HumanMessage(build_content(message)))
         elif message["role"] == "tool":
@@ -38,13 +39,16 @@ def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
                 for call in message.get("tool_calls", ())
             ]
             converted.append(AIMessage(content, tool_calls=calls))
+
     return converted
 
 
 def build_content(message: Mapping[str, Any]) -> Any:
     """Return the content of a message of the user, with its loaded files as blocks."""
-    if not (files := message.get("files")):
+    files = message.get("files")
+    if not files:
         return message["content"]
+
     blocks = [
         {
             "type": "file" if kind == "pdf" else kind,
@@ -55,6 +59,7 @@ def build_content(message: Mapping[str, Any]) -> Any:
         for file in files
         for kind in [find_kind(file.reference.media_type)]
     ]
+
     text = message["content"]
     return [*([{"type": "text", "text": text}] if text else []), *blocks]
 
@@ -95,15 +100,19 @@ def read_usage(message: Any) -> dict[str, int] | None:
     """
     if message.usage_metadata:
         return extract_usage(message.usage_metadata)
+
     raw = message.response_metadata.get("token_usage")
     if not isinstance(raw, Mapping) or not isinstance(raw.get("prompt_tokens"), int):
         return None
+
     prompt = raw["prompt_tokens"]
     answer = raw.get("completion_tokens") or 0
+
     before = raw.get("prompt_tokens_details")
     after = raw.get("completion_tokens_details")
     before = before or {}
     after = after or {}
+
     usage = {
         "input_tokens": prompt,
         "output_tokens": answer,
@@ -118,15 +127,19 @@ def read_usage(message: Any) -> dict[str, int] | None:
             "reasoning": after.get("reasoning_tokens"),
         },
     }
+
     return extract_usage(usage)
 
 
 def extract_usage(usage: Mapping[str, Any]) -> dict[str, int]:
     """Return the nine counters of the `usage_metadata` of a message."""
     prompt = usage.get("input_token_details", {})
+
     answer = usage.get("output_token_details", {})
+
     audio_in = prompt.get("audio") or 0
     audio_out = answer.get("audio") or 0
+
     return {
         "input_tokens": usage["input_tokens"],
         "output_tokens": usage["output_tokens"],
@@ -164,6 +177,7 @@ def repair_messages(messages: Sequence[Any]) -> Iterator[Any]:
                 yield RemoveMessage(message.id)
             open_calls.discard(message.tool_call_id)
             continue
+
         open_calls = set()
         if not isinstance(message, AIMessage):
             continue
@@ -207,11 +221,13 @@ def find_messages(state: object) -> Any:
     `supervisor_messages` of an inner supervisor.
     """
     values = state if isinstance(state, Mapping) else getattr(state, "__dict__", {})
+
     if "messages" in values:
         return values["messages"]
-    lists = (each for each in values.values() if isinstance(each, list) and each)
-    found = (each for each in lists if isinstance(each[-1], BaseMessage))
-    return next(found, getattr(state, "messages", None))
+    for value in values.values():
+        if isinstance(value, list) and value and isinstance(value[-1], BaseMessage):
+            return value
+    return getattr(state, "messages", None)
 
 
 def read_messages(state: object) -> list[Any]:
@@ -220,11 +236,11 @@ def read_messages(state: object) -> list[Any]:
     They are in every form that LangGraph takes: the reducer of `MessagesState` converts them, that
     of another state may not.
     """
-    found = find_messages(state)
-    if not found:
+    state_messages = find_messages(state)
+    if not state_messages:
         return []
 
-    items = found if isinstance(found, list) else [found]
+    items = state_messages if isinstance(state_messages, list) else [state_messages]
     messages: list[Any] = []
     for item in items:
         if isinstance(item, BaseMessage):
@@ -234,4 +250,5 @@ def read_messages(state: object) -> list[Any]:
             messages += convert_to_messages([item])
         except (NotImplementedError, TypeError, ValueError):
             continue
+
     return messages

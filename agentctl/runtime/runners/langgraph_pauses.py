@@ -53,7 +53,9 @@ class GraphAsk:
         """
         if not self.is_call:
             return Ask("input", self.key, self.name, question=self.question, schema=self.schema)
+
         schema = self.schema if "edit" in self.allowed else {"const": self.arguments}
+
         return Ask(
             "approval",
             self.key,
@@ -79,9 +81,11 @@ class OpenInterrupt:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> OpenInterrupt:
+    def from_json(cls, interrupt: Mapping[str, Any]) -> OpenInterrupt:
         """Return the interrupt of a stored state."""
-        return cls(stored["id"], [GraphAsk(**ask) for ask in stored["asks"]], stored["is_list"])
+        return cls(
+            interrupt["id"], [GraphAsk(**ask) for ask in interrupt["asks"]], interrupt["is_list"]
+        )
 
 
 def list_tools(graph: Any) -> Iterator[Any]:
@@ -109,7 +113,7 @@ def read_interrupt(
     interrupt: Any,
     calls: Sequence[Mapping[str, Any]],
     schemas: Mapping[str, dict[str, Any]],
-    known: Iterable[str],
+    used_keys: Iterable[str],
 ) -> OpenInterrupt:
     """Return what an interrupt asks for.
 
@@ -124,12 +128,16 @@ def read_interrupt(
             return OpenInterrupt(interrupt.id, asks, is_list=True)
         if ask := _read_call(value, interrupt.response_schema):
             return OpenInterrupt(interrupt.id, [ask])
+
     key = interrupt.id
     number = 1
-    while key in known:
+
+    while key in used_keys:
         key = f"{interrupt.id}:{number + 1}"
         number = number + 1
+
     schema = interrupt.response_schema
+
     ask = GraphAsk(
         key,
         "interrupt",
@@ -148,18 +156,25 @@ def _read_batch(
     reviews = value.get("review_configs")
     if not (isinstance(requests, list) and isinstance(reviews, list) and requests):
         return None
+
     if len(requests) != len(reviews):
         return None
-    left = list(calls)
+
+    unmatched_calls = list(calls)
     asks = []
+
     for request, review in zip(requests, reviews, strict=True):
         name = request.get("name")
         arguments = request.get("args")
-        matching = (c for c in left if (c["name"], c["args"]) == (name, arguments))
+
+        matching = (
+            call for call in unmatched_calls if (call["name"], call["args"]) == (name, arguments)
+        )
         call = next(matching, None)
         if call is None:
             return None
-        left.remove(call)
+        unmatched_calls.remove(call)
+
         asks.append(
             _build_ask(
                 call["id"] or "",
@@ -170,6 +185,7 @@ def _read_batch(
                 schemas.get(str(name)),
             )
         )
+
     return asks
 
 
@@ -199,11 +215,14 @@ def _build_ask(
         raise ExecutionError(
             "AGENT_FAILED", f"The arguments of the call of {name} have no JSON form"
         ) from error
+
     question = _format_question(description) if description else None
     ask = GraphAsk(key, name, values, allowed, question, schema)
+
     if not ask.is_call:
         # Only a person answers: the tool is never executed.
         return GraphAsk(key, name, {}, allowed, question or name, None)
+
     return ask
 
 
@@ -213,12 +232,13 @@ def _read_decisions(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
 
     def resolve(part: Any) -> dict[str, Any]:
         reference = part.get("$ref", "") if isinstance(part, dict) else ""
-        found = definitions.get(reference.rpartition("/")[2], {}) if reference else part
-        return found if isinstance(found, dict) else {}
+        definition = definitions.get(reference.rpartition("/")[2], {}) if reference else part
+        return definition if isinstance(definition, dict) else {}
 
     for branch in schema.get("oneOf") or schema.get("anyOf") or [schema]:
         properties = resolve(branch).get("properties", {})
         decision = properties.get("type", {}).get("const")
+
         if decision == "edit":
             action = resolve(properties.get("edited_action")).get("properties", {})
             arguments = resolve(action.get("args"))
@@ -262,15 +282,20 @@ def _answer(ask: GraphAsk, leg: Leg, calls: DecidedCalls, takes_results: bool) -
     decision = leg.find(ask.key)
     if decision is None or decision.execution in ("executing", "unknown"):
         raise ExecutionError("AGENT_FAILED", f"The call of {ask.name} has no known outcome")
+
     if not ask.is_call:
         if decision.status == "answered" and not ask.allowed:
             return decision.answer
+
         if decision.status == "answered":
             return {"type": "respond", "message": to_text(decision.answer)}
+
         if "reject" in ask.allowed:
             return _reject(ask, decision, calls)
+
         outcome = "not answered in time" if decision.status == "expired" else "rejected"
         raise ExecutionError("AGENT_FAILED", f"The question of the graph was {outcome}")
+
     if decision.execution is not None:
         if not takes_results or "respond" not in ask.allowed:
             raise ExecutionError(
@@ -279,12 +304,16 @@ def _answer(ask: GraphAsk, leg: Leg, calls: DecidedCalls, takes_results: bool) -
                 " its result: it is not made again",
             )
         return {"type": "respond", "message": to_text(decision.result)}
+
     if not decision.is_approved:
         return _reject(ask, decision, calls)
+
     calls.approved[ask.key] = decision
+
     if decision.is_edited or "approve" not in ask.allowed:
         action = {"name": ask.name, "args": decision.arguments}
         return {"type": "edit", "edited_action": action}
+
     return {"type": "approve"}
 
 

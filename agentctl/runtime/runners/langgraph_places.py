@@ -65,7 +65,7 @@ class Places:
 
     def __init__(self, stored: Mapping[str, Iterable[list[Any]]]) -> None:
         self._stored = {
-            space: [TaskPlace(*each) for each in given] for space, given in stored.items()
+            space: [TaskPlace(*values) for values in places] for space, places in stored.items()
         }
         self._used: dict[str, dict[int, TaskPlace]] = {}
 
@@ -84,52 +84,61 @@ class Places:
             is_replaceable: returns True for a place that another value of the same code may take:
                 the code that runs again arrives in the same order, with a changed value.
         """
-        stored = self._stored.get(namespace, [])
-        used = self._used.setdefault(namespace, {})
-        free = [each for each in stored if each.number not in used and each.owner == owner]
+        stored_places = self._stored.get(namespace, [])
+        used_places = self._used.setdefault(namespace, {})
+        free_places = [
+            place
+            for place in stored_places
+            if place.number not in used_places and place.owner == owner
+        ]
 
-        place = find_place(free, value)
+        place = find_place(free_places, value)
         if place is None:
-            in_order = (each for each in free if owner or each.number == offered)
-            place = next((each for each in in_order if is_replaceable(each)), None)
+            candidates = (place for place in free_places if owner or place.number == offered)
+            place = next((place for place in candidates if is_replaceable(place)), None)
         if place is None:
-            taken = used.keys() | {each.number for each in stored}
-            number = offered if offered not in taken else max(taken) + 1
+            taken_numbers = used_places.keys() | {place.number for place in stored_places}
+            number = offered if offered not in taken_numbers else max(taken_numbers) + 1
             place = TaskPlace(number, owner, value=value)
 
-        used[place.number] = place
+        used_places[place.number] = place
         return place
 
     def forget_used(self) -> None:
         """Forget the places of tasks that have ended."""
         self._used.clear()
 
-    def to_json(self, asked: Iterable[str]) -> dict[str, list[list[Any]]]:
+    def to_json(self, asking_namespaces: Iterable[str]) -> dict[str, list[list[Any]]]:
         """Return the places of the tasks that run again.
 
         Args:
             asked: the namespaces of the tasks that have asked.
         """
-        kept: dict[str, list[list[Any]]] = {}
+        kept_places: dict[str, list[list[Any]]] = {}
         for namespace in self._stored.keys() | self._used.keys():
-            if not _is_inside(namespace, asked):
+            if not _is_inside(namespace, asking_namespaces):
                 continue
-            places = {each.number: each for each in self._stored.get(namespace, ())}
+
+            places = {place.number: place for place in self._stored.get(namespace, ())}
             places |= self._used.get(namespace, {})
+
             for place in places.values():
-                if place.namespace and _is_inside(place.namespace, asked):
+                if place.namespace and _is_inside(place.namespace, asking_namespaces):
                     place.has_asked = True
-            kept[namespace] = [each.to_json() for each in places.values()]
-        return kept
+
+            kept_places[namespace] = [place.to_json() for place in places.values()]
+
+        return kept_places
 
 
 def find_place(places: Iterable[TaskPlace], value: Any) -> TaskPlace | None:
     """Return the first place that was used for a value."""
-    known = [each for each in places if each.digest]
-    if not known:
+    known_places = [place for place in places if place.digest]
+    if not known_places:
         return None
+
     digest = hash_value(value)
-    return next((each for each in known if each.digest == digest), None)
+    return next((place for place in known_places if place.digest == digest), None)
 
 
 def hash_value(value: Any) -> str:

@@ -52,28 +52,32 @@ class GraphReport:
         decided: DecidedCalls,
         outputs: Sequence[str] | None,
         is_public: Callable[[tuple[str, ...]], bool],
-        stored: Mapping[str, Any] | None,
+        checkpoint: Mapping[str, Any] | None,
     ) -> None:
         self.interrupts: dict[str, tuple[Any, list[Any]]] = {}
         self._model_calls = model_calls
         self._is_public = is_public
         self._facts = GraphFacts(model_calls, decided, outputs)
-        self._root = GraphSpace("", run, self._facts, stored)
+
+        self._root = GraphSpace("", run, self._facts, checkpoint)
         self._members = LibraryMembers(run)
         self._spaces: dict[str, GraphSpace] = {"": self._root}
+
         self._stops_before_nodes = False
         self._paused_spaces: set[tuple[str, ...]] = set()
         self._failures: list[tuple[BaseException, Exception]] = []
-        self._stored = stored or {}
+
+        self._stored = checkpoint or {}
         self._facts.members |= self._stored.get("owners", {})
+
         model_calls.find_run = self._find_run
 
     async def restore(self) -> None:
         """Continue with the members of the pause before this leg."""
         await self._members.restore(self._stored.get("members", ()))
-        for key, stored in self._stored.get("spaces", {}).items():
+        for key, checkpoint in self._stored.get("spaces", {}).items():
             if (member := self._members.find(key)) is not None:
-                self._spaces[key] = GraphSpace(key, member.run, self._facts, stored)
+                self._spaces[key] = GraphSpace(key, member.run, self._facts, checkpoint)
 
     def skip_input(self, messages: Sequence[Any]) -> None:
         """Take the first state of the root graph as its result; see `GraphSpace.skip_input`."""
@@ -91,6 +95,7 @@ class GraphReport:
         kind = part["type"]
         names = tuple(part["ns"])
         data = part["data"]
+
         if kind == "messages":
             self._add_message(names, *data)
         elif kind == "updates":
@@ -110,9 +115,9 @@ class GraphReport:
 
     def take_ended(self) -> list[tuple[str, str, bool]]:
         """Return the approved calls that have ended since the last time; see `GraphFacts`."""
-        ended = self._facts.ended
+        ended_calls = self._facts.ended
         self._facts.ended = []
-        return ended
+        return ended_calls
 
     def classify(self, error: Exception) -> Exception:
         """Return the public failure of the graph; see `to_public_failure`."""
@@ -133,18 +138,23 @@ class GraphReport:
         return None if space is None else space.run
 
     def _find_space(self, names: tuple[str, ...], state: Any = None) -> GraphSpace:
-        """Return the report of a graph; that of a graph which is new starts its member."""
+        """Return the report of a graph; a new graph starts its member."""
         key = SEPARATOR.join(names)
+
         space = self._spaces.get(key)
         if space is None:
             above = self._find_space(names[:-1])
+
             node, _, _ = names[-1].partition(":")
             name = self._model_calls.graph_names.get(key, node)
             call_id = self._model_calls.tool_calls.get(key)
+
             member = self._members.start(
                 key, name, _describe_task(state), parent=above.key or None, call_id=call_id
             )
-            space = self._spaces[key] = GraphSpace(key, member.run, self._facts)
+            space = GraphSpace(key, member.run, self._facts)
+            self._spaces[key] = space
+
         self._model_calls.adopt(key, space.run)
         return space
 
@@ -152,17 +162,21 @@ class GraphReport:
         self, names: tuple[str, ...], message: Any, metadata: Mapping[str, Any]
     ) -> None:
         space = self._find_space(names)
+
         if isinstance(message, ToolMessage):
             space.end_tool(message)
         elif isinstance(message, AIMessageChunk):
             if message.id is None:
                 return
+
             answer = self._model_calls.find_answer(message.id)
             if answer in self._model_calls.inner:
                 return
+
             node = str(metadata.get("langgraph_node") or "")
             origin = {"node": node, "message_id": answer}
             space.stream(message, origin)
+
             if space is not self._root and self._is_public(names):
                 node, _, _ = names[0].partition(":")
                 member = {"node": node, "member_run_id": space.run.environment.spec.run_id}
@@ -174,7 +188,9 @@ class GraphReport:
         """Report the end of a node, and with it that of the graph that it was or called."""
         if "result" not in task and "error" not in task:
             return
+
         key = SEPARATOR.join((*names, f"{task['name']}:{task['id']}"))
+
         error = task.get("error")
         if isinstance(error, Exception):
             space = self._spaces.get(key) or self._find_space(names)
@@ -184,6 +200,7 @@ class GraphReport:
                 if not isinstance(failure, ExecutionError):
                     failure = ExecutionError("AGENT_FAILED")
                 space.failure = failure
+
         if key in self._spaces and not task.get("interrupts"):
             for message in read_messages(task.get("result")):
                 # A handoff: its result is for the graph above, and closes the call of the member.
@@ -194,15 +211,18 @@ class GraphReport:
     def _classify_in(self, space: GraphSpace, error: Exception) -> Exception:
         """Return the failure of a graph: that of a tool, a member or a model."""
         call_id = self._model_calls.find_failed_tool(error, space.run.transcript.open_calls)
-        known = next((failure for cause, failure in self._failures if cause is error), None)
-        if known is not None and call_id is None:
-            return known
+
+        known_failure = next((failure for cause, failure in self._failures if cause is error), None)
+        if known_failure is not None and call_id is None:
+            return known_failure
+
         in_model = self._model_calls.has_raised(error)
         return to_public_failure(error, space.run, call_id, in_model=in_model)
 
     async def _end_member(self, key: str) -> None:
-        for below in [each for each in self._spaces if each.startswith(key + SEPARATOR)]:
-            await self._end_member(below)
+        for inner_key in [name for name in self._spaces if name.startswith(key + SEPARATOR)]:
+            await self._end_member(inner_key)
+
         space = self._spaces.pop(key, None)
         if space is not None:
             self._model_calls.adopt(key, space.run)
@@ -213,22 +233,27 @@ class GraphReport:
     def _add_interrupt(self, names: tuple[str, ...], interrupt: Any, state: Any) -> None:
         # The graph of the node comes first, then those around it.
         self._paused_spaces.add(names)
+
         if interrupt.id in self.interrupts:
             return
+
         answers = (
             message for message in reversed(read_messages(state)) if isinstance(message, AIMessage)
         )
         calls: list[Any] = next(
             (message.tool_calls for message in answers if message.tool_calls), []
         )
+
         self.interrupts[interrupt.id] = interrupt, calls
 
 
 def _describe_task(state: Any) -> str:
     """Return the input of a member: its last message of a person, or its whole state."""
     messages = read_messages(state)
-    asked = (message for message in reversed(messages) if isinstance(message, HumanMessage))
-    message = next(asked, messages[-1] if messages else None)
+    questions = (message for message in reversed(messages) if isinstance(message, HumanMessage))
+    message = next(questions, messages[-1] if messages else None)
+
     if message is not None:
         return read_text(message)
+
     return "" if state is None else describe_value(state, _TASK_BYTES)

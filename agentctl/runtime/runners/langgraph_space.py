@@ -77,20 +77,27 @@ class GraphSpace:
     """
 
     def __init__(
-        self, key: str, run: HostedRun, facts: GraphFacts, stored: Mapping[str, Any] | None = None
+        self,
+        key: str,
+        run: HostedRun,
+        facts: GraphFacts,
+        checkpoint: Mapping[str, Any] | None = None,
     ) -> None:
         self.key = key
         self.run = run
         self.failure: ExecutionError | None = None
         self.state: Any = None
+
         self._facts = facts
-        self._has_input = stored is not None
-        self._seen: set[str] = set(stored["seen"]) if stored else set()
-        self._given: set[str] = set(stored["given"]) if stored else set()
-        begun = set(stored["streamed"]) if stored else set()
-        self._answers = _AnswerStream(run, facts.model_calls, begun)
-        self._called: set[str] = set(stored["called"]) if stored else set()
-        self._kept: dict[str, dict[str, Any]] = dict(stored["root"]) if stored else {}
+        self._has_input = checkpoint is not None
+
+        self._seen: set[str] = set(checkpoint["seen"]) if checkpoint else set()
+        self._given: set[str] = set(checkpoint["given"]) if checkpoint else set()
+        begun_answers = set(checkpoint["streamed"]) if checkpoint else set()
+        self._answers = _AnswerStream(run, facts.model_calls, begun_answers)
+
+        self._called: set[str] = set(checkpoint["called"]) if checkpoint else set()
+        self._kept: dict[str, dict[str, Any]] = dict(checkpoint["root"]) if checkpoint else {}
 
     def skip_input(self, messages: Iterable[Any]) -> None:
         """Take the first state as a result: a functional graph does not report its input."""
@@ -129,15 +136,19 @@ class GraphSpace:
         is_input = not self._has_input
         self._has_input = True
         self.state = state
+
         for index, message in enumerate(read_messages(state)):
             key = message.id or f"{self.key}#{index}"
             is_new = key not in self._seen
             self._seen.add(key)
+
             if is_input:
                 self._given.add(key)
                 continue
+
             if key not in self._given:
                 self._keep(key, message)
+
             if is_new and key not in self._facts.members:
                 if self.key:
                     self._facts.members[key] = self.run.environment.spec.run_id
@@ -157,15 +168,21 @@ class GraphSpace:
 
     def _keep(self, key: str, message: Any) -> None:
         """Keep a message, in the order in which the messages appear."""
-        kept = self._kept.get(key)
+        known_entry = self._kept.get(key)
         member = self._facts.members.get(key)
-        entry = self._build_entry(message, kept["created_at"] if kept else now_in_seconds())
+        entry = self._build_entry(
+            message, known_entry["created_at"] if known_entry else now_in_seconds()
+        )
+
         if entry is None:
             return
+
         if member is not None and member != self.run.environment.spec.run_id:
             entry["member_run_id"] = member
+
         self._kept[key] = entry
-        if kept is None and entry["role"] == "assistant":
+
+        if known_entry is None and entry["role"] == "assistant":
             answer = self._facts.model_calls.find_answer(key)
             if answer not in self._answers.begun:
                 self._answers.begun.add(answer)
@@ -175,6 +192,7 @@ class GraphSpace:
                         origin["member_run_id"] = entry["member_run_id"]
                     self.run.begin_answer()
                     self.run.add_text(entry["content"], origin)
+
             self._answers.drop(answer)
 
     def _build_entry(self, message: Any, created_at: int) -> dict[str, Any] | None:
@@ -182,12 +200,15 @@ class GraphSpace:
             call_id = message.tool_call_id
             text = self._facts.results.get(call_id) or read_text(message)
             return build_tool_message(call_id, message.name or "", text, created_at)
+
         if not isinstance(message, AIMessage):
             return None
+
         calls = [
             {"id": call["id"] or "", "name": call["name"], "arguments": _to_arguments(call["args"])}
             for call in message.tool_calls
         ]
+
         text = read_text(message)
         return {"role": "assistant", "content": text, "created_at": created_at, "tool_calls": calls}
 
@@ -195,8 +216,10 @@ class GraphSpace:
         """Report the result of an open call."""
         call_id = message.tool_call_id
         failed = message.status == "error"
+
         if not self.run.transcript.is_open(call_id):
             return
+
         text = read_text(message)
         if failed:
             # The text of a failed call may be that of an exception.
@@ -204,8 +227,10 @@ class GraphSpace:
                 call_id, (f"The tool {message.name} failed", True)
             )
             self._facts.results[call_id] = text
+
         if call_id in self._facts.decided.approved:
             self._facts.ended.append((call_id, text, failed))
+
         self.run.end_call(call_id, text, failed=failed)
 
     async def end(self) -> None:
@@ -213,13 +238,17 @@ class GraphSpace:
         for call_id in [*self.run.transcript.open_calls]:
             # The outcome of an approved call is not known: it is not stored as done.
             self.run.end_call(call_id, NO_RESULT, failed=False)
+
         if find_messages(self.state) is not None:
             self.run.replace_answers(self._list_answers())
+
         state = self.state
         name = "structured_response"
         result = state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
+
         if result is None and not self.key:
             result = await self._read_results()
+
         if result is not None:
             await self.run.set_output(result)
             if not self.run.transcript.content:
@@ -257,16 +286,21 @@ class GraphSpace:
     def _list_answers(self) -> list[dict[str, Any]]:
         """Return the answers and results of the graph; every call has a result."""
         answers: list[dict[str, Any]] = []
-        results = {e["tool_call_id"] for e in self._kept.values() if e["role"] == "tool"}
+        results = {
+            entry["tool_call_id"] for entry in self._kept.values() if entry["role"] == "tool"
+        }
+
         for entry in self._kept.values():
             answers.append(entry)
+
             for call in entry.get("tool_calls", ()):
                 if call["id"] not in results:
                     at = entry["created_at"]
-                    missing = build_tool_message(call["id"], call["name"], NO_RESULT, at)
+                    open_result = build_tool_message(call["id"], call["name"], NO_RESULT, at)
                     if "member_run_id" in entry:
-                        missing["member_run_id"] = entry["member_run_id"]
-                    answers.append(missing)
+                        open_result["member_run_id"] = entry["member_run_id"]
+                    answers.append(open_result)
+
         return answers
 
 
@@ -297,10 +331,12 @@ class _AnswerStream:
         begun: ids of the answers of which some text is published.
     """
 
-    def __init__(self, run: HostedRun, model_calls: ModelCalls, begun: set[str]) -> None:
-        self.begun = begun
+    def __init__(self, run: HostedRun, model_calls: ModelCalls, begun_answers: set[str]) -> None:
+        self.begun = begun_answers
+
         self._run = run
         self._model_calls = model_calls
+
         self._live: str | None = None
         self._waiting: dict[str, _Waiting] = {}
         self._waiting_size = 0
@@ -315,16 +351,21 @@ class _AnswerStream:
         """
         if answer in self._ended:
             return
+
         if self._live is not None and self._live in self._model_calls.failed:
             self._end(self._live)
+
         if self._live is None:
             self._live = answer
+
         text = read_text(piece)
         thinking = read_thinking(piece)
+
         if answer == self._live:
             self._publish(answer, text, thinking, origin)
         else:
             self._keep(answer, text, thinking, origin)
+
         # The callback at the end of a call comes before its last pieces are read here.
         if piece.chunk_position == "last":
             self._end(answer)
@@ -337,16 +378,21 @@ class _AnswerStream:
 
     def _end(self, answer: str) -> None:
         self._ended.add(answer)
+
         if answer == self._live:
             self._live = None
+
         while self._waiting and self._live is None:
             following = next(iter(self._waiting))
             pieces = self._waiting.pop(following)
             self._waiting_size -= pieces.size
+
             if following in self._model_calls.failed:
                 continue
+
             if following not in self._ended:
                 self._live = following
+
             texts = "".join(pieces.texts)
             thinking = "".join(pieces.thinking)
             self._publish(following, texts, thinking, pieces.origin)
@@ -364,7 +410,8 @@ class _AnswerStream:
         size = len(text) + len(thinking)
         self._waiting_size += size
         self._run.check_room(self._waiting_size)
-        waiting = self._waiting.setdefault(answer, _Waiting(origin))
-        waiting.size += size
-        waiting.texts.append(text)
-        waiting.thinking.append(thinking)
+
+        waiting_answer = self._waiting.setdefault(answer, _Waiting(origin))
+        waiting_answer.size += size
+        waiting_answer.texts.append(text)
+        waiting_answer.thinking.append(thinking)

@@ -90,6 +90,7 @@ class RunStore(BaseStore):  # type: ignore[misc]
         """
         results = list[Result]()
         puts = dict[tuple[Namespace, str], ItemPut]()
+
         for op in ops:
             if isinstance(op, PutOp):
                 put = _build_put(op)
@@ -97,27 +98,36 @@ class RunStore(BaseStore):  # type: ignore[misc]
                 results.append(None)
             else:
                 results.append(await self._read(op))
+
         if len(puts) > MAXIMUM_ITEMS_WRITTEN:
             raise ValidationFailed(f"a batch can write at most {MAXIMUM_ITEMS_WRITTEN} items")
+
         if puts:
             await self._items.put(list(puts.values()))
+
         return results
 
     async def _read(self, op: GetOp | SearchOp | ListNamespacesOp) -> Result:
         if isinstance(op, GetOp):
-            found = await self._items.get(op.namespace, op.key, refresh=op.refresh_ttl)
-            return None if found is None else Item(**_convert(found))
+            item = await self._items.get(op.namespace, op.key, refresh=op.refresh_ttl)
+            if item is None:
+                return None
+
+            return Item(**_convert(item))
+
         if isinstance(op, SearchOp):
             wanted_values = dict(op.filter or {})
+
             _check_operators(wanted_values)
-            wanted = ItemSearch(
+            item_search = ItemSearch(
                 op.namespace_prefix,
                 op.limit,
                 op.offset,
                 op.query,
-                partial(_matches, wanted=wanted_values) if wanted_values else None,
+                partial(_matches, filter_value=wanted_values) if wanted_values else None,
             )
-            items = await self._items.search(wanted, refresh=op.refresh_ttl)
+
+            items = await self._items.search(item_search, refresh=op.refresh_ttl)
             return [SearchItem(**_convert(item), score=item.score) for item in items]
 
         check_page(op.limit, op.offset)
@@ -134,34 +144,39 @@ def _build_put(op: PutOp) -> ItemPut:
     namespace = tuple(op.namespace)
     if not namespace:
         raise ValidationFailed("the namespace of an item must have a label")
+
     if op.value is None:
         return ItemPut(namespace, op.key, None)
+
     try:
         # Dates and tuples get their JSON form, as in the stores of LangGraph with a database.
         value = orjson.loads(orjson.dumps(op.value))
     except (TypeError, ValueError):
         raise ValidationFailed(f"the value of the item {op.key!r} has no JSON form") from None
+
     if op.index is None:
         words = " ".join(_list_texts(value))
     else:
         paths = [tokenize_path(path) for path in op.index or ()]
         words = " ".join(text for path in paths for text in get_text_at_path(value, path))
+
     return ItemPut(namespace, op.key, value, words, op.ttl)
 
 
 def _list_texts(value: Any) -> Iterator[str]:
     """Yield the texts and the numbers of a JSON value."""
     if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _list_texts(each)
+        for member in value.values() if isinstance(value, dict) else value:
+            yield from _list_texts(member)
     elif value is not None:
         yield str(value)
 
 
 def _convert(item: StoreItem) -> dict[str, Any]:
     created_at, updated_at = (
-        datetime.fromtimestamp(each / 1_000_000, UTC) for each in (item.created_at, item.updated_at)
+        datetime.fromtimestamp(time / 1_000_000, UTC) for time in (item.created_at, item.updated_at)
     )
+
     return {
         "namespace": item.namespace,
         "key": item.key,
@@ -172,40 +187,45 @@ def _convert(item: StoreItem) -> dict[str, Any]:
 
 
 def _check_operators(filters: Mapping[str, Any]) -> None:
-    for wanted in filters.values():
-        if isinstance(wanted, dict):
-            unknown = [name for name in wanted if name.startswith("$") and name not in _COMPARISONS]
+    for condition in filters.values():
+        if isinstance(condition, dict):
+            unknown = [
+                name for name in condition if name.startswith("$") and name not in _COMPARISONS
+            ]
             if unknown:
                 raise ValidationFailed(
                     f"the operator of the filter must be one of: {', '.join(_COMPARISONS)}"
                 )
-            _check_operators(wanted)
+            _check_operators(condition)
 
 
-def _matches(value: Any, wanted: Any) -> bool:
+def _matches(value: Any, filter_value: Any) -> bool:
     """Return True if a JSON value is what a filter asks for, by the rules of LangGraph.
 
     A value that is no number is not less and not greater than any other one.
     """
-    if isinstance(wanted, dict):
-        if any(name.startswith("$") for name in wanted):
-            return all(_compare(value, name, other) for name, other in wanted.items())
+    if isinstance(filter_value, dict):
+        if any(name.startswith("$") for name in filter_value):
+            return all(_compare(value, name, condition) for name, condition in filter_value.items())
+
         members = value if isinstance(value, dict) else None
         return members is not None and all(
-            _matches(members.get(name), other) for name, other in wanted.items()
+            _matches(members.get(name), condition) for name, condition in filter_value.items()
         )
-    if isinstance(wanted, list | tuple):
+
+    if isinstance(filter_value, list | tuple):
         return (
             isinstance(value, list)
-            and len(value) == len(wanted)
-            and all(map(_matches, value, wanted))
+            and len(value) == len(filter_value)
+            and all(map(_matches, value, filter_value))
         )
-    return bool(value == wanted)
+
+    return bool(value == filter_value)
 
 
-def _compare(value: Any, name: str, other: Any) -> bool:
+def _compare(value: Any, name: str, operand: Any) -> bool:
     try:
-        return _COMPARISONS[name](value, other)
+        return _COMPARISONS[name](value, operand)
     except (KeyError, TypeError, ValueError):
         return False
 
@@ -215,6 +235,10 @@ def _has_labels(space: Namespace, condition: MatchCondition) -> bool:
     path = tuple(condition.path)
     if len(space) < len(path):
         return False
+
     first = 0 if condition.match_type == "prefix" else len(space) - len(path)
     labels = space[first : first + len(path)]
-    return all(wanted in ("*", label) for label, wanted in zip(labels, path, strict=True))
+
+    return all(
+        expected_label in ("*", label) for label, expected_label in zip(labels, path, strict=True)
+    )

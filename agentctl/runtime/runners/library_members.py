@@ -119,11 +119,15 @@ class LibraryMembers:
         """
         if self._started == MAXIMUM_MEMBERS:
             raise ExecutionError("AGENT_FAILED", "The run has too many members")
+
         self._started += 1
+
         name = replace_unstorable(str(name))[:NAME_CHARACTERS] or "member"
         task = replace_unstorable(task)
-        above = self._find_run(parent)
-        environment = above.environment.report_member(kind, name, task, call_id=call_id)
+
+        parent_run = self._find_run(parent)
+        environment = parent_run.environment.report_member(kind, name, task, call_id=call_id)
+
         environment.transcript.forget_usage()
         environment.transcript.add_user(task)
         return self._add(key, name, kind, parent, environment)
@@ -140,16 +144,18 @@ class LibraryMembers:
     def to_json(self) -> list[dict[str, Any]]:
         """Return the open members for the state of a pause."""
         names = ("key", "name", "kind", "parent", "run_id")
-        return [{name: getattr(each, name) for name in names} for each in self.list_open()]
+        return [{name: getattr(member, name) for name in names} for member in self.list_open()]
 
-    async def restore(self, stored: Iterable[Mapping[str, Any]]) -> None:
+    async def restore(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Continue with the members of a pause. One that was ended meanwhile is left out."""
-        for entry in stored:
+        for entry in entries:
             name = entry["name"]
             kind = entry["kind"]
             parent = entry["parent"]
-            above = self._find_run(parent).environment
-            environment = await above.continue_reported(kind, name, entry["run_id"])
+
+            parent_environment = self._find_run(parent).environment
+            environment = await parent_environment.continue_reported(kind, name, entry["run_id"])
+
             if environment is not None:
                 self._add(entry["key"], name, kind, parent, environment)
 
@@ -207,15 +213,18 @@ async def fail_members(environment: RunEnvironment, failure: ExecutionError) -> 
 
 
 def _find_failed(environment: RunEnvironment) -> list[ReportedMember]:
-    found: list[ReportedMember] = []
+    failed_members: list[ReportedMember] = []
     while True:
-        below = [member for member in environment.reported if not member.is_reported]
-        if len(below) > 1:
+        unreported_members = [member for member in environment.reported if not member.is_reported]
+
+        if len(unreported_members) > 1:
             return []
-        if not below:
-            return found
-        environment = below[0]
-        found.append(below[0])
+
+        if not unreported_members:
+            return failed_members
+
+        environment = unreported_members[0]
+        failed_members.append(unreported_members[0])
 
 
 def _walk(environment: RunEnvironment) -> Iterator[ReportedMember]:

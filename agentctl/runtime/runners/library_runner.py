@@ -188,7 +188,7 @@ def keep_state(run: HostedRun, dump: Callable[[], str | bytes]) -> Any:
         ExecutionError: it has a value without a JSON form, or the run is too large.
     """
     try:
-        stored = dump()
+        data = dump()
     except Exception as error:
         # The library says what to change, such as a name that two agents have. Its text is for the
         # operator.
@@ -196,7 +196,8 @@ def keep_state(run: HostedRun, dump: Callable[[], str | bytes]) -> Any:
         run.environment.keep_cause(error)
         detail = "The run cannot wait: it has a value that cannot be stored"
         raise ExecutionError("AGENT_FAILED", detail) from error
-    state = run.hide_files(orjson.loads(stored))
+
+    state = run.hide_files(orjson.loads(data))
     run.reserve(len(orjson.dumps(state)))
     return state
 
@@ -223,17 +224,21 @@ def to_public_failure(
     """
     run_id = run.context.run_id
     name = run.transcript.open_calls.get(call_id or "")
+
     if call_id is not None and name is not None:
         _log.warning("run %s: the tool %s failed", run_id, name, exc_info=error)
         run.environment.keep_cause(error, name)
         detail = f"The tool {name} failed ({type(error).__name__})"
         run.end_call(call_id, detail, failed=True)
         return ExecutionError("TOOL_FAILED", detail)
+
     if failure := find_failure(error):
         return failure
+
     code = find_failure_code(error, in_model=in_model)
     if code is None:
         return error
+
     _log.warning("run %s: the model failed", run_id, exc_info=error)
     run.environment.keep_cause(error)
     return ExecutionError(code)
@@ -254,8 +259,10 @@ def find_failure_code(error: BaseException, *, in_model: bool) -> FailureCode | 
             other code uses as well, count.
     """
     packages = _CLIENTS if in_model else _MODEL_CLIENTS
-    codes = (_read_code(each, packages) for each in list_causes(error))
+
+    codes = (_read_code(cause, packages) for cause in list_causes(error))
     code: FailureCode | None = next(filter(None, codes), None)
+
     if code is None and in_model and is_unreadable(error):
         return "MODEL_REJECTED"
     return code
@@ -289,11 +296,13 @@ def list_causes(error: BaseException) -> Iterator[BaseException]:
     for _ in range(10):
         if cause is None:
             return
+
         yield cause
         if isinstance(cause, BaseExceptionGroup) and cause.exceptions:
             # The last of several models that were called one after the other.
             cause = cause.exceptions[-1]
             continue
+
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
@@ -302,24 +311,30 @@ def _read_code(error: BaseException, packages: frozenset[str]) -> FailureCode | 
     names = [base.__module__.split(".") for base in bases]
     if not any({name[0], ".".join(name[:2])} & packages for name in names):
         return None
+
     status = _find_status(error)
     if status in _REFUSALS and is_context_exceeded(f"{error} {getattr(error, 'code', '')}"):
         return "CONTEXT_EXCEEDED"
+
     if status is not None:
         return read_status(status)
+
     if any("Timeout" in base.__name__ for base in bases):
         return "MODEL_TIMEOUT"
+
     return "MODEL_UNAVAILABLE"
 
 
 def _find_status(error: Any) -> int | None:
     """Return the HTTP status of an exception of a client, where the client keeps it."""
+
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):
         # botocore
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     else:
         status = getattr(response, "status_code", None)
+
     # httpx has it in the response, the clients of Google in `code`, most others in `status_code`.
-    found = (getattr(error, "status_code", None), getattr(error, "code", None), status)
-    return next((each for each in found if isinstance(each, int)), None)
+    statuses = (getattr(error, "status_code", None), getattr(error, "code", None), status)
+    return next((value for value in statuses if isinstance(value, int)), None)

@@ -97,12 +97,14 @@ def _build_factory_runner(factory: Any, options: RunnerOptions) -> Runner:
     """
     if inspect.iscoroutinefunction(factory):
         return _FactoryRunner(factory, options)
+
     try:
         target = factory()
     except (Exception, SystemExit) as error:
         problem = "the function failed"
         module = factory.__module__ or ""
         raise build_failure(problem, module, error, options.folder) from error
+
     if inspect.isawaitable(target) or hasattr(target, "__aenter__"):
         try:
             return build_runner(target, options)
@@ -110,6 +112,7 @@ def _build_factory_runner(factory: Any, options: RunnerOptions) -> Runner:
             if inspect.iscoroutine(target):
                 target.close()
             return _FactoryRunner(factory, options)
+
     return build_runner(target, options)
 
 
@@ -150,6 +153,7 @@ class _FactoryRunner(LibraryRunner):
         target = self._factory()
         if inspect.isawaitable(target):
             target = await target
+
         try:
             runner = build_runner(target, self._options)
         except NoAgentKind:
@@ -158,6 +162,7 @@ class _FactoryRunner(LibraryRunner):
             async with target as entered, self._open(build_runner(entered, self._options)):
                 yield
             return
+
         async with self._open(runner):
             yield
 
@@ -262,21 +267,24 @@ def load_runner(
     Raises:
         InvalidConfiguration: the object is not usable; one line with the owner and the reference.
     """
-    used = f"deps {deps!r}"
+    key = f"deps {deps!r}"
     hint = "deps is a function that is called with the RunContext"
+
     try:
         build_deps: Any = load_object(deps, folder) if deps else None
         if deps and not callable(build_deps):
             raise UnusableObject(f"it is {_describe(build_deps)}, not a function")
+
         kinds = "; or ".join(kind.description for kind in KINDS)
-        used = f"object {reference!r}"
+        key = f"object {reference!r}"
         hint = f"an object is {kinds}; {_OTHER_LIBRARIES}"
+
         target = load_object(reference, folder)
         options = RunnerOptions(build_deps, approve or {}, durable, folder, store, configurable)
         return build_runner(target, options)
     except UnusableObject as error:
         raise InvalidConfiguration(
-            f"The {owner} cannot use the {used}: {error.what}", hint=error.hint or hint
+            f"The {owner} cannot use the {key}: {error.what}", hint=error.hint or hint
         ) from error.__cause__
 
 
@@ -289,13 +297,19 @@ def build_runner(target: object, options: RunnerOptions) -> Runner:
     """
     for kind in KINDS:
         if kind.matches(target):
-            given = {"deps": options.build_deps is not None, "approve": bool(options.approve)}
-            given |= {"durable": options.durable, "store": options.store != "user"}
-            given["configurable"] = bool(options.configurable)
-            for key, is_given in given.items():
-                if is_given and key not in kind.takes:
+            given_keys = {
+                "deps": options.build_deps is not None,
+                "approve": bool(options.approve),
+                "durable": options.durable,
+                "store": options.store != "user",
+                "configurable": bool(options.configurable),
+            }
+
+            for key, is_set in given_keys.items():
+                if is_set and key not in kind.takes:
                     problem = f"{key} has no effect for {kind.description}"
                     raise UnusableObject(problem, f"remove the key {key}")
+
             return kind.build(target, options)
     raise NoAgentKind(f"it is {_describe(target)}, which is no kind of agent", _find_remedy(target))
 
@@ -304,15 +318,20 @@ def _find_remedy(target: object) -> str | None:
     """Return what to do about an object that a function can call or enter; None for another one."""
     if inspect.isasyncgen(target):
         return "put @contextlib.asynccontextmanager above the function"
+
     if hasattr(target, "__aenter__"):
         return "name a function without parameters that returns it"
+
     if has_base(target, "langchain_core", "Runnable"):
         call = "await NAME.ainvoke(message)"
     elif callable(target) and not inspect.isclass(target):
-        called = target.func if isinstance(target, functools.partial) else type(target).__call__
-        call = f"{'await ' * inspect.iscoroutinefunction(called)}NAME(message)"
+        called_function = (
+            target.func if isinstance(target, functools.partial) else type(target).__call__
+        )
+        call = f"{'await ' * inspect.iscoroutinefunction(called_function)}NAME(message)"
     else:
         return None
+
     function = f"async def agent(message, context): return {call}"
     return f"call it in a function: {function}; {_OTHER_LIBRARIES}"
 

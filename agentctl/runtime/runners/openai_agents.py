@@ -63,12 +63,15 @@ class OpenAIAgentsRunner(LibraryRunner):
         set_default_agent_runner(CountingRunner())
         self._agent = agent
         self._build_deps = options.build_deps
-        called = [get_tool_agent(tool) for each in list_agents(agent) for tool in each.tools]
-        for each in list_agents(*filter(None, called)):
-            if each.hooks is None:
-                each.hooks = AddedHooks()
-            elif not isinstance(each.hooks, MemberHooks):
-                each.hooks = MemberHooks(each.hooks)
+
+        tool_agents = [
+            get_tool_agent(tool) for member in list_agents(agent) for tool in member.tools
+        ]
+        for member in list_agents(*filter(None, tool_agents)):
+            if member.hooks is None:
+                member.hooks = AddedHooks()
+            elif not isinstance(member.hooks, MemberHooks):
+                member.hooks = MemberHooks(member.hooks)
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in the task of the caller; the library has a second task for it.
@@ -79,31 +82,37 @@ class OpenAIAgentsRunner(LibraryRunner):
         decided = DecidedCalls(run)
         parts = RunParts(run)
         leg = run.environment.leg
+
         prompt = [*_to_items([await run.load_prompt(message)])]
         start: list[Any] | RunState[Any]
         if leg is None:
-            earlier = await run.read_history(_parse_items, _to_items)
-            start = [*earlier, *prompt]
+            earlier_items = await run.read_history(_parse_items, _to_items)
+            start = [*earlier_items, *prompt]
         else:
             start = await _restore_state(self._agent, context, run, leg, decided)
             await parts.restore(leg.state)
         report = AgentReport(self._agent, parts, decided, None if leg is None else leg.state)
+
         is_off = os.environ.get(_NO_TRACING, "1").strip().lower() not in ("0", "false")
         config = RunConfig(tracing_disabled=is_off)
+
         token = current_report.set(report)
         result = Runner.run_streamed(
             self._agent, start, context=context, hooks=report, run_config=config
         )
         current_report.reset(token)
+
         try:
             await _follow(result, run, report)
         except ExecutionError:
             raise
         except Exception as error:
             raise report.classify(error) from error
+
         if result.interruptions:
             # Outside of the library: it handles no pauses.
             raise _build_pause(result, run, report)
+
         await report.end(result)
         _keep_items(run, prompt, result)
 
@@ -111,7 +120,7 @@ class OpenAIAgentsRunner(LibraryRunner):
     async def _connect(self) -> AsyncIterator[None]:
         """Connect the MCP servers of the agents, except those that the module has connected."""
         async with AsyncExitStack() as stack:
-            servers = [each for agent in list_agents(self._agent) for each in agent.mcp_servers]
+            servers = [server for agent in list_agents(self._agent) for server in agent.mcp_servers]
             for server in {id(server): server for server in servers}.values():
                 if getattr(server, "session", None) is None:
                     stack.push_async_callback(server.cleanup)
@@ -131,6 +140,7 @@ async def _follow(result: RunResultStreaming, run: HostedRun, report: AgentRepor
     finally:
         await _settle(result.run_loop_task, run)
         await events.aclose()
+
     if result.run_loop_task is not None and result.run_loop_task.cancelled():
         raise ExecutionError("AGENT_FAILED", "The agent cancelled its run")
 
@@ -155,9 +165,11 @@ def _parse_items(text: str) -> list[dict[str, Any]]:
 
 def _to_items(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the items of neutral messages."""
+
     for message in complete_history(messages):
         content = message["content"]
         calls = message.get("tool_calls", ())
+
         if message["role"] == "tool":
             call_id = message["tool_call_id"]
             yield {"type": "function_call_output", "call_id": call_id, "output": content}
@@ -166,6 +178,7 @@ def _to_items(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
             yield {"role": message["role"], "content": [*text, *map(_build_part, files)]}
         elif content or not calls:
             yield {"role": message["role"], "content": content}
+
         for call in calls:
             yield {
                 "type": _FUNCTION_CALL,
@@ -203,11 +216,13 @@ def _build_pause(result: RunResultStreaming, run: HostedRun, report: AgentReport
     def dump() -> bytes:
         return orjson.dumps(result.to_state().to_json(context_serializer=lambda _: {}))
 
-    stored = keep_state(run, dump)
+    stored_state = keep_state(run, dump)
+
     for ask in asks:
         part = report.parts.find_owner(ask.tool_call_id)
         part.start_call(ask.tool_call_id, ask.tool_name, ask.arguments)
-    return Paused(asks, {"state": stored, **report.to_json()})
+
+    return Paused(asks, {"state": stored_state, **report.to_json()})
 
 
 def _build_ask(item: ToolApprovalItem) -> Ask:
@@ -226,12 +241,14 @@ async def _restore_state(
     A call with a result is never made again: for the library it is a rejected one whose message is
     the result.
     """
-    stored = orjson.loads(orjson.dumps(await run.restore_files(leg.state["state"])))
-    edited = {each.tool_call_id: each for each in leg.decisions if each.is_edited}
-    changed = _edit_calls(stored, edited)
+    stored_state = orjson.loads(orjson.dumps(await run.restore_files(leg.state["state"])))
+    edited = {decision.tool_call_id: decision for decision in leg.decisions if decision.is_edited}
+    changed_ids = _edit_calls(stored_state, edited)
 
     try:
-        state = await RunState.from_json(agent, stored, context_deserializer=lambda _: context)
+        state = await RunState.from_json(
+            agent, stored_state, context_deserializer=lambda _: context
+        )
     except Exception as error:
         detail = "The run cannot be read by this version of openai-agents or of the agent"
         raise ExecutionError("AGENT_FAILED", detail) from error
@@ -241,36 +258,43 @@ async def _restore_state(
         decision = leg.find(call_id)
         if decision is None:
             raise ExecutionError("INTERNAL", "A decision of the run is missing")
+
         if decision.execution in ENDED:
             calls.settled[call_id] = to_text(decision.result), decision.execution == "failed"
         elif not decision.is_approved:
             calls.settled[call_id] = decision.refusal, True
-        elif decision.is_edited and call_id not in changed:
+        elif decision.is_edited and call_id not in changed_ids:
             detail = f"The call of {decision.tool_name} cannot be made with other arguments"
             raise ExecutionError("AGENT_FAILED", detail)
         else:
             calls.approved[call_id] = decision
             state.approve(item)
             continue
+
         state.reject(item, rejection_message=calls.settled[call_id][0])
+
     return state
 
 
 def _edit_calls(value: Any, edited: Mapping[str, Decided]) -> set[str]:
     """Replace the arguments of calls in a state, and return the ids of these calls."""
-    changed: set[str] = set()
+    changed_ids: set[str] = set()
+
     if isinstance(value, list):
-        for each in value:
-            changed |= _edit_calls(each, edited)
+        for item in value:
+            changed_ids |= _edit_calls(item, edited)
     elif isinstance(value, dict):
         decision = edited.get(str(value.get("call_id")))
         if decision is not None and value.get("type") == _FUNCTION_CALL:
             value["arguments"] = orjson.dumps(decision.arguments).decode()
-            changed.add(decision.tool_call_id)
+            changed_ids.add(decision.tool_call_id)
+
         if isinstance(value.get("tool_invocations"), dict):
             # The library checks that a call has not changed. It takes over one that it lacks.
             for call_id in edited:
                 value["tool_invocations"].pop(call_id, None)
-        for each in value.values():
-            changed |= _edit_calls(each, edited)
-    return changed
+
+        for item in value.values():
+            changed_ids |= _edit_calls(item, edited)
+
+    return changed_ids

@@ -101,15 +101,17 @@ class RunParts:
         self._handoffs = 0
         self._counted: Counter[str] = Counter()
 
-    async def restore(self, stored: Mapping[str, Any]) -> None:
+    async def restore(self, checkpoint: Mapping[str, Any]) -> None:
         """Continue with the parts of a pause."""
-        self._handoffs = stored["number"]
-        self._counted = Counter(stored["counted"])
-        await self._members.restore(stored["members"])
+        self._handoffs = checkpoint["number"]
+        self._counted = Counter(checkpoint["counted"])
+        await self._members.restore(checkpoint["members"])
+
         for member in self._members.list_open():
             part = self._add(member)
             self._owners |= dict.fromkeys(part.run.transcript.open_calls, part)
-        self.current = self._parts.get(stored["current"], self.root)
+
+        self.current = self._parts.get(checkpoint["current"], self.root)
 
     def to_json(self) -> dict[str, Any]:
         """Return the parts for the next leg."""
@@ -151,8 +153,9 @@ class RunParts:
         """Start the member of a call; it had started if a leg before this one has called it."""
         if call_id in self._parts:
             return
-        given = arguments.get("input")
-        task = given if isinstance(given, str) else orjson.dumps(arguments).decode()
+
+        task_input = arguments.get("input")
+        task = task_input if isinstance(task_input, str) else orjson.dumps(arguments).decode()
         self._add(self._members.start(call_id, name, task, parent=parent.key, call_id=call_id))
 
     def end_member(self, call_id: str, result: str, *, failed: bool) -> None:
@@ -190,15 +193,16 @@ class RunParts:
 
 def read_usage(usage: Usage) -> dict[str, int]:
     """Return the counters of a model call or of a run."""
-    given = usage.input_tokens_details
-    made = usage.output_tokens_details
+    input_details = usage.input_tokens_details
+    output_details = usage.output_tokens_details
+
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "total_tokens": usage.total_tokens,
-        "cache_read_tokens": given.cached_tokens,
-        "cache_write_tokens": getattr(given, "cache_write_tokens", 0),
-        "reasoning_tokens": made.reasoning_tokens,
+        "cache_read_tokens": input_details.cached_tokens,
+        "cache_write_tokens": getattr(input_details, "cache_write_tokens", 0),
+        "reasoning_tokens": output_details.reasoning_tokens,
     }
 
 
@@ -229,15 +233,18 @@ def get_tool_agent(tool: Any) -> Agent[Any] | None:
 
 def list_agents(*agents: Agent[Any]) -> list[Agent[Any]]:
     """Return agents and all that they can hand off to or call as tools, as far as is known."""
-    found: dict[int, Agent[Any]] = {}
-    waiting: list[Any] = [*agents]
-    while waiting:
-        each = waiting.pop()
-        if not isinstance(each, Agent) or id(each) in found:
+    agents_by_id: dict[int, Agent[Any]] = {}
+    pending_agents: list[Any] = [*agents]
+    while pending_agents:
+        agent = pending_agents.pop()
+        if not isinstance(agent, Agent) or id(agent) in agents_by_id:
             continue
-        found[id(each)] = each
-        waiting += [get_tool_agent(tool) for tool in each.tools]
-        for handoff in each.handoffs:
+
+        agents_by_id[id(agent)] = agent
+        pending_agents += [get_tool_agent(tool) for tool in agent.tools]
+
+        for handoff in agent.handoffs:
             reference = getattr(handoff, "_agent_ref", None)
-            waiting.append(reference() if reference is not None else handoff)
-    return [*found.values()]
+            pending_agents.append(reference() if reference is not None else handoff)
+
+    return [*agents_by_id.values()]

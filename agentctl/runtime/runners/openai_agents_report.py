@@ -113,21 +113,25 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         agent: Agent[Any],
         parts: RunParts,
         decided: DecidedCalls,
-        stored: Mapping[str, Any] | None,
+        checkpoint: Mapping[str, Any] | None,
     ) -> None:
         self.parts = parts
         self._run = parts.root.run
         self._decided = decided
         self._requested: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._handoffs: deque[str] = deque(stored["handoffs"] if stored else ())
+        self._handoffs: deque[str] = deque(checkpoint["handoffs"] if checkpoint else ())
+
         self._agent = agent
         self._next: Agent[Any] | None = None
         self._transfer: str | None = None
-        self._input_guardrails = len(agent.input_guardrails) if stored is None else 0
+
+        self._input_guardrails = len(agent.input_guardrails) if checkpoint is None else 0
         self._passed_guardrails = 0
         self._held: list[str] = []
-        self._answer_text = self._answer_calls = False
-        self._ended_answers = self._read_answers = 0
+        self._answer_text = False
+        self._answer_calls = False
+        self._ended_answers = 0
+        self._read_answers = 0
         self._has_read = asyncio.Event()
 
     def to_json(self) -> dict[str, Any]:
@@ -136,10 +140,12 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
 
     async def add(self, event: Any, result: RunResultStreaming) -> None:
         """Report an event of the stream."""
+
         # One that has refused the message is in the results before the library ends the run.
         self._passed_guardrails = sum(
             not guardrail.output.tripwire_triggered for guardrail in result.input_guardrail_results
         )
+
         if event.type == "raw_response_event":
             self._add_piece(event.data)
         elif event.type == "agent_updated_stream_event":
@@ -152,6 +158,7 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
             self._add_call(event.item)
         elif event.item.type == "tool_call_output_item":
             self._add_result(event.item.raw_item)
+
         self._publish()
         self._has_read.set()
         await self._run.take_turn()
@@ -180,6 +187,7 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         is_last = bool(self._agent.output_guardrails) and not self._answer_calls
         if (is_waiting or is_last) and not is_final:
             return
+
         text = "".join(self._held)
         self._held.clear()
         for run in self.parts.list_answering():
@@ -188,10 +196,12 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
     def _add_call(self, item: Any) -> None:
         raw = item.raw_item
         kind = _read(raw, "type")
+
         part = self.parts.current
         call_id = _read(raw, "call_id") or _read(raw, "id") or ""
         name = item.tool_name if item.type == "tool_call_item" else _read(raw, "name")
         arguments = read_arguments(raw)
+
         if item.type == "handoff_call_item":
             part.start_call(call_id, name, arguments)
             self._handoffs.append(call_id)
@@ -210,10 +220,12 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         output = _read(raw, "output")
         part = self.parts.find_owner(call_id)
         text, failed = self._decided.settled.get(call_id, (None, True))
+
         if call_id in self._requested and call_id not in part.started:
             # The library has refused the call, and its output is what the model gets.
             part.start_call(call_id, *self._requested[call_id])
             text = text or str(output)
+
         if part.run.transcript.is_open(call_id):
             if text is None:
                 text = output
@@ -274,11 +286,14 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         if not isinstance(context, ToolContext):
             return
         call_id = context.tool_call_id
+
         # Only texts are compared: an array or a table of a user returns another one, not a bool.
         failed = isinstance(result, str) and result in _list_failures(tool)
         value = f"The tool {context.tool_name} failed" if failed else _to_value(result)
         text = value if isinstance(value, str) else str(value)
+
         self.parts.end_member(call_id, text, failed=failed)
+
         try:
             part.run.end_call(call_id, value, failed=failed)
         finally:
@@ -292,6 +307,7 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         output = result.final_output
         if output is None:
             return
+
         for run in self.parts.list_answering():
             text = await run.set_result(output)
             if text and (self._answer_calls or not self._answer_text):
@@ -303,9 +319,11 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         """Return the public failure for an exception of a tool or model, else the exception."""
         part = self.parts.current
         in_model = part.fail_model_call()
+
         cause = error.__cause__
         if isinstance(cause, ExecutionError):
             return cause
+
         for kind, code, detail in _FAILURES:
             if isinstance(error, kind):
                 if kind is ModelBehaviorError and self._has_bad_output():
@@ -313,12 +331,14 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
                 _log.warning("run %s: the agent ended", self._run.context.run_id, exc_info=error)
                 self._run.environment.keep_cause(error)
                 return ExecutionError(code, detail)
+
         if isinstance(error, UserError) and isinstance(cause, Exception):
             # What a tool has raised; with several open calls it is not known which one.
             calls = [*part.run.transcript.open_calls]
             call_id = calls[0] if len(calls) == 1 else None
             failure = to_public_failure(cause, part.run, call_id)
             return error if failure is cause else failure
+
         return to_public_failure(error, part.run, in_model=in_model)
 
     def _has_bad_output(self) -> bool:
@@ -457,6 +477,7 @@ def _list_failures(tool: Any) -> list[str]:
 def _to_value(result: object) -> object:
     """Return a result as the model gets it."""
     items = result if isinstance(result, list) and result else [result]
-    if all(isinstance(each, _STRUCTURED) for each in items):
+    if all(isinstance(item, _STRUCTURED) for item in items):
         return result
+
     return result if isinstance(result, str) else str(result)

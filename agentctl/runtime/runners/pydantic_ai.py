@@ -64,6 +64,7 @@ class PydanticAIRunner(library_runner.LibraryRunner):
         super().__init__(library_runner.OwnerTask(lambda: agent))
         build_deps = options.build_deps
         self._approve = options.approve
+
         if build_deps is None and agent.deps_type not in (type(None), object, Any, RunContext):
             build_deps = find_default(agent.deps_type)
             if build_deps is None:
@@ -72,6 +73,7 @@ class PydanticAIRunner(library_runner.LibraryRunner):
                     f"it needs deps of the type {name}, which cannot be made without values",
                     'set deps = "module:function": a function that makes them of the RunContext',
                 )
+
         pydantic_ai_calls.check_patterns(agent, options.approve)
         self._agent = agent
         self._streams_json = _streams_json(agent.output_type)
@@ -120,6 +122,7 @@ class _Execution:
         deferred = self._deferred
         journal = deferred.journal
         end: BaseException | None = None
+
         if deferred.state is None:
             parse = ModelMessagesTypeAdapter.validate_json
             prompt: Any = build_prompt(await self._run.load_prompt(message))
@@ -141,19 +144,23 @@ class _Execution:
         ) as steps:
             pydantic_ai_calls.allow_deferred_calls(steps)
             self._nested = _NestedUsage(steps.usage)
+
             with self._nested.counting():
                 async for node in steps:
                     is_request = Agent.is_model_request_node(node)
+
                     if journal is not None and Agent.is_call_tools_node(node):
                         first = deferred.first_message(_count_earlier(steps))
                         await journal.add_answer(node.model_response, first, steps)
                     if journal is not None and journal.is_parking:
                         end = Parked()
                         break
+
                     if is_request:
                         await self._stream_answer(node, steps)
                     elif Agent.is_call_tools_node(node):
                         await self._report_calls(node, steps)
+
             if end is None:
                 end = await self._end(steps)
 
@@ -167,11 +174,14 @@ class _Execution:
         messages = steps.all_messages()
         output = steps.result.output
         first = deferred.first_message(_count_earlier(steps))
+
         if isinstance(output, DeferredToolRequests):
             return deferred.build_pause(output, messages, first, steps)
+
         await self._report_output(output)
-        own = messages[first:]
-        self._run.set_native_history(lambda: ModelMessagesTypeAdapter.dump_json(own))
+
+        own_messages = messages[first:]
+        self._run.set_native_history(lambda: ModelMessagesTypeAdapter.dump_json(own_messages))
         return None
 
     async def _report_calls(self, node: Any, steps: Any) -> None:
@@ -188,8 +198,10 @@ class _Execution:
         self._texts = list[str]()
         self._has_json = False
         output = _OutputStream()
+
         before = extract_usage(steps.usage)
         span = self._run.start_model_call(steps.ctx.deps.model.model_name)
+
         try:
             async with node.stream(steps.ctx) as stream:
                 try:
@@ -214,6 +226,7 @@ class _Execution:
             self._in_model = True
             span.end("failed")
             raise
+
         after = extract_usage(steps.usage)
         span.end_call({name: count - before[name] for name, count in after.items()})
         self._set_usage(steps.usage)
@@ -285,9 +298,10 @@ def _streams_json(output_type: Any) -> bool:
     Those of an output function are not, and the library wraps outputs that are no objects, which
     `_OutputStream` sees at their tool.
     """
+
     outputs = output_type if isinstance(output_type, list | tuple) else [output_type]
-    types = [part for each in outputs for part in _list_types(each)]
-    return all(isinstance(each, type) for each in types if each is not DeferredToolRequests)
+    types = [part for output in outputs for part in _list_types(output)]
+    return all(isinstance(output, type) for output in types if output is not DeferredToolRequests)
 
 
 def _list_types(output: Any) -> tuple[Any, ...]:
@@ -323,6 +337,7 @@ class _OutputStream:
         tool = tools.get_tool_def(event.tool_name)
         if tool is None or tool.outer_typed_dict_key is not None:
             return ""
+
         for index, part in self._parts.items():
             is_named = part.tool_name == event.tool_name
             if is_named and event.tool_call_id in (None, part.tool_call_id):
@@ -331,6 +346,7 @@ class _OutputStream:
                     return ""
                 self._index = index
                 return part.args or ""
+
         return ""
 
 
@@ -360,8 +376,9 @@ class _NestedUsage:
 
     def add(self, usage: RunUsage) -> None:
         """Count the usage of a nested run that begins, unless it is counted already."""
-        known = [self._usage, *(nested for nested, _ in self._nested)]
-        if not any(usage is other for other in known):
+        known_usages = [self._usage, *(nested for nested, _ in self._nested)]
+
+        if not any(usage is known_usage for known_usage in known_usages):
             self._nested.append((usage, extract_usage(copy(usage))))
 
     def sum_counters(self, usage: RunUsage) -> dict[str, int]:

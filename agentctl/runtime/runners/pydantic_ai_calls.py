@@ -147,16 +147,21 @@ class DeferredCalls:
         journal = run.environment.journal
         self.state: Mapping[str, Any] | None = None if leg is None else leg.state
         self.usage = RunUsage()
+
         self._run = run
         self._approve = approve
         self._decisions: dict[str, Decided] = {}
         self._decided = DecidedCalls(run)
         self._failed: tuple[Exception | None, str] = None, ""
         self._client_tools = read_client_tools(run.environment.spec)
+
         self.journal = None if journal is None else StepJournal(run, journal, self.state)
+
         if self.state is None or leg is None:
             return
+
         self.usage = _usage_adapter.validate_python(self.state["usage"])
+
         for call_id, kind in self.state["calls"].items():
             decision = leg.find(call_id, kind)
             if decision is None:
@@ -180,7 +185,9 @@ class DeferredCalls:
         """Return the messages at the pause."""
         assert self.state is not None
         try:
-            messages = [await self._run.restore_files(each) for each in self.state["messages"]]
+            messages = [
+                await self._run.restore_files(message) for message in self.state["messages"]
+            ]
             return ModelMessagesTypeAdapter.validate_python(messages)
         except ValidationError as error:
             detail = "The messages of the run cannot be read by this version of pydantic-ai"
@@ -194,7 +201,9 @@ class DeferredCalls:
         """Return what the library needs to continue after a pause; None without a pause."""
         if self.state is None or not self._decisions:
             return None
+
         results = DeferredToolResults(metadata=dict(self.state["metadata"]))
+
         for call_id, decision in self._decisions.items():
             if decision.execution in ENDED:
                 # Also a call that an earlier leg has made, which was lost afterwards.
@@ -210,6 +219,7 @@ class DeferredCalls:
                 self._decided.approved[call_id] = decision
                 edited = decision.arguments if decision.is_edited else None
                 results.approvals[call_id] = ToolApproved(override_args=edited)
+
         return results
 
     def build_pause(
@@ -227,19 +237,22 @@ class DeferredCalls:
         """
         calls = [*requests.approvals, *requests.calls]
         asks = [self._build_approval(requests, call, steps) for call in calls]
+
         try:
-            stored = [*map(self._run.hide_files, _to_jsonable(messages))]
+            stored_messages = [*map(self._run.hide_files, _to_jsonable(messages))]
             metadata = TypeAdapter(dict[str, Any]).dump_python(requests.metadata, mode="json")
         except (PydanticSerializationError, UnicodeError) as error:
             detail = "The run cannot wait: its messages have no JSON form"
             raise ExecutionError("STATE_REJECTED", detail) from error
+
         state = {
-            "messages": stored,
+            "messages": stored_messages,
             "first_message": first,
             "usage": _usage_adapter.dump_python(steps.usage, mode="json"),
             "metadata": metadata,
-            "calls": {asked.tool_call_id: asked.kind for asked in asks},
+            "calls": {ask.tool_call_id: ask.kind for ask in asks},
         }
+
         return Paused(asks, state)
 
     def _build_approval(
@@ -247,11 +260,14 @@ class DeferredCalls:
     ) -> Ask:
         kind = _KINDS[requests.kind(call.tool_call_id)]
         arguments = clean_json_value(parse_arguments(call.args))
+
         tools = steps.ctx.deps.tool_manager
         tool = tools.get_tool_def(call.tool_name)
+
         question = requests.metadata.get(call.tool_call_id, {}).get("question")
         if question is None and kind == "input":
             question = arguments.get("question")
+
         return Ask(
             kind=kind,
             tool_call_id=call.tool_call_id,
@@ -297,8 +313,11 @@ class DeferredCalls:
     async def _execute_call(
         self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any], handler: Any
     ) -> Any:
-        if self.journal is not None and (known := self.journal.find_result(call)) is not None:
-            return _load_result({**known, **await self._run.restore_files(known.get(_KEPT, {}))})
+        if self.journal is not None:
+            stored_result = self.journal.find_result(call)
+            if stored_result is not None:
+                files = await self._run.restore_files(stored_result.get(_KEPT, {}))
+                return _load_result({**stored_result, **files})
 
         end = partial(self._end_call, call, tool_def)
         token = current_call.set(CurrentCall(call.tool_call_id, call.tool_name))
@@ -403,10 +422,12 @@ class StepJournal:
             self._kept = [*messages]
             return
 
-        known = [(call, tools.get_tool_def(call.tool_name)) for call in response.tool_calls]
-        calls = [call for call, tool in known if tool is None or tool.kind != "output"]
+        tools_by_call = [(call, tools.get_tool_def(call.tool_name)) for call in response.tool_calls]
+        calls = [call for call, tool in tools_by_call if tool is None or tool.kind != "output"]
+
         if not calls:
             return
+
         count = len(self._kept)
         is_longer = all(a is b for a, b in zip(self._kept, messages, strict=False))
         if count > len(messages) or not is_longer:
@@ -414,7 +435,7 @@ class StepJournal:
             count = 0
 
         try:
-            new = [*map(self._run.hide_files, _to_jsonable(messages[count:]))]
+            new_messages = [*map(self._run.hide_files, _to_jsonable(messages[count:]))]
         except (PydanticSerializationError, UnicodeError) as error:
             detail = "The run cannot be durable: its messages have no JSON form"
             raise ExecutionError("STATE_REJECTED", detail) from error
@@ -422,16 +443,19 @@ class StepJournal:
         self._run.request_calls(
             [(call.tool_call_id, call.tool_name, parse_arguments(call.args)) for call in calls]
         )
+
         native = {
-            "messages": new,
+            "messages": new_messages,
             "replaced": count == 0,
             "first_message": first,
             "usage": _usage_adapter.dump_python(steps.usage, mode="json"),
         }
+
         transcript = self._run.transcript
-        added = transcript.since(self._mark, results=True)
+        changes = transcript.since(self._mark, results=True)
         self._mark = transcript.mark()
-        await self._journal.add_answer({"native": native, "transcript": added})
+        await self._journal.add_answer({"native": native, "transcript": changes})
+
         self._kept = [*messages]
 
     def find_result(self, call: ToolCallPart) -> Mapping[str, Any] | None:
@@ -455,8 +479,8 @@ class StepJournal:
 
 def _to_jsonable(messages: Sequence[ModelMessage]) -> list[Any]:
     """Return messages as JSON values."""
-    stored: list[Any] = ModelMessagesTypeAdapter.dump_python([*messages], mode="json")
-    return stored
+    dumped: list[Any] = ModelMessagesTypeAdapter.dump_python([*messages], mode="json")
+    return dumped
 
 
 def _dump_result(result: Any) -> dict[str, Any]:
@@ -466,27 +490,32 @@ def _dump_result(result: Any) -> dict[str, Any]:
     """
     try:
         if isinstance(result, ToolReturn):
-            kept = {"returned": _return_adapter.dump_python(result, mode="json")}
+            dumped = {"returned": _return_adapter.dump_python(result, mode="json")}
         else:
-            kept = {"value": to_jsonable_python(result, serialize_unknown=True)}
+            dumped = {"value": to_jsonable_python(result, serialize_unknown=True)}
+
         # The library makes values that the database refuses: integers of any size, and surrogates.
-        orjson.dumps(kept)
+        orjson.dumps(dumped)
     except Exception as error:
         # Any value of a user's class can fail here, and one that contains itself.
         _log.warning("the result of a tool has no JSON form", exc_info=error)
         return {}
-    return kept
+
+    return dumped
 
 
-def _load_result(stored: Mapping[str, Any]) -> Any:
+def _load_result(dumped: Mapping[str, Any]) -> Any:
     """Return what a tool has returned in an earlier process."""
-    if stored.get("retry"):
-        raise ModelRetry(stored["text"])
-    if stored["failed"]:
-        raise ToolFailed(stored["text"])
-    if "returned" in stored:
-        return _return_adapter.validate_python(stored["returned"])
-    return stored.get("value", stored["text"])
+    if dumped.get("retry"):
+        raise ModelRetry(dumped["text"])
+
+    if dumped["failed"]:
+        raise ToolFailed(dumped["text"])
+
+    if "returned" in dumped:
+        return _return_adapter.validate_python(dumped["returned"])
+
+    return dumped.get("value", dumped["text"])
 
 
 def _describe(call: ToolCallPart, tool_def: Any) -> JournaledCall:

@@ -72,7 +72,9 @@ class RequestFitter:
         if messages[: len(self._messages)] != self._messages:
             # A history processor of the agent has changed them.
             self._begin()
-        known = len(self._neutral)
+
+        known_count = len(self._neutral)
+
         self._messages = [*messages]
         room = leave_answer(window, (request.model_settings or {}).get("max_tokens"))
         tools_bytes = _measure_tools(request)
@@ -83,16 +85,17 @@ class RequestFitter:
                 self._context, room, self._compaction, other_bytes=tools_bytes, reading=None
             )
 
-        for at, message in enumerate(messages[known:], known):
+        for at, message in enumerate(messages[known_count:], known_count):
             if isinstance(message, ModelResponse):
-                before = fit_known()
+                fitted = fit_known()
                 tokens = message.usage.input_tokens
                 # Another model counts other tokens. A token has at least one byte.
                 is_known = (message.model_name or "").startswith(request.model.model_name)
-                tokens = tokens if is_known and tokens <= before.size else 0
-                self._compaction = keep_report(before.compaction, before.size, tokens)
+                tokens = tokens if is_known and tokens <= fitted.size else 0
+                self._compaction = keep_report(fitted.compaction, fitted.size, tokens)
                 await self._run.take_turn()
             self._neutral.append(_to_neutral(at, message))
+
         return fit_known()
 
     def _record(self, fitted: FittedMessages, window: int) -> None:
@@ -112,14 +115,18 @@ def _to_neutral(at: int, message: ModelMessage) -> Message:
             for call in message.tool_calls
         ]
         return {"role": "assistant", "content": text, "tool_calls": calls, "at": at}
+
     results = [part for part in message.parts if isinstance(part, ToolReturnPart)]
     text = "".join(map(_read_text, message.parts))
+
     if results:
         call_id = results[0].tool_call_id
         return {"role": "tool", "content": text, "tool_call_id": call_id, "at": at}
+
     prompts = [part for part in message.parts if isinstance(part, UserPromptPart)]
-    given = (item for prompt in prompts for item in prompt.content)
-    files = [_describe_file(item) for item in given if isinstance(item, BinaryContent)]
+    prompt_items = (item for prompt in prompts for item in prompt.content)
+    files = [_describe_file(item) for item in prompt_items if isinstance(item, BinaryContent)]
+
     role = "user" if prompts else "tool"
     return {"role": role, "content": text, "tool_call_id": "", "at": at, "files": files}
 
@@ -159,18 +166,20 @@ def _find_readable(request: ModelRequestContext) -> Collection[str]:
 def _select(request: ModelRequestContext, fitted: FittedMessages) -> list[ModelMessage]:
     """Return the messages of a request, with the system prompts of those that are left out."""
     selected: list[ModelMessage] = []
-    shown = {message["at"] for message in fitted.messages}
+    shown_indexes = {message["at"] for message in fitted.messages}
     readable = _find_readable(request)
     prompts: list[Any] = []
+
     for at, message in enumerate(request.messages):
-        if at in shown:
-            kept = _shorten(message, at, fitted.compaction, readable)
-            if prompts and isinstance(kept, ModelRequest):
-                kept = replace(kept, parts=[*prompts, *kept.parts])
+        if at in shown_indexes:
+            shortened = _shorten(message, at, fitted.compaction, readable)
+            if prompts and isinstance(shortened, ModelRequest):
+                shortened = replace(shortened, parts=[*prompts, *shortened.parts])
                 prompts = []
-            selected.append(kept)
+            selected.append(shortened)
         elif isinstance(message, ModelRequest):
             prompts += [part for part in message.parts if isinstance(part, SystemPromptPart)]
+
     return selected
 
 
@@ -206,9 +215,11 @@ def _shorten_part(
     # The results of subclasses are those of the library's own tools.
     if type(part) is not ToolReturnPart:
         return part
+
     text = part.model_response_str()
     if len(text) <= bound + LINE_BYTES:
         return part
-    shown: ToolReturnPart[Any] = part
+
+    result_part: ToolReturnPart[Any] = part
     place = f"id {part.tool_call_id}" if part.tool_call_id in readable else None
-    return replace(shown, content=cut_result(text, at, bound, place))
+    return replace(result_part, content=cut_result(text, at, bound, place))

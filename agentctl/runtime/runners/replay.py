@@ -111,19 +111,26 @@ class Replay:
         run.context_host.replayer = self
         self.paused: list[Ask] | None = None
         self._run = run
+
         leg = run.environment.leg
-        self._calls = [LoggedCall(**call) for call in (leg.state.get("calls", ()) if leg else ())]
+        logged_calls = leg.state.get("calls", ()) if leg is not None else ()
+        self._calls = [LoggedCall(**call) for call in logged_calls]
+
         self._unused = len(self._calls)
         lanes = max((call.lane for call in self._calls), default=0) + 1
+
         self._lanes = [_Lane(number) for number in range(lanes)]
         for call in self._calls:
             self._lanes[call.lane].calls.append(call)
         self._lane_of: dict[asyncio.Task[Any], _Lane] = {}
+
         self._waiting: dict[str, tuple[Ask, asyncio.Future[NoReturn]]] = {}
         self._settling: asyncio.Task[None] | None = None
-        self._made = self._running = 0
+        self._made = 0
+        self._running = 0
         self._no_step_runs = asyncio.Event()
-        self._has_mismatch = self._is_closed = False
+        self._has_mismatch = False
+        self._is_closed = False
 
     @property
     def drops_reports(self) -> bool:
@@ -143,7 +150,9 @@ class Replay:
         main = asyncio.current_task()
         self._lanes[0].is_claimed = True
         assert main is not None
+
         self._lane_of[main] = self._lanes[0]
+
         try:
             result = await work
         except BaseException:
@@ -159,10 +168,12 @@ class Replay:
                 return result
         finally:
             self._close()
+
         environment = self._run.environment
         if environment.spec.parent_run_id is None:
             # The changes of a member remain, for its parent.
             environment.state.discard_changes()
+
         calls = [asdict(call) for call in self._calls]
         raise Paused(self.paused, {"calls": calls, "output": state()})
 
@@ -171,9 +182,9 @@ class Replay:
     ) -> agents.Decision:
         values = self._to_json(arguments, f"the arguments of {tool} have")
         question = None if question is None else replace_unstorable(question)
-        lane, call = self._begin("approve", tool, values, shown=[question, policy])
+        lane, call = self._begin("approve", tool, values, shown_values=[question, policy])
 
-        asked = Ask(
+        ask = Ask(
             kind="approval",
             tool_call_id=call.call_id,
             tool_name=replace_unstorable(tool),
@@ -182,7 +193,7 @@ class Replay:
             question=question,
         )
 
-        decision = await self._wait_for_decision(asked)
+        decision = await self._wait_for_decision(ask)
         if decision.is_approved:
             if decision.execution is None:
                 await self._run.begin_approved(decision.approval_id)
@@ -201,12 +212,15 @@ class Replay:
         question = replace_unstorable(question)
         values = self._to_json({"question": question}, "the question has")
         rules = None if schema is None else self._to_json(schema, "the schema has")
-        _, call = self._begin("ask", "ask", values, shown=[rules])
-        asked = Ask("input", call.call_id, "ask", question=question, schema=rules)
-        decision = await self._wait_for_decision(asked)
+        _, call = self._begin("ask", "ask", values, shown_values=[rules])
+
+        ask = Ask("input", call.call_id, "ask", question=question, schema=rules)
+        decision = await self._wait_for_decision(ask)
+
         if decision.status != "answered":
             note = EXPIRED if decision.status == "expired" else decision.note
             raise agents.Rejected(note, decision.decided_by)
+
         return decision.answer
 
     async def step(
@@ -219,16 +233,19 @@ class Replay:
     ) -> Any:
         values = self._to_json(list(arguments), f"the arguments of the step {name} have")
         lane, call = self._begin("step", name, values)
+
         approved = lane.approved.pop(0) if lane.approved else None
+
         if not call.is_done:
             await self._park()
             if approved is not None and approved.execution in ENDED:
                 _take_known_result(call, approved)
             else:
-                made = JournaledCall(
+                journaled_call = JournaledCall(
                     call.call_id, name, {"arguments": values}, idempotent, kind="step"
                 )
-                await self._perform(call, approved, made, partial(function, *arguments))
+                await self._perform(call, approved, journaled_call, partial(function, *arguments))
+
         if call.reason is not None:
             raise agents.StepFailed(name, call.reason)
         return call.result
@@ -237,22 +254,25 @@ class Replay:
         self,
         call: LoggedCall,
         approved: Decided | None,
-        made: JournaledCall,
+        journaled_call: JournaledCall,
         function: Callable[[], Any],
     ) -> None:
-        name = made.name
+        name = journaled_call.name
         journal = self._run.environment.journal
+
         self._running += 1
         try:
             if approved is None and journal is None:
                 await self._run.environment.begin_effect()
             elif approved is None and journal is not None:
-                await journal.begin_call(made, {"call": asdict(call)})
+                await journal.begin_call(journaled_call, {"call": asdict(call)})
+
             await self._make(call, approved, name, function)
         finally:
             if journal is not None and call.is_done:
                 outcome = CallOutcome("", failed=call.reason is not None)
-                await journal.end_call(made, outcome, {"call": asdict(call)})
+                await journal.end_call(journaled_call, outcome, {"call": asdict(call)})
+
             self._running -= 1
             if not self._running:
                 self._no_step_runs.set()
@@ -267,8 +287,10 @@ class Replay:
         except Exception as error:
             if isinstance(error, ContextMisuse):
                 raise
+
             call.is_done = True
             call.reason = type(error).__name__
+
             if approved is not None:
                 await self._run.environment.end_call(approved.approval_id, call.reason, failed=True)
             raise agents.StepFailed(name, call.reason) from error
@@ -332,7 +354,7 @@ class Replay:
                     await self._run.environment.end_call(approved.approval_id, "", failed=False)
 
     def _begin(
-        self, kind: str, name: str, values: Any, shown: Sequence[Any] | None = None
+        self, kind: str, name: str, values: Any, shown_values: Sequence[Any] | None = None
     ) -> tuple[_Lane, LoggedCall]:
         """Return the call of the log that this one repeats, or log a new one.
 
@@ -341,9 +363,12 @@ class Replay:
         """
         task = asyncio.current_task()
         assert task is not None
+
         self._check_mismatch()
+
         if _is_in_step.get():
             raise ContextMisuse(f"context.{kind} was called inside of a step")
+
         if self._is_closed:
             raise asyncio.CancelledError
         if self.paused is not None:
@@ -353,15 +378,16 @@ class Replay:
 
         digest = _hash_call(kind, name, values)
         digests = [digest]
-        if shown is not None:
+        if shown_values is not None:
             # A decision counts for the question that was shown only: a yes to "Remove A?" is none
             # to "Remove B?". The log of a run that has waited since an earlier version has the
             # digest without it.
-            digest = _hash_call(kind, name, values, shown)
+            digest = _hash_call(kind, name, values, shown_values)
             digests.append(digest)
 
         lane = self._find_lane(task, digests)
         self._made += 1
+
         if lane.position < len(lane.calls):
             call = lane.calls[lane.position]
             if call.digest not in digests:
@@ -373,6 +399,7 @@ class Replay:
             call = LoggedCall(lane.number, f"{kind} {name}", digest, call_id)
             self._calls.append(call)
             lane.calls.append(call)
+
         lane.position += 1
         return lane, call
 
@@ -387,36 +414,43 @@ class Replay:
             self._lane_of[task] = lane
         return self._lane_of[task]
 
-    async def _wait_for_decision(self, asked: Ask) -> Decided:
+    async def _wait_for_decision(self, ask: Ask) -> Decided:
         leg = self._run.environment.leg
-        decision = leg.find(asked.tool_call_id, asked.kind) if leg is not None else None
+        decision = leg.find(ask.tool_call_id, ask.kind) if leg is not None else None
+
         if decision is not None:
             return decision
+
         loop = asyncio.get_running_loop()
         pause: asyncio.Future[NoReturn] = loop.create_future()
-        self._waiting[asked.tool_call_id] = asked, pause
+        self._waiting[ask.tool_call_id] = ask, pause
+
         if self._settling is None:
             self._settling = loop.create_task(self._pause_when_quiet())
+
         try:
             return await pause
         finally:
             # The function may have a time limit for it.
-            self._waiting.pop(asked.tool_call_id, None)
+            self._waiting.pop(ask.tool_call_id, None)
 
     async def _pause_when_quiet(self) -> None:
         """Pause when no step is executed and no further call arrives."""
         quiet = 0
         while quiet < QUIET_TURNS:
-            made = self._made
+            made_before = self._made
             if self._running:
                 self._no_step_runs.clear()
                 await self._no_step_runs.wait()
+
             await asyncio.sleep(0)
-            quiet = quiet + 1 if made == self._made and not self._running else 0
+            quiet = quiet + 1 if made_before == self._made and not self._running else 0
+
         self._settling = None
         if not self._waiting:
             return
-        self.paused = [asked for asked, _ in self._waiting.values()]
+
+        self.paused = [ask for ask, _ in self._waiting.values()]
         for _, pause in self._waiting.values():
             if not pause.done():
                 pause.set_exception(Paused([], None))
@@ -429,13 +463,13 @@ class Replay:
         for _, pause in self._waiting.values():
             pause.cancel()
 
-    def _fail(self, made: str, expected: LoggedCall | None = None) -> NoReturn:
+    def _fail(self, actual: str, expected: LoggedCall | None = None) -> NoReturn:
         self._has_mismatch = True
         missing = expected.title if expected is not None else "calls of earlier legs"
         _log.warning(
             "run %s: the function made %s, not %s, when it ran again",
             self._run.environment.spec.run_id,
-            made,
+            actual,
             missing,
         )
         raise ExecutionError("REPLAY_MISMATCH")
@@ -458,17 +492,20 @@ def _hash_call(kind: str, *parts: Any) -> str:
     return f"{kind}-{hashlib.sha256(encoded).hexdigest()[:24]}"
 
 
-def _take_known_result(call: LoggedCall, made: Decided) -> None:
+def _take_known_result(call: LoggedCall, decision: Decided) -> None:
     """Take the result of a call that a lost leg has made, or that a person has reported."""
     call.is_done = True
-    result = made.result
-    if made.execution == "failed":
+    result = decision.result
+
+    if decision.execution == "failed":
         call.reason = str(result)
         return
+
     if isinstance(result, str):
         # A step has stored JSON; a person may have given a text.
         with suppress(orjson.JSONDecodeError):
             result = orjson.loads(result)
+
     call.result = result
 
 
@@ -499,17 +536,21 @@ class ReplayedOutput:
     def take_text(self, text: str) -> str:
         """Return the part of a text that is new."""
         text = replace_unstorable(text)
-        known = len(self._content)
+        known_length = len(self._content)
+
         if self._next < self._replayed:
-            known = self._events[self._next][0]
-        repeated = text[: max(known - self._offset, 0)]
-        if self._content[self._offset : known][: len(text)] != repeated:
+            known_length = self._events[self._next][0]
+
+        repeated = text[: max(known_length - self._offset, 0)]
+        if self._content[self._offset : known_length][: len(text)] != repeated:
             raise ExecutionError("REPLAY_MISMATCH")
-        new = text[len(repeated) :]
-        if new and self._next < self._replayed:
+
+        new_text = text[len(repeated) :]
+        if new_text and self._next < self._replayed:
             raise ExecutionError("REPLAY_MISMATCH")
+
         self._offset += len(text)
-        return new
+        return new_text
 
     def take_event(self, kind: str, values: Mapping[str, Any]) -> bool:
         """Return True if an event is new.
@@ -520,13 +561,16 @@ class ReplayedOutput:
         encoded = [kind, {name: _to_comparable(values[name]) for name in values}]
         data = orjson.dumps(encoded, option=orjson.OPT_SORT_KEYS)
         event = self._offset, hashlib.sha256(data).hexdigest()[:24]
+
         is_new = self._next >= self._replayed
         if is_new and self._offset < len(self._content):
             raise ExecutionError("REPLAY_MISMATCH")
+
         if is_new:
             self._events.append(event)
         elif self._events[self._next] != event:
             raise ExecutionError("REPLAY_MISMATCH")
+
         self._next += 1
         return is_new
 

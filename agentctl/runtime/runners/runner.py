@@ -110,6 +110,7 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
     transcript = environment.transcript
     message = environment.spec.input
     access = current_access.get()
+
     if environment.leg is None:
         transcript.forget_usage()
         if environment.spec.origin is not None:
@@ -118,9 +119,11 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
 
     try:
         runner = await opening
+
         transcript.keep_runner_kind(runner.kind)
         if access is not None:
             access.library = runner.kind
+
         hosted = HostedRun(environment, runner.kind)
         await runner.run(message, hosted)
         hosted.end_text()
@@ -153,7 +156,9 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         raise ExecutionError("AGENT_FAILED") from None
 
     environment.checkpoint()
+
     transcript.end_answer([], "stop")
+
     if access is not None and access.finish_reason in _INCOMPLETE:
         transcript.mark_incomplete(access.finish_reason)
     transcript.close_open_calls(now())

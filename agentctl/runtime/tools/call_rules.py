@@ -143,7 +143,6 @@ class ToolAction:
         host: RunHost,
         checks_only: bool,
     ) -> str:
-
         tool = self.tool
         limit = context.limits.tool_result_bytes
         filled = {name: build_run_context(context, host) for name in tool.contexts}

@@ -79,7 +79,6 @@ class _MemoryAction(OwnAction):
         self, arguments: Mapping[str, Any], conversation: Conversation
     ) -> CallOutcome:
         memories = conversation.context.memories
-
         if memories is None:
             return CallOutcome(_NO_USER, failed=True, counts_as_failure=False)
 

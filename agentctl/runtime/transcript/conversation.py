@@ -326,7 +326,6 @@ class Conversation:
         rule = self._rules.get(name)
         if rule is not None and NOT_AN_OBJECT not in arguments:
             problem = await rule.check(arguments, self)
-
             if problem is None:
                 self.waiting[call_id] = WaitingCall(is_gated=True)
 

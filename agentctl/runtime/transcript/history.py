@@ -134,7 +134,6 @@ def complete_history(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[
 
     for message in map(_clean_calls, messages):
         role = message["role"]
-
         if role == "tool":
             if open_calls.pop(message["tool_call_id"], None) is not None:
                 yield message
@@ -209,7 +208,6 @@ def shorten_run(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     These are the beginning of its first message, and an answer that states the reason.
     """
     question = next((message for message in messages if message["role"] == "user"), None)
-
     if question is None:
         return []
 

@@ -58,7 +58,6 @@ class Requests:
         self._room = MAXIMUM_WORDS
 
         # Of the request before, in this leg.
-
         self._sent: list[Message] = []
         self._size = 0
         self._tools: tuple[Sequence[Mapping[str, Any]], str | None] = (), None
@@ -156,7 +155,6 @@ class Requests:
             return {}
         if not is_own:
             # A library may replace its answers at the end.
-
             own_messages = [*takewhile(is_kept, own_messages)]
         record = {**self._describe(call, model, own_messages), **attempts.about}
 

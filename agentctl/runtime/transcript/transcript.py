@@ -72,7 +72,6 @@ class Transcript:
     """
 
     def __init__(self, unstopped: UnstoppedWork | None = None) -> None:
-
         self.tools: list[dict[str, Any]] = []
         self.unstopped = unstopped or UnstoppedWork()
         self.output: Any = None
