@@ -28,7 +28,7 @@ def write_messages(run_id: str, messages: Iterable[Record]) -> list[Built]:
     """Return the messages of a run; the id of a message is its run and its position."""
     written = list[Built]()
     for position, message in enumerate(messages):
-        built = {
+        message_record = {
             "id": f"{run_id}-{position}",
             "content": message.get("content"),
             "from_history": False,
@@ -36,8 +36,9 @@ def write_messages(run_id: str, messages: Iterable[Record]) -> list[Built]:
             "role": message["role"],
             "created_at": message.get("created_at"),
         }
+
         if message.get("tool_calls"):
-            built["tool_calls"] = [
+            message_record["tool_calls"] = [
                 {
                     "id": call["id"],
                     "type": "function",
@@ -48,12 +49,16 @@ def write_messages(run_id: str, messages: Iterable[Record]) -> list[Built]:
                 }
                 for call in message["tool_calls"]
             ]
+
         for name in ("tool_call_id", "tool_name"):
             if message.get(name) is not None:
-                built[name] = message[name]
+                message_record[name] = message[name]
+
         if message.get("metrics"):
-            built["metrics"] = write_counters(message["metrics"])
-        written.append(built)
+            message_record["metrics"] = write_counters(message["metrics"])
+
+        written.append(message_record)
+
     return written
 
 
@@ -64,13 +69,16 @@ def write_tool(tool: Record, created_at: int) -> Built:
 
 def write_session(session: Record) -> Built:
     """Return the detail record of a session; its history is without system messages."""
-    built = {**session}
+    session_record = {**session}
+
     if session.get("chat_history") is not None:
         messages = [line for line in session["chat_history"] if line["role"] != "system"]
-        built["chat_history"] = write_messages(session["session_id"], messages)
+        session_record["chat_history"] = write_messages(session["session_id"], messages)
+
     if session.get("metrics") is not None:
-        built["metrics"] = write_counters(session["metrics"])
-    return built
+        session_record["metrics"] = write_counters(session["metrics"])
+
+    return session_record
 
 
 def write_account(account: Record) -> Built:

@@ -29,43 +29,49 @@ from agentctl.server.given_files import GivenFile, read_data_url
 _NOTE = {"type": "string", "maxLength": MAXIMUM_NOTE_LENGTH}
 
 
-def build_interrupt(asked: request.Asked) -> dict[str, Any]:
+def build_interrupt(approval: request.Asked) -> dict[str, Any]:
     """Return the interrupt of an approval."""
-    reason, schema = _describe_answer(asked)
+    reason, schema = _describe_answer(approval)
     interrupt = {
-        "id": asked["approval_id"],
+        "id": approval["approval_id"],
         "reason": reason,
-        "message": request.build_question(asked),
+        "message": request.build_question(approval),
         "responseSchema": schema,
         "metadata": {
             "agentctl": {
-                name: asked[name]
+                name: approval[name]
                 for name in ("kind", "policy", "run_id", "tool_name", "arguments", "arguments_hash")
             }
         },
     }
-    if asked["kind"] != "input":
-        interrupt["toolCallId"] = request.build_call_id(asked["run_id"], asked["tool_call_id"])
-    if asked["expires_at"] is not None:
-        interrupt["expiresAt"] = asked["expires_at"]
+
+    if approval["kind"] != "input":
+        interrupt["toolCallId"] = request.build_call_id(
+            approval["run_id"], approval["tool_call_id"]
+        )
+
+    if approval["expires_at"] is not None:
+        interrupt["expiresAt"] = approval["expires_at"]
+
     return interrupt
 
 
-def _describe_answer(asked: request.Asked) -> tuple[str, dict[str, Any]]:
+def _describe_answer(approval: request.Asked) -> tuple[str, dict[str, Any]]:
     """Return the reason of an interrupt, and the schema of the payload that answers it."""
-    match asked["kind"]:
+    match approval["kind"]:
         case "input":
-            return "input_required", asked["schema"] or {}
+            return "input_required", approval["schema"] or {}
         case "outcome":
             outcomes = {"type": "string", "enum": [*VERBS["outcome"]]}
             properties: dict[str, Any] = {"outcome": outcomes, "result": {}, "note": _NOTE}
             required = ["outcome"]
             reason = "agentctl:outcome"
         case _:
-            edited = {**(asked["schema"] or {"type": "object"})}
+            edited = {**(approval["schema"] or {"type": "object"})}
             properties = {"approved": {"type": "boolean"}, "editedArgs": edited, "note": _NOTE}
             required = ["approved"]
             reason = "tool_call"
+
     properties["argumentsHash"] = {"type": "string"}
     return reason, {"type": "object", "properties": properties, "required": required}
 
@@ -152,21 +158,23 @@ class AguiStream(PageStream):
         if not self._attributes:
             yield self._build_step(part.name, starts=False)
             return
+
         yield from self._close_part(part)
-        named = {"subagentRunId": part.run_id}
+        subagent = {"subagentRunId": part.run_id}
+
         if event.kind is EventKind.PAUSED:
-            asked = [
-                each["approval_id"]
-                for each in self._asked.values()
-                if each["run_id"] == part.run_id and request.is_interrupt(each)
+            interrupt_ids = [
+                approval["approval_id"]
+                for approval in self._asked.values()
+                if approval["run_id"] == part.run_id and request.is_interrupt(approval)
             ]
-            outcome = {"type": "suspended", "interruptIds": asked}
-            yield {"type": "SUBAGENT_FINISHED", **named, "outcome": outcome}
+            outcome = {"type": "suspended", "interruptIds": interrupt_ids}
+            yield {"type": "SUBAGENT_FINISHED", **subagent, "outcome": outcome}
         elif event.end_status == "COMPLETED":
-            yield {"type": "SUBAGENT_FINISHED", **named}
+            yield {"type": "SUBAGENT_FINISHED", **subagent}
         else:
             message, code = describe_failure(event)
-            yield {"type": "SUBAGENT_ERROR", **named, "message": message, "code": code}
+            yield {"type": "SUBAGENT_ERROR", **subagent, "message": message, "code": code}
 
     def _build_call(
         self, part: PagePart, call_id: str, name: str, arguments: object
@@ -187,8 +195,10 @@ class AguiStream(PageStream):
             "content": str(tool.get("result") or ""),
             "role": "tool",
         }
+
         if tool.get("tool_call_error"):
             result["metadata"] = {"agentctl": {"error": True}}
+
         return result
 
     def _build_note(self, name: str, value: PageEvent) -> PageEvent:
@@ -197,16 +207,16 @@ class AguiStream(PageStream):
     def _build_step(self, name: str, *, starts: bool) -> PageEvent:
         return {"type": "STEP_STARTED" if starts else "STEP_FINISHED", "stepName": name}
 
-    def _ask(self, part: PagePart, asked: request.Asked) -> Iterator[PageEvent]:
-        if asked["kind"] != "input":
-            call_id = request.build_call_id(asked["run_id"], asked["tool_call_id"])
-            yield from self._show_call(part, call_id, asked["tool_name"], asked["arguments"])
+    def _ask(self, part: PagePart, approval: request.Asked) -> Iterator[PageEvent]:
+        if approval["kind"] != "input":
+            call_id = request.build_call_id(approval["run_id"], approval["tool_call_id"])
+            yield from self._show_call(part, call_id, approval["tool_name"], approval["arguments"])
 
     def _continue(self, event: Event) -> Iterator[PageEvent]:
-        for asked in event.data.get("approvals") or ():
-            call_id = request.build_call_id(event.run_id, asked["tool_call_id"])
+        for approval in event.data.get("approvals") or ():
+            call_id = request.build_call_id(event.run_id, approval["tool_call_id"])
             self._shown.add(call_id)
-            if not request.is_interrupt(asked):
+            if not request.is_interrupt(approval):
                 self._answered.add(call_id)
         yield from ()
 
@@ -219,25 +229,33 @@ class AguiStream(PageStream):
             metrics = event.data.get("metrics") or {}
             usage = {name: metrics[key] for name, key in _USAGE if metrics.get(key) is not None}
             outcome = {"type": "success"}
+
             return {**finished, "outcome": outcome, **({"usage": [usage]} if usage else {})}
         if event.end_status == "CANCELLED" and self._attributes:
             metadata = {"agentctl": {"reason": event.data.get("reason")}}
             return {**finished, "outcome": {"type": "cancelled"}, "metadata": metadata}
+
         return self._build_failure(*describe_failure(event))
 
     def _build_pause(self) -> PageEvent:
-        asked = [*self._asked.values()]
+        approvals = [*self._asked.values()]
         interrupts = []
-        for each in filter(request.is_interrupt, asked):
-            interrupt = build_interrupt(each)
-            if each["run_id"] != self.root_id and self._attributes:
-                interrupt["subagentRunId"] = each["run_id"]
+
+        for approval in filter(request.is_interrupt, approvals):
+            interrupt = build_interrupt(approval)
+            if approval["run_id"] != self.root_id and self._attributes:
+                interrupt["subagentRunId"] = approval["run_id"]
             interrupts.append(interrupt)
+
         if interrupts:
             outcome: PageEvent = {"type": "interrupt", "interrupts": interrupts}
         else:
-            ids = [request.build_call_id(each["run_id"], each["tool_call_id"]) for each in asked]
+            ids = [
+                request.build_call_id(approval["run_id"], approval["tool_call_id"])
+                for approval in approvals
+            ]
             outcome = {"type": "success", "pendingToolCallIds": ids}
+
         return {"type": "RUN_FINISHED", **self._name, "outcome": outcome}
 
 
@@ -294,33 +312,39 @@ class AguiRequest(request.PageRequest):
 
 def read_input(body: object) -> AguiRequest:
     """Return a request from its parsed body; ValidationFailed for a field that is not valid."""
-    given = request.check_value(body, dict, "The body")
-    thread_id = request.read_thread_id(given, "threadId")
-    run_id = request.check_value(given.get("runId"), str, "runId")
+    body_object = request.check_value(body, dict, "The body")
+    thread_id = request.read_thread_id(body_object, "threadId")
+    run_id = request.check_value(body_object.get("runId"), str, "runId")
     if not 1 <= len(run_id) <= MAXIMUM_RUN_ID_LENGTH:
         raise ValidationFailed(f"runId must be 1 to {MAXIMUM_RUN_ID_LENGTH} characters")
-    messages = request.read_list(given, "messages", request.MAXIMUM_MESSAGES)
-    answers = request.read_list(given, "resume", MAXIMUM_DECISIONS)
+
+    messages = request.read_list(body_object, "messages", request.MAXIMUM_MESSAGES)
+    answers = request.read_list(body_object, "resume", MAXIMUM_DECISIONS)
+
     files: list[GivenFile] = []
     message, results = _read_newest(messages, files)
-    found = AguiRequest(
+
+    agui_request = AguiRequest(
         thread_id=thread_id,
         run_id=run_id,
-        has_version=given.get("protocolVersion") is not None,
+        has_version=body_object.get("protocolVersion") is not None,
         message=message,
         files=files,
         results=results,
         answers=[_read_answer(entry, f"resume[{index}]") for index, entry in enumerate(answers)],
-        context=_read_context(request.read_list(given, "context", MAXIMUM_CONTEXT)),
-        tools=request.read_tools(request.check_value(given.get("tools") or [], list, "tools")),
-        state=request.read_object(given, "state"),
-        dependencies=request.read_object(given, "forwardedProps"),
+        context=_read_context(request.read_list(body_object, "context", MAXIMUM_CONTEXT)),
+        tools=request.read_tools(
+            request.check_value(body_object.get("tools") or [], list, "tools")
+        ),
+        state=request.read_object(body_object, "state"),
+        dependencies=request.read_object(body_object, "forwardedProps"),
     )
-    if found.message is None and not found.continues:
+
+    if agui_request.message is None and not agui_request.continues:
         raise ValidationFailed(
             "messages must end with a message of the user, or with the results of tools"
         )
-    return found
+    return agui_request
 
 
 def _read_newest(
@@ -330,8 +354,10 @@ def _read_newest(
 
     Earlier messages are not read. `files` gets the files of the message.
     """
+
     results: list[request.ToolResult] = []
     is_last = True
+
     for index in range(len(messages) - 1, -1, -1):
         at = f"messages[{index}]"
         message = request.check_value(messages[index], dict, at)
@@ -349,6 +375,7 @@ def _read_newest(
             raise ValidationFailed(f"{at}.role must be a role of AG-UI")
         elif role == "assistant":
             is_last = False
+
     return None, results[::-1]
 
 
@@ -356,11 +383,13 @@ def _take_files(content: object, at: str, files: list[GivenFile]) -> object:
     """Return the content of a message without the parts that are files, which `files` gets."""
     if not isinstance(content, list):
         return content
+
     rest = []
     for index, part in enumerate(content):
         if not isinstance(part, dict) or part.get("type") not in _FILE_PARTS:
             rest.append(part)
             continue
+
         place = f"{at}[{index}]"
         # The parts before version 1.0 are `binary`, with the members of a source.
         source = request.check_value(part.get("source", part), dict, f"{place}.source")
@@ -368,8 +397,10 @@ def _take_files(content: object, at: str, files: list[GivenFile]) -> object:
             name: request.check_value(source.get(name) or "", str, f"{place}.{name}")
             for name in ("value", "data", "url", "id", "mimeType", "filename")
         }
+
         value = values["value"]
         kind = source.get("type")
+
         if file_id := value if kind == "file" else values["id"]:
             files.append(GivenFile(place, file_id))
         elif url := value if kind == "url" else values["url"]:
@@ -379,6 +410,7 @@ def _take_files(content: object, at: str, files: list[GivenFile]) -> object:
             name = values["filename"]
             media_type = values["mimeType"]
             files.append(GivenFile(place, data=data, name=name, media_type=media_type))
+
     return rest
 
 
@@ -392,15 +424,18 @@ def _read_result(message: dict[str, Any], at: str) -> request.ToolResult:
 
 
 def _read_answer(entry: object, at: str) -> request.PageAnswer:
-    given = request.check_value(entry, dict, at)
-    status: Literal["resolved", "cancelled"] | Any = given.get("status")
+    values = request.check_value(entry, dict, at)
+
+    status: Literal["resolved", "cancelled"] | Any = values.get("status")
     if status not in ("resolved", "cancelled"):
         raise ValidationFailed(f"{at}.status must be resolved or cancelled")
-    metadata = request.check_value(given.get("metadata") or {}, dict, f"{at}.metadata")
+
+    metadata = request.check_value(values.get("metadata") or {}, dict, f"{at}.metadata")
+
     return request.PageAnswer(
         at,
-        request.check_value(given.get("interruptId"), str, f"{at}.interruptId"),
-        given.get("payload"),
+        request.check_value(values.get("interruptId"), str, f"{at}.interruptId"),
+        values.get("payload"),
         is_cancelled=status == "cancelled",
         arguments_hash=metadata.get("argumentsHash"),
     )
@@ -410,9 +445,10 @@ def _read_context(entries: Sequence[Any]) -> list[EarlierMessage]:
     lines = []
     for index, entry in enumerate(entries):
         at = f"context[{index}]"
-        given = request.check_value(entry, dict, at)
-        name = request.check_value(given.get("description"), str, f"{at}.description")
-        lines.append(f"{name}: {request.check_value(given.get('value'), str, f'{at}.value')}")
+        values = request.check_value(entry, dict, at)
+        name = request.check_value(values.get("description"), str, f"{at}.description")
+        lines.append(f"{name}: {request.check_value(values.get('value'), str, f'{at}.value')}")
+
     text = "\n".join(["Context of the page of the user:", *lines])
     return [EarlierMessage("user", text)] if lines else []
 
@@ -427,9 +463,9 @@ class AguiExchange(PageExchange[AguiRequest]):
     _is_read = False
 
     def read_request(self, body: object) -> AguiRequest:
-        given = read_input(body)
+        agui_request = read_input(body)
         self._is_read = True
-        return given
+        return agui_request
 
     async def respond(self) -> Response:
         """Respond as `PageExchange`; with `RUN_ERROR` for a refused run if only events are taken.

@@ -80,13 +80,13 @@ class AiStream(PageStream):
         message_id: str | None = None,
         after: Collection[str] = (),
         shown: Collection[str] = (),
-        asked: Collection[Asked] = (),
+        asked_approvals: Collection[Asked] = (),
         answered: Collection[str] = (),
         replays: bool = False,
     ) -> None:
         super().__init__(thread_id, after=after, shown=shown)
         self._message_id = message_id
-        self._asked = {each["approval_id"]: each for each in asked}
+        self._asked = {approval["approval_id"]: approval for approval in asked_approvals}
         self._answered = {*answered}
         self._denied: set[str] = set()
         self._running: set[str] = set()
@@ -104,15 +104,16 @@ class AiStream(PageStream):
         yield {"type": "finish-step"}
         yield self._end
 
-    def read(self, sent: StreamEvent) -> Iterator[PageEvent]:
+    def read(self, stream_event: StreamEvent) -> Iterator[PageEvent]:
         if self.replays and self.is_over:
-            event = parse_event(sent.name, sent.data, sent.seq)
+            event = parse_event(stream_event.name, stream_event.data, stream_event.seq)
             if event.kind is EventKind.CONTINUED and event.run_id == self.root_id:
                 self._end = None
                 self._parts.clear()
                 self._closed.clear()
                 yield from self._begin_step()
-        yield from super().read(sent)
+
+        yield from super().read(stream_event)
 
     def _begin_step(self) -> Iterator[PageEvent]:
         self._has_results = False
@@ -167,56 +168,59 @@ class AiStream(PageStream):
     def _build_result(self, call_id: str, tool: Mapping[str, Any]) -> PageEvent:
         self._running.discard(call_id)
         self._has_results = True
-        named = {"toolCallId": call_id}
+        call = {"toolCallId": call_id}
         result = str(tool.get("result") or "")
-        if call_id in self._denied:
-            return {"type": "tool-output-denied", **named}
-        if tool.get("tool_call_error"):
-            return {"type": "tool-output-error", **named, "errorText": result}
-        return {"type": "tool-output-available", **named, "output": result}
 
-    def _ask(self, part: PagePart, asked: Asked) -> Iterator[PageEvent]:
-        call_id = build_call_id(asked["run_id"], asked["tool_call_id"])
-        name = asked["tool_name"]
-        arguments = asked["arguments"]
-        if asked["kind"] in ("approval", "outcome"):
+        if call_id in self._denied:
+            return {"type": "tool-output-denied", **call}
+        if tool.get("tool_call_error"):
+            return {"type": "tool-output-error", **call, "errorText": result}
+        return {"type": "tool-output-available", **call, "output": result}
+
+    def _ask(self, part: PagePart, approval: Asked) -> Iterator[PageEvent]:
+        call_id = build_call_id(approval["run_id"], approval["tool_call_id"])
+        name = approval["tool_name"]
+        arguments = approval["arguments"]
+
+        if approval["kind"] in ("approval", "outcome"):
             yield from self._show_call(part, call_id, name, arguments)
             yield {
                 "type": "tool-approval-request",
-                "approvalId": asked["approval_id"],
+                "approvalId": approval["approval_id"],
                 "toolCallId": call_id,
-                "reason": build_question(asked),
-                "approvalDescriptor": {each: asked[each] for each in _DESCRIBED},
+                "reason": build_question(approval),
+                "approvalDescriptor": {name: approval[name] for name in _DESCRIBED},
             }
         elif call_id not in self._shown:
             self._shown.add(call_id)
             yield from self._close_text(part)
-            if asked["kind"] == "input":
-                question = {"question": build_question(asked), "schema": asked["schema"]}
+            if approval["kind"] == "input":
+                question = {"question": build_question(approval), "schema": approval["schema"]}
                 arguments = {**arguments, **question}
             yield from self._build_input(call_id, name, arguments, by_server=False)
 
     def _continue(self, event: Event) -> Iterator[PageEvent]:
         """Yield the decisions about approvals that the page knows."""
-        for decided in event.data.get("approvals") or ():
-            call_id = build_call_id(event.run_id, decided["tool_call_id"])
-            is_known = self._asked.pop(decided["approval_id"], None) is not None
+        for decision in event.data.get("approvals") or ():
+            call_id = build_call_id(event.run_id, decision["tool_call_id"])
+            is_known = self._asked.pop(decision["approval_id"], None) is not None
             if not is_known or call_id not in self._shown:
                 continue
-            approved = decided["status"] not in ("rejected", "expired", "cancelled")
-            if decided["kind"] == "input":
-                answer = {"type": "tool-output-available", "output": decided["status"]}
-                denial = {"type": "tool-output-error", "errorText": decided["status"]}
+
+            approved = decision["status"] not in ("rejected", "expired", "cancelled")
+            if decision["kind"] == "input":
+                answer = {"type": "tool-output-available", "output": decision["status"]}
+                denial = {"type": "tool-output-error", "errorText": decision["status"]}
                 if call_id not in self._answered:
                     yield {**(answer if approved else denial), "toolCallId": call_id}
-            elif decided["kind"] != "external":
+            elif decision["kind"] != "external":
                 if not approved:
                     self._denied.add(call_id)
                 yield {
                     "type": "tool-approval-response",
-                    "approvalId": decided["approval_id"],
+                    "approvalId": decision["approval_id"],
                     "approved": approved,
-                    **({"reason": decided["note"]} if decided["note"] else {}),
+                    **({"reason": decision["note"]} if decision["note"] else {}),
                 }
 
     def _build_failure(self, message: str, code: str) -> PageEvent:
@@ -264,28 +268,35 @@ class AiRequest(PageRequest):
 
 def read_input(body: object) -> AiRequest:
     """Return a request from its parsed body; ValidationFailed for a field that is not valid."""
-    given = check_value(body, dict, "The body")
-    chat_id = read_thread_id(given, "id")
-    trigger = given.get("trigger", "submit-message")
+    values = check_value(body, dict, "The body")
+
+    chat_id = read_thread_id(values, "id")
+    trigger = values.get("trigger", "submit-message")
     if trigger not in ("submit-message", "regenerate-message"):
         raise ValidationFailed("trigger must be submit-message or regenerate-message")
-    messages = read_list(given, "messages", MAXIMUM_MESSAGES)
+
+    messages = read_list(values, "messages", MAXIMUM_MESSAGES)
     at = f"messages[{len(messages) - 1}]"
     newest = check_value(messages[-1], dict, at) if messages else {}
+
     is_user = newest.get("role") == "user"
     is_new = trigger == "regenerate-message"
     if not is_user and (is_new or newest.get("role") != "assistant"):
         raise ValidationFailed("messages must end with a message of the user, or with answers")
+
     parts = [
         (f"{at}.parts[{index}]", check_value(part, dict, f"{at}.parts[{index}]"))
         for index, part in enumerate(read_list(newest, "parts", MAXIMUM_PARTS))
     ]
+
     calls = {} if is_user else _find_calls(parts)
+
     tools = [
         {**check_value(tool, dict, f"tools.{name}"), "name": name}
-        for name, tool in check_value(given.get("tools") or {}, dict, "tools").items()
+        for name, tool in check_value(values.get("tools") or {}, dict, "tools").items()
     ]
-    found = AiRequest(
+
+    ai_request = AiRequest(
         thread_id=chat_id,
         message=_read_message(parts, at) if is_user else None,
         files=_read_files(parts) if is_user else (),
@@ -301,16 +312,18 @@ def read_input(body: object) -> AiRequest:
             if part.get("state") == "approval-responded"
         ],
         tools=read_tools(tools),
-        dependencies=read_object(given, "dependencies"),
+        dependencies=read_object(values, "dependencies"),
         message_id=None if is_user else check_value(newest.get("id"), str, f"{at}.id"),
         shown=frozenset(calls),
         regenerates=is_new,
     )
-    if found.message is None and not found.continues:
+
+    if ai_request.message is None and not ai_request.continues:
         raise ValidationFailed(f"{at} has no answer to a tool approval and no result of a tool")
-    if len(found.answers) > MAXIMUM_DECISIONS:
+
+    if len(ai_request.answers) > MAXIMUM_DECISIONS:
         raise ValidationFailed(f"{at} must have at most {MAXIMUM_DECISIONS} answers to approvals")
-    return found
+    return ai_request
 
 
 def _read_message(parts: Sequence[Placed], at: str) -> str:
@@ -378,7 +391,7 @@ class AiExchange(PageExchange[AiRequest]):
             message_id=given.message_id,
             after=after,
             shown=given.shown,
-            asked=() if resumed is None else resumed.named,
+            asked_approvals=() if resumed is None else resumed.named,
             answered=[result.call_id for result in given.results],
         )
 
@@ -394,14 +407,19 @@ class AiExchange(PageExchange[AiRequest]):
         """Return the events of a new run, which is a retry of the newest one to regenerate it."""
         if not given.regenerates:
             return await super().start(given, key)
+
         self.operation = operation_ids(self.kind).retry_run
+
         run = await self._find_newest(given.thread_id)
         if run is None:
             raise NotFound("The chat has no answer that could be regenerated")
+
         if run.input != (given.message or "")[: len(run.input)]:
             raise Conflict("Only the newest answer of a chat can be regenerated")
+
         if given.tools:
             raise ValidationFailed("tools cannot be given to an answer that is regenerated")
+
         request = RetryRequest(dependencies=given.dependencies, idempotency_key=key)
         return self.operations.stream_retry_portions(
             self.kind, self.component_id, run.run_id, request

@@ -101,29 +101,37 @@ def read_tools(parameters: OpenAIParameters, *, nested: bool) -> RequestTools:
 def _read_choice(choice: object, nested: bool) -> str:
     if choice == REQUIRED:
         return REQUIRED
-    named = choice if isinstance(choice, dict) and choice.get("type") == "function" else {}
-    name = (named.get("function") if nested else named) or {}
-    if not isinstance(name, dict) or not isinstance(name.get("name"), str):
+
+    function = choice if isinstance(choice, dict) and choice.get("type") == "function" else {}
+    function_name = (function.get("function") if nested else function) or {}
+
+    if not isinstance(function_name, dict) or not isinstance(function_name.get("name"), str):
         raise RefusedParameter(
             "tool_choice must be auto, none, required, or name one function; tools of other types"
             " are left out",
             "tool_choice",
         )
-    return str(name["name"])
+
+    return str(function_name["name"])
 
 
 def _describe_foreign(kind: str, name: object) -> str:
     """Return `tools.TYPE`, or `tools.TYPE.NAME` for a tool with a name."""
-    named = get_public_name(name) if isinstance(name, str) else None
-    return ".".join(("tools", get_public_name(kind) or "other", *([named] if named else [])))
+    public_name = get_public_name(name) if isinstance(name, str) else None
+    parts = ["tools", get_public_name(kind) or "other"]
+    if public_name:
+        parts.append(public_name)
+    return ".".join(parts)
 
 
 def _read_tool(tool: Mapping[str, Any], at: str, nested: bool) -> dict[str, Any]:
     function = check_type(tool.get("function"), dict, f"{at}.function") if nested else tool
-    known = {*_FIELDS, "strict", "type"}
+    known_members = {*_FIELDS, "strict", "type"}
+
     for name, value in function.items():
-        if name not in known and value is not None:
+        if name not in known_members and value is not None:
             raise RefusedParameter(f"{at} has a member that is not supported", at)
+
     return {name: function[name] for name in _FIELDS if function.get(name) is not None}
 
 
@@ -139,10 +147,12 @@ def _pack(approval: Mapping[str, Any]) -> str:
 def _unpack(text: object, prefix: str, at: str) -> str:
     """Return the id of an approval; CallNotFound if it is none that was handed out."""
     packed = check_type(text, str, at).removeprefix(prefix)
-    found = "-".join((packed[:8], packed[8:12], packed[12:16], packed[16:20], packed[20:]))
-    if not str(text).startswith(prefix) or not is_unique_id(found):
+    approval_id = "-".join((packed[:8], packed[8:12], packed[12:16], packed[16:20], packed[20:]))
+
+    if not str(text).startswith(prefix) or not is_unique_id(approval_id):
         raise CallNotFound(at)
-    return found
+
+    return approval_id
 
 
 def read_call_result(call_id: object, text: str, at: str) -> CallResult:
@@ -177,7 +187,7 @@ def select_handed(
     `with_approvals` is True if the interface has requests for approvals.
     """
     kinds = ("external", "approval") if with_approvals else ("external",)
-    if any(each["policy"] != "user" or each["kind"] not in kinds for each in waiting):
+    if any(approval["policy"] != "user" or approval["kind"] not in kinds for approval in waiting):
         return []
     return [*waiting[:1]] if one_by_one else [*waiting]
 
@@ -186,11 +196,11 @@ def build_tool_calls(handed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     """Return `tool_calls` of a message of chat completions."""
     return [
         {
-            "id": format_call_id(each),
+            "id": format_call_id(approval),
             "type": "function",
-            "function": {"name": each["tool_name"], "arguments": _dump_arguments(each)},
+            "function": {"name": approval["tool_name"], "arguments": _dump_arguments(approval)},
         }
-        for each in handed
+        for approval in handed
     ]
 
 
@@ -198,6 +208,7 @@ def build_call_item(approval: Mapping[str, Any]) -> dict[str, Any]:
     """Return the output item of a response that hands out a call."""
     name = approval["tool_name"]
     arguments = _dump_arguments(approval)
+
     if approval["kind"] == "approval":
         return {
             "id": _APPROVAL + _pack(approval),
@@ -206,6 +217,7 @@ def build_call_item(approval: Mapping[str, Any]) -> dict[str, Any]:
             "name": name,
             "arguments": arguments,
         }
+
     return {
         "id": _FUNCTION_ITEM + _pack(approval),
         "type": "function_call",

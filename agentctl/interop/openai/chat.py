@@ -29,13 +29,16 @@ class ChatCompletion:
     def __init__(self, parameters: OpenAIParameters, model: str) -> None:
         self._model = model
         self._include_usage = parameters.get_include_usage()
+
         self.output_schema = read_schema(parameters.get("response_format", dict), "response_format")
         self.tools = read_tools(parameters, nested=True)
         self.stop = read_stop(parameters)
+
         if self.stop and self.output_schema is not None:
             # A text in an answer that matches a schema is no end of it.
             self.stop = ()
             parameters.ignored.append("stop")
+
         self.messages = read_chat_messages(parameters.get("messages", list) or [])
 
     def build(self, answer: Answer) -> dict[str, Any] | None:
@@ -43,15 +46,18 @@ class ChatCompletion:
         end = answer.end
         if end is None or not (end.status == "COMPLETED" or self._select(end)):
             return None
+
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if handed := self._select(end):
             message |= {"content": answer.text or None, "tool_calls": build_tool_calls(handed)}
+
         choice = {
             "index": 0,
             "message": message,
             "logprobs": None,
             "finish_reason": "tool_calls" if handed else end.finish_reason,
         }
+
         return {
             "id": _format_id(answer.run_id, answer.leg),
             "object": "chat.completion",
@@ -73,7 +79,7 @@ class ChatCompletion:
             "model": self._model,
             "system_fingerprint": events.version,
         }
-        begun = False
+        has_begun = False
 
         def encode_chunk(delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
             choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -81,11 +87,12 @@ class ChatCompletion:
             return _encode({**head, "choices": [choice], **usage})
 
         def encode(portion: list[StreamEvent]) -> bytes:
-            nonlocal begun
+            nonlocal has_begun
             parts: list[bytes] = []
-            if not begun and portion:
-                begun = True
+            if not has_begun and portion:
+                has_begun = True
                 parts.append(encode_chunk({"role": "assistant", "content": ""}))
+
             for item in events.read(portion):
                 if isinstance(item, str):
                     parts.append(encode_chunk({"content": item}))
@@ -99,6 +106,7 @@ class ChatCompletion:
                         usage = _build_usage(item.metrics or {})
                         parts.append(_encode({**head, "choices": [], "usage": usage}))
                     parts.append(_DONE)
+
             return b"".join(parts)
 
         return encode
@@ -111,8 +119,9 @@ def _format_id(run_id: str, leg: int) -> str:
 def _build_call_deltas(handed: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for index, call in enumerate(build_tool_calls(handed)):
         function = call["function"]
-        begun = {**call, "index": index, "function": {**function, "arguments": ""}}
-        yield {"tool_calls": [begun]}
+        call_begin = {**call, "index": index, "function": {**function, "arguments": ""}}
+
+        yield {"tool_calls": [call_begin]}
         yield {"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]}
 
 

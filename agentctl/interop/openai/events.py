@@ -76,6 +76,7 @@ class RunEvents:
         self.session_id: str = opening["session_id"]
         self.created_at: int = opening["created_at"]
         self.version: str | None = opening.get("version")
+
         self._start = start or LegStart()
         self.leg = self._start.leg
         self._awaited = self._start.approval_id
@@ -84,21 +85,24 @@ class RunEvents:
 
     def read(self, portion: list[StreamEvent]) -> Iterator[str | AnswerEnd]:
         """Yield the new texts and the end; an empty portion is the end of the stream."""
+
         for event in portion:
             kind = find_event_kind(event.name)
             if kind not in _READ_KINDS:
                 continue
-            parsed = parse_event(event.name, event.data, event.seq)
-            if parsed.run_id != self.run_id:
+
+            run_event = parse_event(event.name, event.data, event.seq)
+            if run_event.run_id != self.run_id:
                 continue
+
             if kind is EventKind.CONTINUED:
-                decided = {each["approval_id"] for each in parsed.data["approvals"]}
+                decided = {approval["approval_id"] for approval in run_event.data["approvals"]}
                 if self._awaited in decided:
                     self._awaited = None
             elif self._awaited is not None:
                 continue
             elif kind is EventKind.CONTENT:
-                text = parsed.text
+                text = run_event.text
                 if self._is_separated:
                     # The texts of two answers of a run are separated; this one is the first here.
                     text = text.removeprefix("\n\n")
@@ -106,8 +110,8 @@ class RunEvents:
                 yield text
             else:
                 self._ended = True
-                status = "PAUSED" if kind is EventKind.PAUSED else parsed.end_status
-                data = parsed.data
+                status = "PAUSED" if kind is EventKind.PAUSED else run_event.end_status
+                data = run_event.data
                 yield AnswerEnd(
                     status,
                     _to_finish_reason(data.get("finish_reason")),
@@ -116,6 +120,7 @@ class RunEvents:
                     data.get("reason"),
                     data.get("approvals") or (),
                 )
+
         if not portion and not self._ended:
             self._ended = True
             yield AnswerEnd(None)
@@ -150,9 +155,16 @@ def read_leg_id(prefix: str, leg_id: object) -> str | None:
     return leg_id.removeprefix(prefix).partition("_")[0]
 
 
-def read_answer(run: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]] = ()) -> Answer:
-    """Return the answer of a run record of any status; a paused run waits for `waiting`."""
+def read_answer(
+    run: Mapping[str, Any], waiting_approvals: Sequence[Mapping[str, Any]] = ()
+) -> Answer:
+    """Return the answer of a run record of any status.
+
+    Args:
+        waiting_approvals: the approvals that a paused run waits for.
+    """
     end = None
+
     if run["status"] not in ("PENDING", "RUNNING"):
         answers = [message for message in run["messages"] if message["role"] == "assistant"]
         end = AnswerEnd(
@@ -161,10 +173,12 @@ def read_answer(run: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]] = (
             run["metrics"],
             run["error"],
             run["cancel_reason"],
-            waiting,
+            waiting_approvals,
         )
+
     created_at = whole_seconds(parse_rfc3339(run["created_at"]))
     is_queued = run["queue_position"] is not None
+
     return Answer(
         run["run_id"],
         run["session_id"],

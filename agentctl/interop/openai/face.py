@@ -93,13 +93,16 @@ async def _create(call: Call, principal: Principal, *, interface: Interface) -> 
     model = parameters.get("model")
     if not model:
         raise RefusedParameter("model is required", "model", "missing_required_parameter")
+
     kind: ComponentKind = "team" if model in {team.id for team in settings.teams} else "agent"
     try:
         find_model(settings, principal, model)
         if interface is ModelResponse:
             items = await resolve_references(call, model, parameters.get_any("input"))
             parameters.replace("input", items)
+
         turn = interface(parameters, model)
+
         return await _run(call, principal, kind, turn, parameters, model)
     except ClientDisconnect:
         raise
@@ -120,10 +123,13 @@ async def _run(
 ) -> Response:
     is_stream = bool(parameters.get("stream", bool))
     metadata = parameters.get_metadata()
+
     parameters.take_rest()
     if turn.messages.has_names:
         parameters.ignored.append(NAME)
+
     ignored = {IGNORED_HEADER: ", ".join(parameters.ignored)} if parameters.ignored else {}
+
     key = _get_header(call, "Idempotency-Key")
     requested = Requested(kind, model, turn, ignored, is_stream, key)
 
@@ -149,20 +155,22 @@ async def _run(
     is_continued = has_session and turn.previous is None
     if not has_session:
         # The program sends the whole conversation, so the session only keeps its runs together.
-        named = _get_header(call, CHAT_HEADER)
-        session_id = named if named is not None and is_session_id(named) else None
+        chat_id = _get_header(call, CHAT_HEADER)
+        session_id = chat_id if chat_id is not None and is_session_id(chat_id) else None
 
     earlier = turn.messages.instructions
-    given = turn.messages.files
+    files_by_index = turn.messages.files
     database = call.operations.find_database_id(kind, model)
     if not is_continued:
         earlier = [
-            replace(message, files=await store_files(call.operations, given[at], database))
-            if at in given
+            replace(
+                message, files=await store_files(call.operations, files_by_index[index], database)
+            )
+            if index in files_by_index
             else message
-            for at, message in enumerate(turn.messages.earlier)
+            for index, message in enumerate(turn.messages.earlier)
         ]
-    newest = given.get(len(turn.messages.earlier), ())
+    newest = files_by_index.get(len(turn.messages.earlier), ())
 
     request = RunRequest(
         message=turn.messages.message,
@@ -212,14 +220,15 @@ def find_model(settings: Settings, principal: Principal, model: str) -> Componen
         Forbidden: the caller may not run a component with this id, whether it exists or not.
         ModelNotFound: there is no such agent and no such team.
     """
-    kind = next((kind for kind, known in _iter_models(settings) if known == model), None)
+    kind = next((kind for kind, model_id in _iter_models(settings) if model_id == model), None)
     possible = _KINDS if kind is None else (kind,)
-    if not any(_may_run(principal, one, model) for one in possible):
+
+    if not any(_may_run(principal, possible_kind, model) for possible_kind in possible):
         scopes = [
             scope
-            for one in _KINDS
+            for possible_kind in _KINDS
             for scope in required_scopes(
-                operation_ids(one).create_run, {KINDS[one].id_field: model}
+                operation_ids(possible_kind).create_run, {KINDS[possible_kind].id_field: model}
             )
         ]
         raise Forbidden(
@@ -227,6 +236,7 @@ def find_model(settings: Settings, principal: Principal, model: str) -> Componen
             + principal.unread_note,
             required_scopes=tuple(scopes),
         )
+
     if kind is None:
         raise ModelNotFound
     return kind
@@ -263,12 +273,14 @@ async def find_continued_session(call: Call, response_id: str) -> str:
         raise RefusedParameter(
             error.detail, "previous_response_id", "previous_response_not_found"
         ) from None
+
     if not turn.is_newest:
         raise RefusedParameter(
             "This response is not the newest of its conversation: continue the newest, or the"
             " conversation with `conversation`",
             "previous_response_id",
         )
+
     if await call.operations.list_pending(run_id, turn):
         raise RefusedParameter(
             "The previous response waits for the results of its calls: send them as items, without"
@@ -276,6 +288,7 @@ async def find_continued_session(call: Call, response_id: str) -> str:
             "input",
             "tool_results_missing",
         )
+
     return turn.session_id
 
 
@@ -290,8 +303,8 @@ async def _build_stored(
 ) -> dict[str, Any]:
     """Return the response of a run as it is now, with the id of the request."""
     is_paused = run["status"] == "PAUSED"
-    waiting = await call.operations.list_pending(run["run_id"], turn) if is_paused else []
-    return {**build_stored_response(run, turn.component_id, waiting), "id": response_id}
+    waiting_approvals = await call.operations.list_pending(run["run_id"], turn) if is_paused else []
+    return {**build_stored_response(run, turn.component_id, waiting_approvals), "id": response_id}
 
 
 async def list_input_items(call: Call, principal: Principal, response_id: str) -> Response:
@@ -360,42 +373,51 @@ async def resolve_references(call: Call, model: str, items: object) -> object:
     # The run that gets a result has the items before it.
     if not isinstance(items, list) or not items or is_result(items[-1]):
         return items
+
     places = [
         index
         for index, item in enumerate(items)
         if isinstance(item, dict) and item.get("type") == "item_reference"
     ]
+
     if len(places) > MAXIMUM_REFERENCES:
         raise RefusedParameter(f"input has more than {MAXIMUM_REFERENCES} references", "input")
+
     resolved: list[Any] = [*items]
-    seen: set[str] = set()
+    read_run_ids: set[str] = set()
     for index in places:
         at = f"input[{index}].id"
         try:
-            resolved[index] = await _resolve(call, model, items[index].get("id"), at, seen)
+            resolved[index] = await _resolve(call, model, items[index].get("id"), at, read_run_ids)
         except NotFound:
             raise RefusedParameter(f"{at} is none of an item of yours", at) from None
+
     return [item for item in resolved if item is not None]
 
 
 async def _resolve(
-    call: Call, model: str, item_id: object, at: str, seen: set[str]
+    call: Call, model: str, item_id: object, at: str, read_run_ids: set[str]
 ) -> dict[str, Any] | None:
     operations = call.operations
     run_id = read_leg_id(ITEM_ID, item_id)
-    asked = None
+    approval = None
+
     if run_id is None:
-        asked = await operations.find_asked(read_item_reference(item_id, at))
-        run_id = asked["root_run_id"]
-    found = await operations.find_turn(run_id)
-    if found.component_id != model:
+        approval = await operations.find_asked(read_item_reference(item_id, at))
+        run_id = approval["root_run_id"]
+
+    found_turn = await operations.find_turn(run_id)
+    if found_turn.component_id != model:
         raise NotFound("Run not found")
-    if asked is not None:
-        return build_call_item(asked)
-    if run_id in seen:
+
+    if approval is not None:
+        return build_call_item(approval)
+
+    if run_id in read_run_ids:
         return None
-    seen.add(run_id)
-    run = (await operations.read_turn(run_id, found)).value
+    read_run_ids.add(run_id)
+
+    run = (await operations.read_turn(run_id, found_turn)).value
     return {"type": "message", "role": "assistant", "content": run["content"] or ""}
 
 

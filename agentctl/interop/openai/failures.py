@@ -65,10 +65,13 @@ def build_error_response(error: errors.AgentctlError) -> BytesResponse:
     kind, code = _TYPES.get(
         status, ("server_error" if status >= 500 else "invalid_request_error", None)
     )
+
     if isinstance(error, (errors.BudgetExceeded, errors.QuotaExceeded)):
         kind = code = "insufficient_quota"
+
     if status == 409 or isinstance(error, (errors.BudgetExceeded, errors.QuotaExceeded)):
         headers |= _NO_RETRY
+
     body = format_error(
         error.detail,
         kind=kind,
@@ -76,6 +79,7 @@ def build_error_response(error: errors.AgentctlError) -> BytesResponse:
         param=getattr(error, "param", None),
         required_scopes=error.body().get("required_scopes"),
     )
+
     return BytesResponse(orjson.dumps(body), status, headers=headers)
 
 
@@ -89,13 +93,19 @@ def build_end_response(
 
 def describe_end(end: AnswerEnd, paused: str = "run_paused") -> dict[str, Any]:
     """Return the error of a run that did not complete; `paused` is the code of one that waits."""
+
     if end.status == "CANCELLED":
         text = f"The run was cancelled: {end.reason}" if end.reason else "The run was cancelled"
         return format_error(text, kind="run_cancelled", code="run_cancelled")
+
     if end.status == "PAUSED":
-        asked = ", ".join(f"{each['approval_id']} ({each['tool_name']})" for each in end.waiting)
-        text = f"The run waits for a decision about the approval {asked or 'of a member'}"
+        approvals = ", ".join(
+            f"{approval['approval_id']} ({approval['tool_name']})" for approval in end.waiting
+        )
+        text = f"The run waits for a decision about the approval {approvals or 'of a member'}"
+
         return format_error(text, kind=paused, code=paused)
+
     error = end.error or {"detail": "The stream ended before the run", "code": "UNAVAILABLE"}
     return format_error(error["detail"], kind="server_error", code=error["code"])
 

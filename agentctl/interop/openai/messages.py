@@ -91,22 +91,28 @@ def read_input_items(items: Sequence[object]) -> RequestMessages:
 
 
 def _read_request(
-    items: Sequence[object], at: str, read: Callable[[Mapping[str, Any], str], CallResult | None]
+    items: Sequence[object],
+    at: str,
+    read_result: Callable[[Mapping[str, Any], str], CallResult | None],
 ) -> RequestMessages:
     """Return the results at the end of a request, or without them its messages."""
     if not 0 < len(items) <= MAXIMUM_MESSAGES:
         raise ValidationFailed(f"{at} must have 1 to {MAXIMUM_MESSAGES} messages")
+
     results: list[CallResult] = []
+
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
-        result = read(item, f"{at}[{index}]") if isinstance(item, dict) else None
+        result = read_result(item, f"{at}[{index}]") if isinstance(item, dict) else None
         if result is None:
             break
         results.insert(0, result)
+
     if results:
         # The run has the messages before them.
         read_history = partial(_read_history, items, at)
         return RequestMessages("", [], [], results, read_history=read_history)
+
     return _read_messages(items, at)
 
 
@@ -125,8 +131,10 @@ def _read_messages(items: Sequence[object], at: str) -> RequestMessages:
     reader = _Reader()
     for index, item in enumerate(items):
         reader.read(check_type(item, dict, f"{at}[{index}]"), f"{at}[{index}]")
+
     if not reader.messages:
         raise RefusedParameter(f"{at} has no message", at)
+
     last = reader.messages[-1]
     if last.role == "user":
         message = last.content
@@ -134,6 +142,7 @@ def _read_messages(items: Sequence[object], at: str) -> RequestMessages:
     else:
         message = CONTINUE if last.role == "assistant" else GO_ON
         earlier = reader.messages
+
     return RequestMessages(
         message, earlier, reader.instructions, [], reader.has_names, reader.files
     )
@@ -162,6 +171,7 @@ class _Reader:
         kind = item.get("type") or "message"
         if kind in _WITHOUT_EFFECT:
             return
+
         if kind == "function_call":
             self._add_calls("", [self._read_call(item.get("call_id"), item, at)])
         elif kind == "function_call_output":
@@ -182,18 +192,22 @@ class _Reader:
             raise RefusedParameter(
                 f"{at}.role must be user, assistant, system, developer or tool", f"{at}.role"
             )
+
         for name, value in item.items():
             # Libraries keep more members in the answers that they send back.
             if role == "assistant" or name in _PLAIN or value in (None, [], ""):
                 continue
             public = get_public_name(name) or "a field"
             raise RefusedParameter(f"{at}: {public} is not supported: leave it out", at)
+
         self.has_names = self.has_names or bool(item.get("name"))
+
         calls = [
             self._read_call(call.get("id"), call.get("function"), f"{at}.tool_calls")
             for call in check_type(item.get("tool_calls") or [], list, f"{at}.tool_calls")
             if check_type(call, dict, f"{at}.tool_calls")
         ]
+
         content = item.get("content")
         if content is None and role == "assistant":
             # An answer of calls only, one that refuses, or an empty one: libraries send them back.
@@ -203,9 +217,11 @@ class _Reader:
         text = read_text(content, f"{at}.content", files)
         if files:
             self.files[len(self.messages)] = files
+
         if role == "assistant":
             self._add_calls(text, calls)
             return
+
         message = EarlierMessage("user", text)
         self.messages.append(message)
         if role != "user":
@@ -223,20 +239,22 @@ class _Reader:
     def _read_call(self, call_id: object, function: object, at: str) -> dict[str, Any]:
         values: Mapping[str, Any] = check_type(function, dict, at)
         name = check_type(values.get("name"), str, f"{at}.name")
-        known = check_type(call_id, str, f"{at}.id")
-        self._tool_names[known] = name
+        known_id = check_type(call_id, str, f"{at}.id")
+        self._tool_names[known_id] = name
+
         arguments = read_arguments(values.get("arguments"), f"{at}.arguments")
-        return {"id": known, "name": name, "arguments": arguments}
+        return {"id": known_id, "name": name, "arguments": arguments}
 
     def _add_result(self, call_id: object, content: object, where: str, at: str) -> None:
-        known = check_type(call_id, str, at)
-        if known not in self._tool_names:
+        known_id = check_type(call_id, str, at)
+        if known_id not in self._tool_names:
             raise _LostCall(f"{at} is the result of a call that is not in the request", at)
+
         self.messages.append(
             EarlierMessage(
                 "tool",
                 read_text("" if content is None else content, where),
-                call_id=known,
-                tool_name=self._tool_names[known],
+                call_id=known_id,
+                tool_name=self._tool_names[known_id],
             )
         )

@@ -123,14 +123,21 @@ class OpenAIParameters:
         for name, value in self._body.items():
             if name in self._honoured:
                 continue
+
             if name in _HINTS:
                 check_type(value, _HINTS[name], name)
                 continue
+
             reason, accepted = self._rules.get(name, ("", ()))
+
             # True is no number here: `1 == True`.
             is_flag = isinstance(value, bool)
-            if any(value == other and is_flag == isinstance(other, bool) for other in accepted):
+            if any(
+                value == accepted_value and is_flag == isinstance(accepted_value, bool)
+                for accepted_value in accepted
+            ):
                 continue
+
             if name in self._ignorable:
                 self.ignored.append(name)
             elif reason:
@@ -158,6 +165,7 @@ class OpenAIParameters:
         options = self.get("stream_options", dict) or {}
         if options and not self.get("stream", bool):
             raise RefusedParameter("stream_options needs stream = true", "stream_options")
+
         for name, value in options.items():
             if name == "include_obfuscation" and value in (None, False):
                 continue
@@ -166,6 +174,7 @@ class OpenAIParameters:
                 raise RefusedParameter(
                     text or "An option of stream_options is unknown", "stream_options"
                 )
+
         return bool(check_type(options.get("include_usage") or False, bool, "include_usage"))
 
 
@@ -184,17 +193,21 @@ def read_schema(format: object, param: str) -> dict[str, Any] | None:
     if format is None:
         return None
     options = check_type(format, dict, param)
+
     if options.get("type") == "text":
         return None
     if options.get("type") == "json_object":
         return {"type": "object"}
+
     if options.get("type") != "json_schema":
         raise RefusedParameter(
             f"This type of {param} is not supported: use text, json_object or json_schema",
             f"{param}.type",
         )
+
     if "json_schema" in options:
         options = check_type(options["json_schema"], dict, f"{param}.json_schema")
+
     schema: dict[str, Any] = check_type(options.get("schema"), dict, f"{param}.schema")
     return schema
 
@@ -203,32 +216,41 @@ def read_stop(parameters: OpenAIParameters) -> tuple[str, ...]:
     """Return the texts of `stop`: a text, or an array of texts."""
     value = parameters.get_any("stop")
     texts = [value] if isinstance(value, str) else check_type(value or [], list, "stop")
+
     for text in texts:
         if not 1 <= len(check_type(text, str, "stop")) <= MAXIMUM_CHARACTERS:
             raise RefusedParameter(
                 f"A text of stop must have 1 to {MAXIMUM_CHARACTERS} characters", "stop"
             )
+
     if len(texts) > MAXIMUM_TEXTS:
         raise RefusedParameter(f"stop must have at most {MAXIMUM_TEXTS} texts", "stop")
+
     return tuple(texts)
 
 
-def _read_file(given: Mapping[str, Any], at: str) -> GivenFile:
+def _read_file(part: Mapping[str, Any], at: str) -> GivenFile:
     values = {
         name: check_type(value, str, f"{at}.{name}")
-        for name, value in given.items()
+        for name, value in part.items()
         if value is not None and name in _FILE_MEMBERS
     }
+
     if "file_id" in values:
         return GivenFile(at, values["file_id"])
+
     name = values.get("filename", "")
+
     if "data" in values:
         return GivenFile(at, data=values["data"], name=f"sound.{values.get('format', 'wav')}")
+
     url = values.get("url") or values.get("image_url") or values.get("file_data")
     if url is None:
         raise RefusedParameter(f"{at} must have the bytes of the file, or file_id", at)
+
     if "file_data" in values and not url.startswith("data:"):
         return GivenFile(at, data=url, name=name)
+
     try:
         return read_data_url(at, url, name)
     except ValidationFailed as error:
@@ -245,25 +267,33 @@ def read_text(content: object, at: str, files: list[GivenFile] | None = None) ->
     """
     if isinstance(content, str):
         return check_text(at, content)
+
     if not isinstance(content, list):
         raise RefusedParameter(f"{at} must be a text or an array of texts", at, "invalid_type")
+
     texts = list[str]()
     for index, part in enumerate(content):
         where = f"{at}[{index}]"
+
         kind = check_type(part, dict, where).get("type")
+
         if files is not None and kind in _FILE_PARTS:
             # Chat completions nest the members of a part, responses do not.
             nested = part.get(kind, part) if kind in _NESTED else part
             files.append(_read_file(check_type(nested, dict, f"{where}.{kind}"), where))
             continue
+
         if kind == "refusal":
             texts.append(check_type(part.get("refusal") or "", str, f"{where}.refusal"))
             continue
+
         if kind not in ("text", "input_text", "output_text"):
             raise RefusedParameter(
                 f"{where} is not supported: messages are texts, and those of the user files", where
             )
+
         texts.append(check_type(part.get("text"), str, f"{where}.text"))
+
     return "\n".join(texts)
 
 

@@ -53,7 +53,7 @@ class RequestFields(NamedTuple):
 def select_items(end: AnswerEnd, tools: RequestTools) -> list[dict[str, Any]]:
     """Return the items that hand out what a run waits for; empty if the response cannot."""
     handed = select_handed(end.waiting, one_by_one=tools.one_by_one, with_approvals=True)
-    return [build_call_item(each) for each in handed]
+    return [build_call_item(approval) for approval in handed]
 
 
 def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
@@ -62,12 +62,16 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
     text = answer.text
     status = "queued" if answer.is_queued else "in_progress"
     error = None
+
     incomplete = None
     output = list[dict[str, Any]]()
+
     items = [] if end is None else select_items(end, fields.tools)
     item_status = "completed"
+
     if end is not None and end.status == "COMPLETED":
-        item_status = status = STATUSES[end.finish_reason]
+        status = STATUSES[end.finish_reason]
+        item_status = status
         if status == "incomplete":
             incomplete = {"reason": _INCOMPLETE_REASONS[end.finish_reason]}
     elif items:
@@ -77,10 +81,13 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
         item_status = "incomplete"
         failure = describe_end(end, PAUSED_CODE)["error"]
         error = {"code": failure["code"], "message": failure["message"]}
+
     if end is not None and (text or end.status == "COMPLETED"):
         output = [build_item(format_leg_id(ITEM_ID, answer), item_status, [build_part(text)])]
     output += items
+
     choice = fields.tools.choice
+
     return {
         "id": format_leg_id(RESPONSE_ID if fields.is_stored else UNSTORED_ID, answer),
         "object": "response",
@@ -114,13 +121,17 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
 
 
 def build_stored_response(
-    run: Mapping[str, Any], model: str, waiting: Sequence[Mapping[str, Any]]
+    run: Mapping[str, Any], model: str, waiting_approvals: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the response of a run record of any status; a paused run waits for `waiting`."""
-    stored = {**(run["metadata"] or {})}
-    user = stored.pop("user", None)
-    fields = RequestFields(model, metadata=stored, user=user)
-    return build_response(fields, read_answer(run, waiting))
+    """Return the response of a run record of any status.
+
+    Args:
+        waiting_approvals: the approvals that a paused run waits for.
+    """
+    stored_metadata = {**(run["metadata"] or {})}
+    user = stored_metadata.pop("user", None)
+    fields = RequestFields(model, metadata=stored_metadata, user=user)
+    return build_response(fields, read_answer(run, waiting_approvals))
 
 
 def build_input_items(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,8 +191,10 @@ class ModelResponse:
     def __init__(self, parameters: OpenAIParameters, model: str) -> None:
         instructions = parameters.get("instructions")
         text_format = _read_format(parameters)
+
         self.previous = parameters.get("previous_response_id")
         self.background = bool(parameters.get("background", bool))
+
         is_stored = parameters.get("store", bool) is not False
         if self.background and not is_stored:
             raise RefusedParameter("A response in the background needs store = true", "store")
@@ -210,10 +223,12 @@ class ModelResponse:
         if isinstance(value, dict):
             value = value.get("id", "")
         self.conversation = None if value is None else check_type(value, str, "conversation")
+
         if self.conversation is None and self.previous and is_unique_id(self.previous):
             # Microsoft's Agent Framework sends the id of a conversation that is not `conv_…` so.
             self.conversation = self.previous
             self.previous = None
+
         if self.previous is not None and self.conversation is not None:
             raise RefusedParameter(
                 "Only one of previous_response_id and conversation can be given",
@@ -223,9 +238,11 @@ class ModelResponse:
         value = parameters.get_any("input")
         items = [{"role": "user", "content": value}] if isinstance(value, str) else value
         messages = read_input_items(check_type(items, list, "input"))
-        named = [EarlierMessage("user", instructions)] if instructions else []
+
+        instruction_messages = [EarlierMessage("user", instructions)] if instructions else []
         self.messages = messages._replace(
-            earlier=[*named, *messages.earlier], instructions=[*named, *messages.instructions]
+            earlier=[*instruction_messages, *messages.earlier],
+            instructions=[*instruction_messages, *messages.instructions],
         )
 
     def build(self, answer: Answer) -> dict[str, Any] | None:
@@ -254,9 +271,11 @@ class _Encoder:
     def encode(self, portion: list[StreamEvent]) -> bytes:
         """Return the events of a portion; an empty one is the end of the stream."""
         parts: list[bytes] = []
+
         if portion and self._number < 0:
             parts.append(self._event("response.created", response=self._build(None)))
             parts.append(self._event("response.in_progress", response=self._build(None)))
+
         for item in self._events.read(portion):
             if isinstance(item, str):
                 parts += self._open_message()
@@ -265,6 +284,7 @@ class _Encoder:
                 parts.append(self._event("response.output_text.delta", **delta))
             else:
                 parts += self._encode_end(item)
+
         return b"".join(parts)
 
     def _event(self, name: str, /, **fields: Any) -> bytes:
@@ -289,8 +309,10 @@ class _Encoder:
         items = select_items(end, self._fields.tools)
         if end.status != "COMPLETED" and not items:
             return [self._event("response.failed", response=self._build(end))]
+
         parts = [] if items else self._open_message()
         status = STATUSES[end.finish_reason]
+
         if self._has_message:
             text = "".join(self._texts)
             part = build_part(text)
@@ -300,25 +322,31 @@ class _Encoder:
                 self._event("response.content_part.done", **self._place, part=part),
                 self._event("response.output_item.done", output_index=0, item=item),
             ]
+
         for index, item in enumerate(items, start=int(self._has_message)):
             parts += self._encode_item(item, index)
+
         return [*parts, self._event(f"response.{status}", response=self._build(end))]
 
     def _encode_item(self, item: Mapping[str, Any], index: int) -> list[bytes]:
         place = {"item_id": item["id"], "output_index": index}
         arguments = item["arguments"]
-        begun = item
+        begun_item = item
         pieces = list[bytes]()
+
         if item["type"] == "function_call":
-            begun = {**item, "status": "in_progress", "arguments": ""}
-        added = self._event("response.output_item.added", output_index=index, item=begun)
-        if begun is not item:
+            begun_item = {**item, "status": "in_progress", "arguments": ""}
+
+        added_event = self._event("response.output_item.added", output_index=index, item=begun_item)
+
+        if begun_item is not item:
             name = "response.function_call_arguments"
             pieces.append(self._event(f"{name}.delta", **place, delta=arguments))
-            done = {"name": item["name"], "arguments": arguments}
-            pieces.append(self._event(f"{name}.done", **place, **done))
-        done_item = self._event("response.output_item.done", output_index=index, item=item)
-        return [added, *pieces, done_item]
+            arguments_done = {"name": item["name"], "arguments": arguments}
+            pieces.append(self._event(f"{name}.done", **place, **arguments_done))
+
+        done_event = self._event("response.output_item.done", output_index=index, item=item)
+        return [added_event, *pieces, done_event]
 
 
 def _read_format(parameters: OpenAIParameters) -> dict[str, Any] | None:

@@ -75,23 +75,26 @@ async def start_turn(
     kind = requested.kind
     model = requested.model
     operations = call.operations
+
     with _naming_tools(requested.turn):
         if requested.is_stream:
             events = operations.stream_run_portions(kind, model, request, earlier=earlier)
             return await _stream(call, requested, _expand_pauses(call, events), LegStart())
         async with cancelling_on_disconnect(call.receive):
             document = await operations.create_run(kind, model, request, earlier=earlier)
+
     run = document.value
     run_id = run["run_id"]
     status = run["status"]
+
     if status in ("PENDING", "RUNNING") and not requested.turn.background:
         raise build_unread_outcome(run_id, Unavailable("The run has not ended"))
 
     async def list_waiting() -> list[ApprovalRecord]:
         return await operations.list_pending(run_id, await operations.find_turn(run_id))
 
-    waiting = await read_after_change(list_waiting, run_id) if status == "PAUSED" else []
-    return _respond(requested, read_answer(run, waiting))
+    waiting_approvals = await read_after_change(list_waiting, run_id) if status == "PAUSED" else []
+    return _respond(requested, read_answer(run, waiting_approvals))
 
 
 @contextlib.contextmanager
@@ -117,23 +120,23 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     """
     operations = call.operations
     turn = requested.turn
-    run_id, found = await _find_run(call, requested)
-    run = (await operations.read_turn(run_id, found)).value
-    pending = await operations.list_pending(run_id, found)
-    asked = {each["approval_id"]: each for each in pending}
+    run_id, found_turn = await _find_run(call, requested)
+    run = (await operations.read_turn(run_id, found_turn)).value
+    pending = await operations.list_pending(run_id, found_turn)
+    asked_approvals = {approval["approval_id"]: approval for approval in pending}
 
     results = turn.messages.results
-    decided = sum(each["status"] != "pending" for each in run["approvals"])
-    start = LegStart(1 + decided + len(results), run["metrics"])
+    decided_count = sum(approval["status"] != "pending" for approval in run["approvals"])
+    start = LegStart(1 + decided_count + len(results), run["metrics"])
     request = ContinueRequest(
-        decisions=tuple(_build_ruling(result, asked) for result in results),
+        decisions=tuple(_build_ruling(result, asked_approvals) for result in results),
         background=turn.background,
         idempotency_key=requested.key,
     )
 
     try:
         continued = await operations.begin_continuation(
-            found.kind, found.component_id, run_id, request
+            found_turn.kind, found_turn.component_id, run_id, request
         )
     except Conflict as conflict:
         raise AnsweredCall(conflict.detail) from None
@@ -141,7 +144,7 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
         return _respond(requested, read_answer(run)._replace(text="", end=None, leg=start.leg))
 
     if continued is None:
-        events = _announce_pause(run_id, found, read_answer(run).created_at)
+        events = _announce_pause(run_id, found_turn, read_answer(run).created_at)
     else:
         if continued.after == requests.BEFORE_FIRST_EVENT:
             # A repeated request: the run has gone on with the results before.
@@ -149,7 +152,7 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
         on_disconnect = call.caller.app_state.settings.server.on_disconnect
         keeps = turn.background or requested.key is not None or on_disconnect == "detach"
         following = operations.follow_continuation(continued)
-        events = following if keeps else _cancel_when_left(call, run_id, found, following)
+        events = following if keeps else _cancel_when_left(call, run_id, found_turn, following)
 
     expanded = _expand_pauses(call, events)
     if requested.is_stream:
@@ -166,45 +169,53 @@ async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
     operations = call.operations
     run_ids: set[str] = set()
     results = turn.messages.results
+
     for result in results:
         try:
             run_ids.add((await operations.find_asked(result.approval_id))["root_run_id"])
         except NotFound:
             raise CallNotFound(result.at) from None
+
     if len(run_ids) > 1:
         raise RefusedParameter(
             "The results are of calls of several runs: send those of one", results[0].at
         )
+
     (run_id,) = run_ids
+
     try:
-        found = await operations.find_turn(run_id)
+        found_turn = await operations.find_turn(run_id)
     except NotFound:
         raise CallNotFound(results[0].at) from None
-    if (found.kind, found.component_id) != (requested.kind, requested.model):
+
+    if (found_turn.kind, found_turn.component_id) != (requested.kind, requested.model):
         raise CallNotFound(results[0].at)
+
     if turn.previous is not None and read_leg_id(RESPONSE_ID, turn.previous) != run_id:
         raise RefusedParameter(
             "The results are not those of the calls of this response", "previous_response_id"
         )
-    return run_id, found
+
+    return run_id, found_turn
 
 
 def _build_ruling(result: CallResult, pending: Mapping[str, Mapping[str, Any]]) -> Ruling:
     # An approval never changes, so its id names the call that the caller has seen.
-    decided = {"approval_id": result.approval_id, "arguments_hash": None}
-    asked = pending.get(result.approval_id, decided)
+    decided_approval = {"approval_id": result.approval_id, "arguments_hash": None}
+    approval = pending.get(result.approval_id, decided_approval)
+
     if result.result is not None:
-        return build_ruling(asked, "complete", result.result)
-    return build_ruling(asked, "approve" if result.is_approved else "reject", note=result.note)
+        return build_ruling(approval, "complete", result.result)
+    return build_ruling(approval, "approve" if result.is_approved else "reject", note=result.note)
 
 
-async def _announce_pause(run_id: str, found: FoundTurn, created_at: int) -> Portions:
+async def _announce_pause(run_id: str, found_turn: FoundTurn, created_at: int) -> Portions:
     """Yield the event of a pause for a run that waits for further results."""
-    name = "TeamRunPaused" if found.kind == "team" else "RunPaused"
+    name = "TeamRunPaused" if found_turn.kind == "team" else "RunPaused"
     data = {
         "event": name,
         "run_id": run_id,
-        "session_id": found.session_id,
+        "session_id": found_turn.session_id,
         "created_at": created_at,
         "approvals": [],
     }
@@ -212,7 +223,7 @@ async def _announce_pause(run_id: str, found: FoundTurn, created_at: int) -> Por
 
 
 async def _cancel_when_left(
-    call: Call, run_id: str, found: FoundTurn, events: Portions
+    call: Call, run_id: str, found_turn: FoundTurn, events: Portions
 ) -> Portions:
     """Yield the events of a leg, and cancel its run if they are closed before their end."""
     is_settled = False
@@ -224,10 +235,10 @@ async def _cancel_when_left(
             is_settled = True
         finally:
             if not is_settled:
-                request = requests.CancelRequest(found.session_id, reason=CLIENT_DISCONNECTED)
+                request = requests.CancelRequest(found_turn.session_id, reason=CLIENT_DISCONNECTED)
                 with contextlib.suppress(AgentctlError):
                     await call.operations.cancel_run(
-                        found.kind, found.component_id, run_id, request
+                        found_turn.kind, found_turn.component_id, run_id, request
                     )
 
 
@@ -254,16 +265,16 @@ async def _expand(call: Call, event: requests.StreamEvent) -> requests.StreamEve
     run_id = data["run_id"]
     operations = call.operations
 
-    async def read() -> dict[str, Any]:
-        found = await operations.find_turn(run_id)
-        run = (await operations.read_turn(run_id, found)).value
+    async def read_leg() -> dict[str, Any]:
+        found_turn = await operations.find_turn(run_id)
+        run = (await operations.read_turn(run_id, found_turn)).value
         return {
-            "approvals": await operations.list_pending(run_id, found),
+            "approvals": await operations.list_pending(run_id, found_turn),
             "metrics": run["metrics"],
         }
 
     try:
-        body = orjson.dumps({**data, **await read_after_change(read, run_id)})
+        body = orjson.dumps({**data, **await read_after_change(read_leg, run_id)})
     except NotFound:  # a member
         return event
     return requests.StreamEvent(event.seq, event.name, body)
@@ -273,10 +284,11 @@ async def _stream(
     call: Call, requested: Requested, events: Portions, start: LegStart
 ) -> EventStreamResponse[requests.StreamEvent]:
     first = await wait_for_first_events(call.receive, events)
-    read = RunEvents(first[0], start)
-    add_log_context(session_id=read.session_id, run_id=read.run_id)
-    headers = _build_headers(requested, read.session_id, read.run_id)
-    return EventStreamResponse(first, events, requested.turn.build_encoder(read), headers)
+
+    run_events = RunEvents(first[0], start)
+    add_log_context(session_id=run_events.session_id, run_id=run_events.run_id)
+    headers = _build_headers(requested, run_events.session_id, run_events.run_id)
+    return EventStreamResponse(first, events, requested.turn.build_encoder(run_events), headers)
 
 
 def _respond(requested: Requested, answer: Answer) -> Response:

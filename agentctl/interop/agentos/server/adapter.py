@@ -35,14 +35,12 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
     approvals = ApprovalEndpoints(directory, bodies)
 
     endpoints: dict[str, Endpoint | None] = dict.fromkeys(_SAME_ENDPOINT)
-    for owner in (
-        system_endpoints,
-        sessions,
-        approvals,
-    ):  # their functions have the names of operations
+    # Their functions have the names of operations.
+    for owner in (system_endpoints, sessions, approvals):
         endpoints |= {name: getattr(owner, name) for name in by_name if hasattr(owner, name)}
+
     endpoints["get_session_runs"] = partial(sessions.list_runs, False)
-    others: dict[str, Endpoint] = {
+    other_endpoints: dict[str, Endpoint] = {
         "get_session_run_previews": partial(sessions.list_runs, True),
         "get_session_media": sessions.get_media,
     }
@@ -61,13 +59,13 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
         signature = OPERATIONS[name].signature
         adapted[name] = AdaptedOperation(by_name[name], endpoint, signature=signature)
 
-    added = [
+    added_operations = [
         AdaptedOperation(
-            by_name[operation], others.get(name) or getattr(approvals, name), route=route
+            by_name[operation], other_endpoints.get(name) or getattr(approvals, name), route=route
         )
         for name, (operation, route) in AGENTOS_ROUTES.items()
     ]
-    return [*adapted.values(), *added]
+    return [*adapted.values(), *added_operations]
 
 
 def _build_endpoint(name: str, build: Callable[[Any], Any], bodies: BuiltBodies) -> Endpoint:

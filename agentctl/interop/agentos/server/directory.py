@@ -19,9 +19,9 @@ class Directory:
         self._components: dict[
             tuple[ComponentKind, str], config.Agent | config.Team | config.Workflow
         ] = {
-            **{("agent", each.id): each for each in settings.agents},
-            **{("team", each.id): each for each in settings.teams},
-            **{("workflow", each.id): each for each in settings.workflows},
+            **{("agent", component.id): component for component in settings.agents},
+            **{("team", component.id): component for component in settings.teams},
+            **{("workflow", component.id): component for component in settings.workflows},
         }
 
     def get_name(self, kind: ComponentKind, component_id: str) -> str:
@@ -55,21 +55,26 @@ class Directory:
         component = self._components.get((kind, component_id))
         if component is None:
             return {"id": component_id, **_DETAILS}
+
         described: dict[str, Any] = {
             "id": component.id,
             "name": component.name,
             "db_id": component.database,
             "description": component.description,
         }
+
         if (model := self.get_model(kind, component_id)) is not None:
             described["model"] = {"name": model[0], "model": model[0], "provider": model[1]}
+
         described |= {"sessions": {"session_table": "sessions"}, **_DETAILS}
+
         if (mode := getattr(component, "mode", None)) is not None:
             described["mode"] = mode
             described["members"] = [
                 self.describe("agent" if ("agent", member) in self._components else "team", member)
                 for member in getattr(component, "members", ())
             ]
+
         return described
 
     def build_components(
@@ -80,17 +85,20 @@ class Directory:
 
     def build_component(self, kind: ComponentKind, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return the record of a component in the shape of AgentOS."""
-        built = self.describe(kind, record["id"])
+        component = self.describe(kind, record["id"])
+
         if record.get("tools"):
-            built["tools"] = {"tools": record["tools"]}
+            component["tools"] = {"tools": record["tools"]}
+
         if kind == "workflow":
-            built["workflow_agent"] = False
-            built["steps"] = [
+            component["workflow_agent"] = False
+            component["steps"] = [
                 {"name": name, "type": "Step", step_kind: self.describe(step_kind, component_id)}
                 for name, step_kind, component_id in self.get_steps(record["id"])
             ]
-            del built["sessions"]
-        return built
+            del component["sessions"]
+
+        return component
 
 
 def get_kind(record: Mapping[str, Any]) -> ComponentKind:
@@ -104,6 +112,7 @@ def build_config(record: Mapping[str, Any]) -> dict[str, Any]:
         {"db_id": db_id, "domain_config": {"display_name": db_id}, "tables": ["sessions"]}
         for db_id in record["databases"]
     ]
+
     return {
         "os_id": record["os_id"],
         "name": record["name"],
@@ -112,9 +121,9 @@ def build_config(record: Mapping[str, Any]) -> dict[str, Any]:
         "os_database": record["os_database"],
         "databases": record["databases"],
         "session": {"dbs": domains},
-        "agents": [_summarize(each) for each in record["agents"]],
-        "teams": [_summarize(each) for each in record["teams"]],
-        "workflows": [{**each, **_DETAILS} for each in record["workflows"]],
+        "agents": [_summarize(component_record) for component_record in record["agents"]],
+        "teams": [_summarize(component_record) for component_record in record["teams"]],
+        "workflows": [{**component_record, **_DETAILS} for component_record in record["workflows"]],
         "interfaces": [],
     }
 

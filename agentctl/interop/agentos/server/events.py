@@ -89,51 +89,64 @@ class EventTranslator:
         self._numbered = numbered
         self._content_only = content_only
         self._plain = kind == "agent" and not numbered and not content_only
+
         self._runs: dict[str, _Run] = {}
         self._root: _Run | None = None
         self._root_id = ""
+
         self._step: Event = {}
         self._step_run: tuple[str, _Run] | None = None
         self._steps: dict[str, Event] = {}
         self._results = list[Event]()
         self._asked = list[Event]()
+
         self._last_seq = max(after, 0)
 
     def translate(self, portion: list[StreamEvent]) -> list[StreamEvent]:
         """Return the events that clients of AgentOS receive for a portion."""
         translated = list[StreamEvent]()
+
         for event in portion:
             root = self._root
             if self._plain and event.name == _CONTENT[0] and root is not None and root.requesting:
                 translated.append(event)  # Most events of a stream: nothing is missing in them.
                 self._last_seq = event.seq
                 continue
+
             for name, body in self._expand(event.name, orjson.loads(event.data)):
                 failed = find_event_kind(name) is EventKind.FAILED
                 if self._content_only and name not in _CONTENT and not failed:
                     continue
+
                 if name == event.name:
                     self._last_seq = event.seq
+
                 if self._numbered:
                     body["event_index"] = self._last_seq
                 translated.append(StreamEvent(self._last_seq, body["event"], orjson.dumps(body)))
+
         return translated
 
     def _expand(self, name: str, body: Event) -> list[tuple[str, Event]]:
         kind = find_event_kind(name)
         run_id = body["run_id"]
+
         if kind is EventKind.QUEUED:
             # AgentOS has no such event; it shows a client that its run is accepted.
             return [(name, body | {"event": "CustomEvent", "nested_depth": 0})]
+
         run = self._runs.get(run_id)
         if run is None:
             run = self._add_run(run_id, body, started=kind is EventKind.STARTED)
+
         body["nested_depth"] = 0
         body |= run.place
-        # That of a run which continues may be another one.
+
+        # A run that continues may have another version of its component.
         run.version = body.pop("version", run.version)
         if run.version and kind in _WITH_METADATA:
             body["metadata"] = runs.build_version(run.version)
+
         before = list[str]()
         after = list[str]()
         if run.kind == "workflow":
@@ -152,9 +165,9 @@ class EventTranslator:
 
         base = {key: value for key, value in body.items() if key in _IDENTITY} | run.place
         return [
-            *((each, self._build_additional(each, base, run)) for each in before),
+            *((event_name, self._build_additional(event_name, base, run)) for event_name in before),
             (name, body),
-            *((each, self._build_additional(each, base, run)) for each in after),
+            *((event_name, self._build_additional(event_name, base, run)) for event_name in after),
         ]
 
     def _add_run(self, run_id: str, body: Event, *, started: bool) -> _Run:
@@ -164,8 +177,10 @@ class EventTranslator:
         has_model = started and self._directory.answers_by_model(kind, component_id)
         run = _Run(kind, component_id, body[f"{kind}_name"], has_model)
         run.started_at = body["at"] if started else None
+
         parent_id = body.get("parent_run_id")
         parent = self._runs.get(parent_id or "")
+
         if self._root is None and parent_id is None:
             self._root = run
             self._root_id = run_id
@@ -178,6 +193,7 @@ class EventTranslator:
             self._step_run = run_id, run
         elif parent is not None:
             run.place = parent.place
+
         self._runs[run_id] = run
         return run
 
@@ -202,20 +218,24 @@ class EventTranslator:
             "component_id": body[id_field],
             "created_at": body["at"],
         }
-        asked = [each | place for each in body.pop("approvals")]
-        self._asked += asked
+
+        approvals = [approval | place for approval in body.pop("approvals")]
+        self._asked += approvals
+
         if run.kind != "workflow":
-            pending = self._asked if run is self._root else asked
+            pending = self._asked if run is self._root else approvals
             body |= write_pause(run.kind, run_id, pending, self._directory)
             return
+
         executor = None
         if self._step_run is not None:
             executor_id, step = self._step_run
             executor = step.kind, step.component_id, executor_id
-        place_of_step = self._step.get("step_name", ""), self._step.get("step_index", 0)
+
+        step_place = self._step.get("step_name", ""), self._step.get("step_index", 0)
         body["status"] = "PAUSED"
         body |= write_workflow_pause(
-            run_id, body["session_id"], place_of_step, executor, self._asked, self._directory
+            run_id, body["session_id"], step_place, executor, self._asked, self._directory
         )
 
     def _translate_event(self, kind: EventKind | None, run: _Run, body: Event) -> None:
@@ -275,16 +295,21 @@ def _list_additional(kind: EventKind | None, run: _Run) -> tuple[list[str], list
     They are about the requests to the model, of which this interface has no events.
     """
     prefix = KINDS[run.kind].part_prefix
+
     if kind is EventKind.STARTED and run.has_model:
         run.requesting = True
         return [], [f"{prefix}ModelRequestStarted"]
+
     if kind in TEXT_KINDS and run.has_model and not run.requesting:
         run.requesting = True
         return [f"{prefix}ModelRequestStarted"], []
+
     before = list[str]()
     if run.requesting and kind in (EventKind.TOOL_CALL_STARTED, EventKind.COMPLETED):
         before.append(f"{prefix}ModelRequestCompleted")
         run.requesting = False
+
     if kind is EventKind.COMPLETED:
         before.append(f"{prefix}RunContentCompleted")
+
     return before, []

@@ -60,6 +60,7 @@ class AdaptedOperation(Operation):
             "adapt_body": native.adapt_body,
             "signature": native.signature if endpoint is None else None,
         }
+
         super().__init__(
             endpoint or native.execute,
             name=native.operation,
@@ -68,6 +69,7 @@ class AdaptedOperation(Operation):
             in_document=False,
             **(same | changes),
         )
+
         self._native = native
         self._is_added = "route" in changes
 
@@ -149,21 +151,25 @@ async def list_rows(
         ValidationFailed: the page is beyond the rows that can be read.
     """
     page: Page = filter.page
+
     if size <= MAXIMUM_LIMIT:
-        listed = (await read(filter)).value
-        return listed["data"], listed["meta"]["total_count"]
+        page_record = (await read(filter)).value
+        return page_record["data"], page_record["meta"]["total_count"]
+
     offset = (page.page - 1) * size
     if offset > MAXIMUM_OFFSET:
         raise ValidationFailed(f"page must not reach beyond row {MAXIMUM_OFFSET:,}")
+
     skipped = offset % MAXIMUM_LIMIT
     part = replace(page, limit=MAXIMUM_LIMIT, page=offset // MAXIMUM_LIMIT + 1)
+
     rows = list[Any]()
     while True:
-        listed = (await read(replace(filter, page=part))).value
-        rows += listed["data"]
-        cursor = listed["meta"]["next_cursor"]
+        page_record = (await read(replace(filter, page=part))).value
+        rows += page_record["data"]
+        cursor = page_record["meta"]["next_cursor"]
         if cursor is None or len(rows) >= skipped + size:
-            return rows[skipped : skipped + size], listed["meta"]["total_count"]
+            return rows[skipped : skipped + size], page_record["meta"]["total_count"]
         part = replace(part, cursor=cursor)
 
 
@@ -193,13 +199,16 @@ class BuiltBodies:
         if body is not None:
             self._bodies.move_to_end(key)
             return document_response(Document(body))
+
         body = orjson.dumps(build())
+
         size = _count_bytes(key, body)
         if size <= MAXIMUM_ENTRY_BYTES:
             self._bodies[key] = body
             self.size += size
             while self.size > MAXIMUM_BYTES:
                 self.size -= _count_bytes(*self._bodies.popitem(last=False))
+
         return document_response(Document(body))
 
 

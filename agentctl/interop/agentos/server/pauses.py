@@ -62,42 +62,51 @@ Asked = Mapping[str, Any]
 `component_id` and `created_at` of the run."""
 
 
-def write_waiting_tool(asked: Asked) -> Built:
+def write_waiting_tool(approval: Asked) -> Built:
     """Return the call of an approval with what it waits for."""
-    kind = asked["kind"]
+    kind = approval["kind"]
+
     return write_tool(
         {
-            "tool_call_id": asked["tool_call_id"],
-            "tool_name": asked["tool_name"],
-            "tool_args": asked["arguments"],
-            **{flag: kind == named for named, flag in _FLAGS.items()},
-            "user_input_schema": _write_fields(asked) if kind == "input" else None,
-            "approval_type": write_approval_type(asked),
-            "approval_id": asked["approval_id"],
+            "tool_call_id": approval["tool_call_id"],
+            "tool_name": approval["tool_name"],
+            "tool_args": approval["arguments"],
+            **{flag: kind == approval_kind for approval_kind, flag in _FLAGS.items()},
+            "user_input_schema": _write_fields(approval) if kind == "input" else None,
+            "approval_type": write_approval_type(approval),
+            "approval_id": approval["approval_id"],
         },
-        to_seconds(asked["created_at"]),
+        to_seconds(approval["created_at"]),
     )
 
 
-def write_approval_type(asked: Asked) -> str | None:
+def write_approval_type(approval: Asked) -> str | None:
     """Return `required` for an approval that another person decides."""
-    return "required" if asked["policy"] == "other" else None
+    return "required" if approval["policy"] == "other" else None
 
 
-def write_requirement(asked: Asked, root_run_id: str, directory: Directory) -> Built:
+def write_requirement(approval: Asked, root_run_id: str, directory: Directory) -> Built:
     """Return the requirement of a paused run, with the member whose call it is."""
-    tool = write_waiting_tool(asked)
-    built = {"id": asked["approval_id"], "created_at": asked["created_at"], "tool_execution": tool}
+    tool = write_waiting_tool(approval)
+    requirement = {
+        "id": approval["approval_id"],
+        "created_at": approval["created_at"],
+        "tool_execution": tool,
+    }
+
     if tool["user_input_schema"] is not None:
-        built["user_input_schema"] = tool["user_input_schema"]
-    if asked["run_id"] == root_run_id:
-        return built
-    kind = asked["component_type"]
-    component_id = asked["component_id"]
-    return built | {
+        requirement["user_input_schema"] = tool["user_input_schema"]
+
+    if approval["run_id"] == root_run_id:
+        return requirement
+
+    kind = approval["component_type"]
+    component_id = approval["component_id"]
+
+    return requirement | {
         "member_agent_id": component_id,
         "member_agent_name": directory.get_name(kind, component_id),
-        "member_run_id": asked["run_id"],
+        "member_run_id": approval["run_id"],
     }
 
 
@@ -108,10 +117,17 @@ def write_pause(
 
     `approvals` are pending ones, of the run and of its members.
     """
-    waiting = list(approvals)
+    pending_approvals = list(approvals)
+
     return {
-        "tools": [write_waiting_tool(each) for each in waiting if each["run_id"] == run_id],
-        "requirements": [write_requirement(each, run_id, directory) for each in waiting],
+        "tools": [
+            write_waiting_tool(approval)
+            for approval in pending_approvals
+            if approval["run_id"] == run_id
+        ],
+        "requirements": [
+            write_requirement(approval, run_id, directory) for approval in pending_approvals
+        ],
     }
 
 
@@ -131,21 +147,25 @@ def write_workflow_pause(
             waits.
     """
     name, index = step
-    waiting = list(approvals)
-    built: Built = {"step_name": name, "step_index": index, "step_type": "Step"}
-    requirements = [_write_step(each, built) for each in waiting if each["run_id"] == run_id]
+    pending_approvals = list(approvals)
+    step_members: Built = {"step_name": name, "step_index": index, "step_type": "Step"}
+    requirements = [
+        _write_step(approval, step_members)
+        for approval in pending_approvals
+        if approval["run_id"] == run_id
+    ]
 
     if executor is not None:
         kind, component_id, executor_run_id = executor
         requirements.append(
-            built
+            step_members
             | {
                 "step_id": executor_run_id,
                 "requires_executor_input": True,
                 "executor_requirements": [
-                    write_requirement(each, run_id, directory)
-                    for each in waiting
-                    if each["run_id"] != run_id
+                    write_requirement(approval, run_id, directory)
+                    for approval in pending_approvals
+                    if approval["run_id"] != run_id
                 ],
                 "executor_id": component_id,
                 "executor_name": directory.get_name(kind, component_id),
@@ -163,25 +183,27 @@ def write_workflow_pause(
     }
 
 
-def _write_step(asked: Asked, step: Built) -> Built:
-    is_input = asked["kind"] == "input"
+def _write_step(approval: Asked, step: Built) -> Built:
+    is_input = approval["kind"] == "input"
+
     return step | {
-        "step_id": asked["tool_call_id"],
-        "step_name": asked["tool_name"] or step["step_name"],
+        "step_id": approval["tool_call_id"],
+        "step_name": approval["tool_name"] or step["step_name"],
         "requires_confirmation": not is_input,
-        "confirmation_message": None if is_input else asked["question"],
+        "confirmation_message": None if is_input else approval["question"],
         "requires_user_input": is_input,
-        "user_input_message": asked["question"] if is_input else None,
-        "user_input_schema": _write_fields(asked) if is_input else None,
+        "user_input_message": approval["question"] if is_input else None,
+        "user_input_schema": _write_fields(approval) if is_input else None,
     }
 
 
-def _write_fields(asked: Asked) -> list[Built]:
+def _write_fields(approval: Asked) -> list[Built]:
     """Return the fields of an answer, without values: one for each member of an object."""
-    schema = asked["schema"] or {}
+    schema = approval["schema"] or {}
     properties = _find_properties(schema)
     required = schema.get("required", ()) if properties else (ANSWER,)
-    fields = properties or {ANSWER: {"description": asked["question"], **schema}}
+    fields = properties or {ANSWER: {"description": approval["question"], **schema}}
+
     return [
         {
             "name": name,
@@ -237,35 +259,48 @@ def read_entries(field: str, text: str | None) -> list[Entry]:
     """Return the calls of a form field: tool executions, requirements or step requirements."""
     if not text:
         return []
+
     if has_too_many_values(text.encode("utf-8", "surrogatepass")):
         raise TooLarge(f"{field} has more than {MAXIMUM_VALUES} values")
+
     try:
-        given = parse_json(text)
+        entries = parse_json(text)
     except NotStrict:
         raise BadRequest(f"Invalid JSON in {field} field") from None
-    if given is None:
+
+    if entries is None:
         return []
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise BadRequest(f"Invalid structure or content for {field}: it must be a list of objects")
-    return [entry for each in given for entry in _read_entry(field, each)]
+
+    return [entry for entry in entries for entry in _read_entry(field, entry)]
 
 
-def _read_entry(field: str, given: Built) -> list[Entry]:
-    nested = given.get("executor_requirements")
+def _read_entry(field: str, requirement: Built) -> list[Entry]:
+    nested = requirement.get("executor_requirements")
     if isinstance(nested, list):
-        return [entry for each in read_objects(nested) for entry in _read_entry(field, each)]
-    tool = read_object(given.get("tool_execution"))
+        return [entry for item in read_objects(nested) for entry in _read_entry(field, item)]
+
+    tool = read_object(requirement.get("tool_execution"))
+
     # A client may set the decision on the requirement only.
     outer = {
-        "confirmed": given.get("confirmation"),
-        "confirmation_note": given.get("confirmation_note"),
-        "result": given.get("external_execution_result"),
+        "confirmed": requirement.get("confirmation"),
+        "confirmation_note": requirement.get("confirmation_note"),
+        "result": requirement.get("external_execution_result"),
     }
-    entry = given if tool is None else outer | {k: v for k, v in tool.items() if v is not None}
+    entry = (
+        requirement
+        if tool is None
+        else outer | {member: value for member, value in tool.items() if value is not None}
+    )
+
     call_id = entry.get("tool_call_id", entry.get("step_id"))
     arguments = entry.get("tool_args")
     confirmed = entry.get("confirmed")
     note = entry.get("confirmation_note", entry.get("rejection_feedback"))
+
     if (
         not isinstance(call_id, str)
         or not isinstance(arguments, dict | None)
@@ -276,13 +311,15 @@ def _read_entry(field: str, given: Built) -> list[Entry]:
             f"Invalid structure or content for {field}: each entry must have tool_call_id, and"
             " tool_args, confirmed and confirmation_note of their types"
         )
-    schemas = (given.get("user_input_schema"), entry.get("user_input_schema"))
+
+    schemas = (requirement.get("user_input_schema"), entry.get("user_input_schema"))
     values = {
-        str(each.get("name")): each["value"]
+        str(item.get("name")): item["value"]
         for schema in schemas
-        for each in read_objects(schema)
-        if each.get("value") is not None
+        for item in read_objects(schema)
+        if item.get("value") is not None
     }
+
     approval_id = read_text(entry.get("approval_id"))
     tool_name = read_text(entry.get("tool_name"))
     result = entry.get("result")
@@ -299,56 +336,76 @@ def match_decisions(entries: Iterable[Entry], approvals: Sequence[ApprovalRecord
         NotFound: a decision is about a call that never waited.
         Conflict: the arguments are those of another call.
     """
-    pending = [each for each in approvals if each["status"] == "pending"]
-    if any(each["policy"] == "other" for each in pending):
+    pending_approvals = [
+        waiting_approval
+        for waiting_approval in approvals
+        if waiting_approval["status"] == "pending"
+    ]
+
+    if any(waiting_approval["policy"] == "other" for waiting_approval in pending_approvals):
         raise FourEyes(NEEDS_APPROVER)
+
     # A decision before the newest pause belongs to an earlier one.
-    begun = min((each["created_at"] for each in pending), default="")
+    paused_at = min(
+        (waiting_approval["created_at"] for waiting_approval in pending_approvals), default=""
+    )
     decisions = []
     for entry in entries:
-        asked = _find_asked(entry, approvals)
-        if asked is None:
+        approval = _find_asked(entry, approvals)
+        if approval is None:
             if entry.decides:
                 raise NotFound("Approval not found")
             continue
-        decided_at = asked["decided_at"]
-        is_earlier = decided_at is not None and decided_at <= begun
-        if asked["policy"] == "other" or is_earlier:
+
+        decided_at = approval["decided_at"]
+        is_earlier = decided_at is not None and decided_at <= paused_at
+        if approval["policy"] == "other" or is_earlier:
             continue
-        decision = _build_decision(entry, asked)
+
+        decision = _build_decision(entry, approval)
         if decision is not None:
             decisions.append(decision)
+
     return decisions
 
 
 def _find_asked(entry: Entry, approvals: Sequence[ApprovalRecord]) -> ApprovalRecord | None:
-    named = [each for each in approvals if each["tool_call_id"] == entry.call_id]
-    if len(named) > 1 and entry.approval_id is not None:
-        named = [each for each in named if each["approval_id"] == entry.approval_id]
-    waiting = [each for each in named if each["status"] == "pending"]
-    if len(waiting) > 1:
+    matching = [approval for approval in approvals if approval["tool_call_id"] == entry.call_id]
+
+    if len(matching) > 1 and entry.approval_id is not None:
+        matching = [
+            approval for approval in matching if approval["approval_id"] == entry.approval_id
+        ]
+
+    pending = [approval for approval in matching if approval["status"] == "pending"]
+    if len(pending) > 1:
         raise Conflict(f"{entry.call_id} names several calls: approval_id must name one")
-    found = waiting or named
-    return found[-1] if found else None
+
+    candidates = pending or matching
+    return candidates[-1] if candidates else None
 
 
-def _build_decision(entry: Entry, asked: ApprovalRecord) -> Ruling | None:
-    call = asked["run_id"], asked["tool_call_id"], asked["tool_name"]
+def _build_decision(entry: Entry, approval: ApprovalRecord) -> Ruling | None:
+    call = approval["run_id"], approval["tool_call_id"], approval["tool_name"]
+
     check_json("tool_args", entry.arguments)
-    if entry.tool_name not in (None, asked["tool_name"]):
+
+    if entry.tool_name not in (None, approval["tool_name"]):
         raise Conflict(f"tool_name of {entry.call_id} is not that of the call that waits")
+
     if entry.arguments is not None and (
-        hash_call(*call, entry.arguments) != asked["arguments_hash"]
+        hash_call(*call, entry.arguments) != approval["arguments_hash"]
     ):
         raise Conflict(
             f"tool_args of {entry.call_id} are not those of the call that waits: a call is made as"
             " it was shown"
         )
-    return read_ruling(asked, entry.confirmed, entry.values, entry.result, entry.note)
+
+    return read_ruling(approval, entry.confirmed, entry.values, entry.result, entry.note)
 
 
 def read_ruling(
-    asked: ApprovalRecord,
+    approval: ApprovalRecord,
     confirmed: bool | None,
     values: Mapping[str, Any],
     result: Any,
@@ -362,20 +419,27 @@ def read_ruling(
     Raises:
         Conflict: the outcome of a call whose server died, about which AgentOS has no question.
     """
-    kind = asked["kind"]
+    kind = approval["kind"]
     note = note or None
+
     if kind == "outcome" and (confirmed is not None or result is not None):
+        call_id = approval["tool_call_id"]
         raise Conflict(
-            f"The server that made the call {asked['tool_call_id']} died: report what happened with"
+            f"The server that made the call {call_id} died: report what happened with"
             " agentctl approvals complete"
         )
+
     if kind != "outcome" and confirmed is False:
-        return build_ruling(asked, "fail" if kind == "external" else "reject", note=note)
+        return build_ruling(approval, "fail" if kind == "external" else "reject", note=note)
+
     if kind == "approval" and confirmed:
-        return build_ruling(asked, "approve", note=note)
+        return build_ruling(approval, "approve", note=note)
+
     if kind == "input" and values:
-        answer = dict(values) if _find_properties(asked["schema"]) else values.get(ANSWER)
-        return build_ruling(asked, "answer", answer, note)
+        answer = dict(values) if _find_properties(approval["schema"]) else values.get(ANSWER)
+        return build_ruling(approval, "answer", answer, note)
+
     if kind == "external" and result is not None:
-        return build_ruling(asked, "complete", result, note)
+        return build_ruling(approval, "complete", result, note)
+
     return None

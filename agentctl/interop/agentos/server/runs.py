@@ -51,6 +51,7 @@ def _build_metadata(run: Run) -> Built | None:
 def _build_media(run: Run) -> Built:
     """Return the files of the message of a run, as lists of images, sounds and other files."""
     media: Built = {}
+
     for file in run["files"]:
         kind = file["media_type"].partition("/")[0]
         entry = {
@@ -60,7 +61,9 @@ def _build_media(run: Run) -> Built:
             "filename": file["name"],
             "size": file["size"],
         }
+
         media.setdefault(_LISTS.get(kind, "files"), []).append(entry)
+
     return media
 
 
@@ -83,7 +86,8 @@ class RunBuilder:
         self._directory = directory
         self._runs = [run for run in runs if run["purpose"] is None]
         self._state = state
-        self._pending = [each for each in approvals if each["status"] == "pending"]
+        self._pending = [approval for approval in approvals if approval["status"] == "pending"]
+
         self._by_id = {run["run_id"]: run for run in self._runs}
         self._children: dict[str | None, list[Run]] = {}
         for run in self._runs:
@@ -128,22 +132,29 @@ class RunBuilder:
         model = self._directory.get_model(kind, component_id)
         if model is not None:
             built["model"], built["model_provider"] = model
+
         built |= self._build_details(run)
+
         if self._pending and run["status"] == "PAUSED":
             built |= self._build_pause(kind, run, built["tools"])
 
         built["input"] = {"input_content": run["input"], **_build_media(run)}
         if kind == "team":
             children = self._children.get(run["run_id"], ())
-            built["member_responses"] = [self.build_response(each) for each in children]
+            built["member_responses"] = [self.build_response(child) for child in children]
         return _drop_null(built)
 
     def _build_pause(self, kind: ComponentKind, run: Run, tools: list[Built]) -> Built:
-        pending = [each for each in self._pending if self._is_below(each["run_id"], run["run_id"])]
+        pending = [
+            approval
+            for approval in self._pending
+            if self._is_below(approval["run_id"], run["run_id"])
+        ]
         pause = write_pause(kind, run["run_id"], pending, self._directory)
-        waiting = {tool["tool_call_id"] for tool in pause["tools"]}
-        others = [tool for tool in tools if tool["tool_call_id"] not in waiting]
-        return pause | {"tools": [*others, *pause["tools"]]}
+
+        waiting_ids = {tool["tool_call_id"] for tool in pause["tools"]}
+        other_tools = [tool for tool in tools if tool["tool_call_id"] not in waiting_ids]
+        return pause | {"tools": [*other_tools, *pause["tools"]]}
 
     def _is_below(self, run_id: str | None, root_id: str) -> bool:
         """Return True for the run `root_id` and those below it."""
@@ -154,13 +165,16 @@ class RunBuilder:
     def _build_workflow_pause(self, run: Run, results: list[Built]) -> Built:
         children = self._children.get(run["run_id"], ())
         paused = [n for n, child in enumerate(children) if child["status"] == "PAUSED"]
+
         executor = None
         step = (self._pending[0]["tool_name"], len(children))
+
         if paused:
             child = children[paused[0]]
             kind = get_kind(child)
             executor = kind, child[KINDS[kind].id_field], child["run_id"]
             step = results[paused[0]]["step_name"], paused[0]
+
         ids = run["run_id"], run["session_id"]
         return write_workflow_pause(*ids, step, executor, self._pending, self._directory)
 
@@ -180,11 +194,13 @@ class RunBuilder:
             self._build_step(names[index] if index < len(names) else f"step {index + 1}", child)
             for index, child in enumerate(children)
         ]
+
         steps = {row["step_name"]: {name: row[name] for name in STEP_SUMMARY} for row in results}
         metrics: Built = {"steps": steps}
+
         return {
             "step_results": results,
-            "step_executor_runs": [self.build_response(each) for each in children],
+            "step_executor_runs": [self.build_response(child) for child in children],
             "metrics": metrics | measure_duration(run["created_at"], run["finished_at"]),
         }
 
@@ -192,6 +208,7 @@ class RunBuilder:
         kind = get_kind(run)
         executor = self._directory.get_name(kind, run[KINDS[kind].id_field])
         completed = run["status"] == "COMPLETED"
+
         return {
             **build_step_result(name, kind, executor, run["run_id"], build_content(run)),
             "metrics": write_counters(run["metrics"]),
@@ -210,6 +227,7 @@ class RunBuilder:
     def build_previews(self) -> list[Built]:
         """Return short forms of the items: ids, status, and the beginning of the content."""
         previews = []
+
         for run in self._list_items():
             content = build_content(run)
             text = content if isinstance(content, str) else orjson.dumps(content).decode()
@@ -231,7 +249,7 @@ class RunBuilder:
 
     def _list_tree(self, run: Run) -> list[Run]:
         members = self._children.get(run["run_id"], ())
-        return [*(each for member in members for each in self._list_tree(member)), run]
+        return [*(descendant for member in members for descendant in self._list_tree(member)), run]
 
     def build_item(self, run: Run) -> Built:
         """Return one run as an item."""

@@ -122,46 +122,59 @@ class ApprovalEndpoints(operation.Endpoints):
     async def count_approvals(self, call: Call, user_id: UserId = None) -> Response:
         """Handle `GET /approvals/count`."""
         pending = ApprovalFilter(status="pending", user_id=user_id, page=Page(limit=1))
-        listed = (await call.operations.get_approvals(pending)).value
-        return json_response({"count": listed["meta"]["total_count"]})
+        page = (await call.operations.get_approvals(pending)).value
+        return json_response({"count": page["meta"]["total_count"]})
 
     async def get_approval(self, call: Call, approval_id: ApprovalId) -> Response:
         """Handle `GET /approvals/{approval_id}`."""
-        found = await call.operations.locate_approval("get_approvals", approval_id)
-        return json_response(self._write(found))
+        approval = await call.operations.locate_approval("get_approvals", approval_id)
+        return json_response(self._write(approval))
 
     async def get_approval_status(self, call: Call, approval_id: ApprovalId) -> Response:
         """Handle `GET /approvals/{approval_id}/status`."""
-        found = self._write(await call.operations.locate_approval("get_approvals", approval_id))
+        approval = self._write(await call.operations.locate_approval("get_approvals", approval_id))
         names = ("status", "run_id", "resolved_at", "resolved_by")
-        return json_response({"approval_id": found["id"], **{name: found[name] for name in names}})
+        return json_response(
+            {"approval_id": approval["id"], **{name: approval[name] for name in names}}
+        )
 
     async def resolve_approval(self, call: Call, approval_id: ApprovalId) -> Response:
         """Handle `POST /approvals/{approval_id}/resolve`."""
         body = await _RESOLVE.read(call)
         data = body.get("resolution_data") or {}
         note = data.get("note", data.get("feedback"))
-        seen = data.get("arguments_hash")
-        if not isinstance(note, str | None) or not isinstance(seen, str | None):
+        seen_hash = data.get("arguments_hash")
+
+        if not isinstance(note, str | None) or not isinstance(seen_hash, str | None):
             raise ValidationFailed(
                 "resolution_data has a note or an arguments_hash that is no text"
             )
+
         operations = call.operations
-        found = await operations.locate_approval("decide_agent_approval", approval_id)
-        if found["status"] != "pending":
-            raise Conflict(f"Approval is already '{found['status']}' and cannot be resolved")
+        approval = await operations.locate_approval("decide_agent_approval", approval_id)
+
+        if approval["status"] != "pending":
+            raise Conflict(f"Approval is already '{approval['status']}' and cannot be resolved")
+
         values = data.get("values")
         confirmed = body["status"] == "approved"
         ruling = read_ruling(
-            found, confirmed, values if isinstance(values, dict) else {}, data.get("result"), note
+            approval,
+            confirmed,
+            values if isinstance(values, dict) else {},
+            data.get("result"),
+            note,
         )
+
         if ruling is None:
-            missing = "values" if found["kind"] == "input" else "result"
+            missing = "values" if approval["kind"] == "input" else "result"
             raise ValidationFailed(f"resolution_data.{missing} is required for this approval")
-        if seen is not None:
-            ruling = replace(ruling, arguments_hash=seen)
+
+        if seen_hash is not None:
+            ruling = replace(ruling, arguments_hash=seen_hash)
+
         document = await operations.decide_approval(
-            found["component_type"], found["component_id"], approval_id, ruling
+            approval["component_type"], approval["component_id"], approval_id, ruling
         )
         return json_response(self._write(document.value))
 
@@ -170,6 +183,7 @@ class ApprovalEndpoints(operation.Endpoints):
         kind = record["component_type"]
         component_id = record["component_id"]
         decided = record["decided_at"] and to_seconds(record["decided_at"])
+
         data = {
             name: value
             for name, value in (
@@ -179,6 +193,7 @@ class ApprovalEndpoints(operation.Endpoints):
             )
             if value is not None
         }
+
         built: Built = {
             "id": record["approval_id"],
             "run_id": record["root_run_id"],
@@ -214,10 +229,18 @@ class ApprovalEndpoints(operation.Endpoints):
 def _find_component(
     kind: ComponentKind | None, *ids: str | None
 ) -> tuple[ComponentKind | None, str | None]:
-    named = [(each, found) for each, found in zip(KINDS, ids, strict=True) if found]
-    if len(named) > 1 or (named and kind not in (None, named[0][0])):
+    named_components = [
+        (kind_name, component_id)
+        for kind_name, component_id in zip(KINDS, ids, strict=True)
+        if component_id
+    ]
+
+    if len(named_components) > 1 or (
+        named_components and kind not in (None, named_components[0][0])
+    ):
         raise ValidationFailed("agent_id, team_id, workflow_id and source_type name several kinds")
-    return named[0] if named else (kind, None)
+
+    return named_components[0] if named_components else (kind, None)
 
 
 class _DeletionBody(DeleteSessionsBody, total=False):
@@ -287,17 +310,22 @@ class SessionEndpoints(operation.Endpoints):
         body = await _DELETE.read(call)
         ids = body["session_ids"]
         types = body.get("session_types")
+
         if types is not None and len(types) != len(ids):
             raise ValidationFailed("session_types must have as many entries as session_ids")
+
         where = SessionLocator(db_id=db_id)
         call.operations.require_database(where)
+
         existing = list[str]()
         for session_id in dict.fromkeys(ids):
             with contextlib.suppress(NotFound):
                 await call.operations.require_session(session_id, where)
                 existing.append(session_id)
+
         if existing:
             await call.operations.delete_sessions(BulkDeletion(tuple(existing), db_id))
+
         return no_content_response()
 
     async def list_runs(
@@ -315,8 +343,10 @@ class SessionEndpoints(operation.Endpoints):
         agent-ui reads it when the run begins, and a late response without the answer would replace
         the answer.
         """
+
         parts = list[bytes]()
         query = SessionRunsQuery(where)
+
         while len(parts) * query.limit < MAXIMUM_RUNS:
             part = await call.operations.get_session_runs(session_id, query)
             parts.append(part.raw)
@@ -324,6 +354,7 @@ class SessionEndpoints(operation.Endpoints):
             if len(part.raw) < query.limit * MINIMUM_RUN_BYTES or len(part.value) < query.limit:
                 break
             query = replace(query, after=part.value[-1]["run_id"])
+
         statuses = operation.read_repeated(call, "status")
         key = ("previews" if previews else "runs", *parts, *statuses, created_after, created_before)
 
@@ -345,12 +376,16 @@ class SessionEndpoints(operation.Endpoints):
         where: SessionLocator = DEFAULT_LOCATOR,
     ) -> Response:
         run = (await call.operations.get_session_run(session_id, run_id, where)).value
+
         descendants = list[RunRecord]()
-        waiting = [*run["member_runs"]]
-        while waiting and len(descendants) < MAXIMUM_RUNS:
-            member = await call.operations.get_session_run(session_id, waiting.pop(0), where)
+        waiting_run_ids = [*run["member_runs"]]
+        while waiting_run_ids and len(descendants) < MAXIMUM_RUNS:
+            member = await call.operations.get_session_run(
+                session_id, waiting_run_ids.pop(0), where
+            )
             descendants.append(member.value)
-            waiting += descendants[-1]["member_runs"]
+            waiting_run_ids += descendants[-1]["member_runs"]
+
         return json_response(RunBuilder(self._directory, [run, *descendants]).build_item(run))
 
 
