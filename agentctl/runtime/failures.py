@@ -118,7 +118,7 @@ class ExecutionError(Exception):
 
 
 MAXIMUM_CAUSES = 16
-"""Maximum number of causes that are kept with a run: the first ones, and the last one."""
+"""Maximum number of causes that are kept with a run: the first causes, and the last one."""
 
 MESSAGE_CHARACTERS = 2_000
 """Maximum length of the message of a cause."""

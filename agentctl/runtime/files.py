@@ -32,7 +32,7 @@ _AUDIO_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "mp4": "m4a", "x-flac": "flac"}
 """Names of formats that are not the second part of the type."""
 
 MAXIMUM_FILE_BYTES = 104_857_600
-"""Maximum size of the files in the messages of a request, of which the newest ones count first."""
+"""Maximum size of the files in the messages of a request; the newest files count first."""
 
 _MEDIA_SIZES: dict[FileKind, tuple[int, int, int]] = {
     "image": (1, 4_800, 4_800),

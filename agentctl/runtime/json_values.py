@@ -409,7 +409,7 @@ def find_large_integer(raw: str) -> str | None:
 def write_json_arguments(arguments: Mapping[str, Any]) -> str:
     """Return the arguments of a call as the JSON text of an object.
 
-    Integers of any size are those of the model. Text that is no JSON stays under `NOT_AN_OBJECT`:
+    Integers keep any size. Text that is no JSON stays under `NOT_AN_OBJECT`:
     many readers refuse or complete it.
     """
     raw = arguments.get(NOT_AN_OBJECT)

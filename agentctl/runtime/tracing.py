@@ -39,7 +39,7 @@ CALL_PREFIX = "model-"
 """The beginning of the id of a model call; its number in the run follows."""
 
 MAXIMUM_SPANS = 1_000
-"""Maximum number of spans of a run; further ones are not stored."""
+"""Maximum number of spans of a run; further spans are not stored."""
 
 MAXIMUM_TOKENS = 10**12
 """Maximum of a reported counter. The sum over any session then fits into 64 bits."""
@@ -142,7 +142,7 @@ class Spans:
 
     @classmethod
     def from_json(cls, checkpoint: Mapping[str, Any]) -> Spans:
-        """Return the spans of a checkpoint; open ones are still open."""
+        """Return the spans of a checkpoint; open spans stay open."""
         spans = cls()
         spans.model_calls = checkpoint["model_calls"]
         spans._restore(checkpoint["spans"])
@@ -170,7 +170,7 @@ class Spans:
         return min(times, default=None)
 
     def since(self, count: int, *, tools: bool = False) -> dict[str, Any]:
-        """Return the spans after the first `count` ones as JSON; those of tool calls on request."""
+        """Return the spans after the first `count` as JSON; spans of tool calls on request."""
         new_spans = (span for span in self._spans[count:] if tools or span.kind != "tool")
         spans = [{name: getattr(span, name) for name in _FIELDS} for span in new_spans]
         return {"model_calls": self.model_calls, "spans": spans}
@@ -335,7 +335,7 @@ class LegTrace:
         self.started_at = now()
 
     def locate(self, span: Span | None) -> TraceContext:
-        """Return the place of a call of the run; that of the run for None or without its calls."""
+        """Return the place of a call of the run, or of the run for None or without its calls."""
         if span is None or not self.has_calls or span.kind not in ("model", "tool"):
             return self.own
         parts = (span.kind, span.id, span.repetition)

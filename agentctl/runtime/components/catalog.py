@@ -373,7 +373,7 @@ class Catalog:
                 self._openings[agent.key] = opening
 
         if not opening.done():
-            # Shielded: the cancel of one run must not disturb the others.
+            # Shielded: the cancel of one run must not disturb other runs.
             await asyncio.wait({opening})
 
         if opening.cancelled() or opening.exception() is not None:

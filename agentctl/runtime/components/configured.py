@@ -81,7 +81,7 @@ def build_actions(
         inputs: as for `build_leader_instructions`.
 
     Raises:
-        InvalidConfiguration: a tool has the name of another one, or of a tool of agentctl.
+        InvalidConfiguration: a tool has the name of another tool, or of a tool of agentctl.
     """
     spec = component.worker
     instructions = spec.instructions
@@ -149,7 +149,7 @@ def build_runner(
 def add_actions(
     runner: ConfiguredRunner, more: Mapping[str, Action], rules: Mapping[str, CallRule]
 ) -> ConfiguredRunner:
-    """Return a runner with further tools, such as those of MCP servers, and their rules."""
+    """Return a runner with further tools, such as tools of MCP servers, and their rules."""
     return replace(
         runner,
         tools=[*runner.tools, *(action.record() for action in more.values())],

@@ -96,9 +96,9 @@ async def summarize_steps(
 
     Args:
         model_id: the model that summarizes; the input fits into its context window.
-        summary: that of the messages before.
+        summary: the summary of the messages before.
         task: the message that the run answers.
-        messages: those of the run up to the last one to cover.
+        messages: the messages of the run up to the last one to cover.
 
     Raises:
         ExecutionError: a budget of the run is used up.

@@ -182,7 +182,7 @@ async def _run_member(
 
 
 class _SetSharedContext(OwnAction):
-    """Replace the text that every member receives with its task, in this run and in later ones."""
+    """Replace the text that every member receives with its task, in this run and in later runs."""
 
     async def perform(
         self, arguments: Mapping[str, Any], conversation: Conversation

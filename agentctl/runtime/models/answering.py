@@ -122,7 +122,7 @@ def stream_answer(request: AnswerRequest) -> AsyncGenerator[Delta | Answered]:
 async def _stream_elsewhere(
     request: AnswerRequest, access: ModelAccess
 ) -> AsyncGenerator[Delta | Answered]:
-    """Stream an answer to an event loop that is not that of the server, such as `asyncio.run`."""
+    """Stream an answer to another event loop than the server's, such as `asyncio.run`."""
     arrived: asyncio.Queue[Delta | Answered | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -264,7 +264,7 @@ class _ArrivingAnswer:
     an agent (docs/decisions/0132).
 
     Args:
-        environment: the run, for a call that reports itself; None for another one.
+        environment: the run, for a call that reports itself; None for any other call.
 
     Attributes:
         usage: the counters of the provider so far.
@@ -307,7 +307,7 @@ class _ArrivingAnswer:
             self._span.end("failed")
 
     def end(self, work: asyncio.Task[Any]) -> None:
-        """End the call and count its tokens, also those of an answer that is not complete.
+        """End the call and count its tokens, also if its answer is not complete.
 
         Args:
             work: the task of the call, which has ended.

@@ -64,7 +64,7 @@ _LOGGED_CHARACTERS = 2_000
 """Maximum number of characters of a provider's text in the log."""
 
 NAMED_MODELS = 100
-"""Maximum number of models that agents in code name; the others are counted as `OTHER_MODEL`."""
+"""Maximum number of models that agents in code name; further models count as `OTHER_MODEL`."""
 
 OTHER_MODEL = "other"
 
@@ -86,7 +86,7 @@ def prepare_models(
 
     Args:
         connections: the model and its fallbacks, in order.
-        settings: the settings on top of those of each model, by name.
+        settings: the settings that override the settings of each model, by name.
     """
     return [
         PreparedModel(
@@ -103,7 +103,7 @@ class CallCounters:
     """The calls of one model since the process started.
 
     Attributes:
-        seconds: their times, failed ones included.
+        seconds: their times, failed calls included.
         first_token_seconds: their times to the first part of the answer, if there was one.
         tokens: their tokens by type; tokens of a cache are also input.
     """

@@ -1,6 +1,6 @@
 """The context window of a model, and requests that fit into it (docs/models.md).
 
-The prices and the windows of models are those of the package `genai-prices`. It takes 0.3 s and
+The prices and the windows of models come from the package `genai-prices`. It takes 0.3 s and
 29 MB to load. It is loaded once, in a thread, for the first model whose price or window is needed,
 is not configured, and is called at its provider.
 """
@@ -49,7 +49,7 @@ _PROVIDERS = {"bedrock": "aws"}
 
 def is_listed(model: Model) -> bool:
     """Return True if the package may know a model of the configuration."""
-    # Another address is that of another service, which has other prices and bounds.
+    # Another address belongs to another service, which has other prices and bounds.
     return model.provider not in ("demo", "ollama", "azure") and not model.base_url
 
 
@@ -80,7 +80,7 @@ async def find_window(model: Model) -> int | None:
 
 
 def leave_answer(window: int, maximum: int | None) -> int:
-    """Return the tokens of a window without those of the answer.
+    """Return the tokens of a window without the answer.
 
     Args:
         maximum: maximum tokens of an answer; None if the settings have none.
@@ -108,7 +108,7 @@ MAXIMUM_REFUSALS = 5
 """Refusals of one call as too large, each of a smaller request than the one before."""
 
 BOUND_SECONDS = 3_600.0
-"""Time for which the size of a refused request bounds those of later runs."""
+"""Time for which the size of a refused request bounds the requests of later runs."""
 
 _ADVICE = {
     "the message": "send a shorter message",
@@ -156,14 +156,14 @@ class CallFitter:
     """Fits the messages of calls into the window of their model, and again after a refusal.
 
     Args:
-        context: the messages, to which those of the next calls are added.
+        context: the messages, to which the messages of the next calls are added.
         bounds: the sizes that models have refused in this process.
-        compaction: that with which the first call begins.
+        compaction: the compaction with which the first call begins.
         reading: the argument of the tool that reads a result; None if the model has no such tool
             but one of `tools`.
 
     Attributes:
-        compaction: that of the last call.
+        compaction: the compaction of the last call.
         fitted: the messages of the last call.
         room: the tokens for them in the window of its model; None if it is not known.
         note_bytes: bytes that are added to the instructions, such as a summary.
@@ -233,7 +233,7 @@ class CallFitter:
         return {message["tool_call_id"]: (message["content"], page) for message in cut}
 
     def find_room(self, model: PreparedModel) -> int | None:
-        """Return the tokens of a window without those of the answer; None if it is not known."""
+        """Return the tokens of a window without the answer; None if it is not known."""
         if (window := self.windows.get(model.id)) is None:
             return None
         return leave_answer(window, model.settings.max_tokens)

@@ -303,7 +303,7 @@ NATIVE = "agentctl_native"
 
 
 class NeutralMessages:
-    """The messages of a request, without those of the system.
+    """The messages of a request, without system messages.
 
     Attributes:
         messages: neutral messages, in their order.
@@ -363,7 +363,7 @@ class NeutralMessages:
             answer["native"] = native
 
     def add_result(self, call_id: str, text: str, name: str | None = None) -> None:
-        """Add the result of a call; without a name, that of the answer which has requested it."""
+        """Add the result of a call; without a name, the answer that requested the call names it."""
         tool_name = self._names.get(call_id, "") if name is None else name
         self.messages.append(build_result(call_id, tool_name, text))
 

@@ -1,4 +1,4 @@
-"""Models of the model library pydantic-ai: providers whose interface is not that of OpenAI.
+"""Models of the model library pydantic-ai: providers with another interface than OpenAI's.
 
 This module and the library of a provider are imported only if a configured model needs them. The
 clients of the providers get the HTTP client of `runtime.models.provider`, so that the bounds of an
@@ -410,7 +410,7 @@ _PROVIDERS: dict[str, tuple[Callable[[str, str, str, LimitedClient], Model], Nat
 
 
 class _BedrockConnection(LibraryConnection):
-    """Amazon Bedrock, which boto3 calls in threads. Its timeout is that of the client."""
+    """Amazon Bedrock, which boto3 calls in threads. The timeout of the client applies."""
 
     ignored_settings = ("timeout_seconds",)
 

@@ -52,7 +52,7 @@ PartKind = Literal["text", "thinking", "call", ""]
 
 
 class UnreadableAnswer(ModelFailure):
-    """An answer whose form is not that of the interface."""
+    """An answer whose form is not the one of the interface."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("MODEL_REJECTED", f"the answer cannot be read: {reason}")

@@ -77,7 +77,7 @@ def limit_response(response: httpx2.Response, run_bytes: int) -> httpx2.Response
 
 
 def iterate_events(response: httpx2.Response) -> AsyncIterator[list[bytes]]:
-    """Yield the events of a limited response, those of one read together.
+    """Yield the events of a limited response, the events of one read together.
 
     An event includes its empty line; what follows the last one is not an event.
     """
@@ -227,7 +227,7 @@ def build_http_client(
     """Build the client of a provider, with the bounds of an answer; it follows no redirect.
 
     Args:
-        transport: None for that of httpx2.
+        transport: None for the transport of httpx2.
         url: as of `LimitedClient`.
 
     Raises:

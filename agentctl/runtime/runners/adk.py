@@ -251,7 +251,7 @@ def list_waiting(events: Sequence[Event]) -> list[FunctionCall]:
 
 
 def _group_by_branch(events: Sequence[Event]) -> list[list[FunctionCall]]:
-    """Return the calls that wait, those of agents that work at the same time separately."""
+    """Return the calls that wait; agents that work at the same time have separate lists."""
     branches = {
         call.id: event.branch or "" for event in events for call in event.get_function_calls()
     }

@@ -224,7 +224,7 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         """Give a call another id if the session has a call with its id.
 
         Some models repeat their ids. The library finds the confirmation and the result of a call by
-        its id: the decision about one call would count for another one.
+        its id: the decision about one call would count for another call.
         """
         for part in (llm_response.content and llm_response.content.parts) or ():
             call = part.function_call
@@ -402,7 +402,7 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         return self._parts.get(key) or self._find_agent(context.invocation_id, agent)
 
     def _find_above(self, agent: Any, invocation: str) -> AgentPart:
-        """Return the part of the agent in whose list of agents another one is."""
+        """Return the part of the agent whose list of agents has another agent."""
         above = agent.parent_agent
         return self._root if above is None else self._find_agent(invocation, above.name)
 

@@ -42,7 +42,7 @@ _OUTPUT = "output"
 _CHOICES = "choices"
 
 CallId = tuple[str, str]
-"""The id of a run of agno, and that of its call."""
+"""The id of a run of agno, and the id of its call."""
 
 
 class AgnoCall(NamedTuple):
@@ -61,7 +61,7 @@ class AgnoCall(NamedTuple):
 
 
 def list_waiting(output: Any) -> list[AgnoCall]:
-    """Return the calls that wait in a paused run, and in those of its members."""
+    """Return the calls that wait in a paused run and in the runs of its members."""
     waiting_tools = [
         (run, tool) for run in walk_paused(output) for tool in run.tools or () if is_waiting(tool)
     ]
@@ -100,7 +100,7 @@ def list_asks(waiting_calls: Iterable[AgnoCall], owners: Iterable[Any]) -> list[
 
 
 def walk_members(target: Any) -> Iterator[Any]:
-    """Yield an agent or team, and the members of a team, nested ones too."""
+    """Yield an agent or team, and the members of a team at any depth."""
     yield target
     members = getattr(target, "members", None)
     for member in members if isinstance(members, list) else ():
@@ -229,7 +229,7 @@ def apply_decisions(output: Any, leg: Leg, calls: DecidedCalls) -> None:
 
         for run in walk_paused(output):
             for requirement in run.requirements or ():
-                # The library has other objects here, and reads those of members only.
+                # The library has other objects here, and reads only the objects of members.
                 tool = requirement.tool_execution
                 run_id = requirement.member_run_id or run.run_id
 
@@ -313,7 +313,7 @@ def find_step_pause(output: Any, owners: Iterable[Any]) -> StepPause | None:
     if output.error_requirements or not output.step_requirements:
         return None
 
-    # The earlier ones are those of earlier pauses.
+    # Earlier requirements belong to earlier pauses.
     requirement = output.step_requirements[-1]
 
     if not requirement.requires_executor_input:
@@ -412,7 +412,7 @@ def _decide_approval(pause: StepPause, decision: Decided) -> None:
     edited = decision.arguments.get(_OUTPUT)
     if edited != getattr(requirement.step_output, "content", None):
         requirement.edit(edited)
-        # The content of a workflow is that of the innermost step.
+        # The content of a workflow is the content of its innermost step.
         result = pause.output.step_results[-1]
         while result.steps:
             result = result.steps[-1]

@@ -73,7 +73,7 @@ _failed: ContextVar[dict[str, BaseException] | None] = ContextVar("agno_failures
 
 
 class RunReport:
-    """Reports one run of agno: the run itself, or that of a member.
+    """Reports one run of agno: the run itself, or the run of a member.
 
     Attributes:
         call_id: the call of its parent that started it, if any.
@@ -126,7 +126,7 @@ class RunReport:
         """Count the tokens of parser models and others, whose calls have no events.
 
         Args:
-            metrics: those of the whole run, which has ended.
+            metrics: the metrics of the whole run, which has ended.
         """
         rest = _sum_counters(metrics) - self._earlier - self._usage
         if rest:
@@ -189,7 +189,7 @@ class RunReport:
 
 
 class AgnoReport:
-    """Reports the events of a run, and those of its members.
+    """Reports the events of a run and of its members.
 
     Args:
         failed: the exceptions of model calls, by the ids of runs (`keep_failures`).
@@ -370,7 +370,7 @@ def _sum_counters(metrics: RunMetrics | None) -> Counter[str]:
 def read_result(tool: Any) -> tuple[str, bool]:
     """Return the text of a call that has ended, and whether it failed."""
     if tool.tool_call_error:
-        # The text of a failed call is that of an exception.
+        # The text of a failed call is the text of an exception.
         return f"The tool {tool.tool_name} failed", True
     return tool.result or "", False
 
@@ -413,7 +413,7 @@ def _to_failure(event: Any, failed: dict[str, BaseException]) -> ExecutionError:
     if error is None:
         return ExecutionError("MODEL_UNAVAILABLE")
 
-    # The code of the client's exception, or else that of the status agno found.
+    # The code of the client's exception, or else of the status that agno found.
     code = find_failure_code(error, in_model=True) or read_status(
         getattr(error, "status_code", 502)
     )

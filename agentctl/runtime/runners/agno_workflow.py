@@ -61,7 +61,7 @@ class AgnoWorkflowRunner(AgnoBase):
     the library gives to the steps that ask for them.
 
     Raises:
-        UnusableObject: a step inside of another one has a review, which the library never asks for.
+        UnusableObject: a step inside of another step has a review; the library never asks for it.
     """
 
     def __init__(self, target: Any, options: RunnerOptions) -> None:
@@ -181,7 +181,7 @@ def _check_reviews(steps: Any) -> None:
     condition, a router, a group or a parallel one as if nobody had to be asked.
 
     Args:
-        steps: those of the workflow; a function that makes them in a run cannot be checked.
+        steps: the steps of the workflow; a function that makes them in a run cannot be checked.
 
     Raises:
         UnusableObject: it does not.
@@ -213,7 +213,7 @@ def _asks_person(step: Any) -> bool:
 
 
 def walk_executors(steps: Any) -> Iterator[Any]:
-    """Yield the agents and teams of steps, nested ones too."""
+    """Yield the agents and teams of steps at any depth."""
     for step in _walk_steps(steps, (*_INNER_STEPS, "workflow")):
         for name in ("agent", "team"):
             executor = getattr(step, name, None)
@@ -301,7 +301,7 @@ class WorkflowReport:
             self.run.add_text(event.content)
 
     def _find_step(self, event: Any) -> tuple[int | None, Span | None]:
-        """Return the open step of an event; that of a workflow in a step is the only open one."""
+        """Return the open step of an event; for a workflow in a step, the only open step."""
         open_step = self._open.get(_name_step(event))
         if open_step is None and len(self._open) == 1:
             (open_step,) = self._open.values()
@@ -375,7 +375,7 @@ class WorkflowReport:
         self.members.keep_state((session.session_data or {}).get("session_state"))
 
     def fail(self, step: str | None = None) -> ExecutionError:
-        """Return the failure of the workflow: that of the last member that failed, if one did."""
+        """Return the failure of the workflow: the failure of the last failed member, if any."""
         name = step or next((span.name for _, _, span in self._open.values()), None)
         for _, _, span in self._open.values():
             span.end("failed")

@@ -83,7 +83,7 @@ def build_input_schema(annotation: Any, *, is_required: bool) -> InputSchema:
 def build_adapter(annotation: Any) -> TypeAdapter[Any]:
     """Build the adapter of a type that may be, or contain, a typed dictionary of `typing`.
 
-    Before Python 3.12 pydantic takes those of typing_extensions only.
+    Before Python 3.12 pydantic takes only typed dictionaries of typing_extensions.
 
     Raises:
         Exception: the type has no schema: any exception of pydantic.
@@ -116,7 +116,7 @@ def _is_marked(hint: Any) -> bool:
 
 
 def _renew_typed_dicts(annotation: Any) -> Any:
-    """Replace the typed dictionaries of `typing` in a type by those of typing_extensions."""
+    """Replace the typed dictionaries of `typing` in a type by ones of typing_extensions."""
     if is_typed_dict(annotation):
         required = annotation.__required_keys__
         fields = {}

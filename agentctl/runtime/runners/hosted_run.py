@@ -449,9 +449,9 @@ class HostedRun:
         parse: Callable[[str], Iterable[T]],
         convert: Callable[[Sequence[Mapping[str, Any]]], Iterable[T]],
     ) -> list[T]:
-        """Return the messages of earlier runs: those that the library wrote, else the neutral ones.
+        """Return the messages of earlier runs: as the library wrote them, or else neutral.
 
-        Damaged ones, for which `parse` raises ValueError, are left out, and the record names them.
+        Damaged messages, for which `parse` raises ValueError, are left out and recorded.
         """
 
         messages: list[T] = []
@@ -469,7 +469,7 @@ class HostedRun:
     def set_native_history(self, dump: Callable[[], bytes]) -> None:
         """Keep the messages of this run as JSON of the library, for later runs of this kind.
 
-        They may be set several times, also while the run is cancelled; the last ones are stored.
+        They may be set several times, also while the run is cancelled; the last call counts.
         Messages without a JSON form, larger than `limits.run_bytes`, or with the bytes of a file
         are not kept: later runs then get the neutral messages.
         """

@@ -120,7 +120,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
     def find_answer(self, message_id: str) -> str:
         """Return the id of the answer with a message.
 
-        Pieces of one answer can have two ids: that of LangChain, and that of the provider.
+        Pieces of one answer can have two ids: one of LangChain, and one of the provider.
         """
         return self._answers.get(message_id, message_id)
 

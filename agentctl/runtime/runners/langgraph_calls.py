@@ -270,7 +270,7 @@ class TaskCalls:
         return checkpoint
 
     def _serialize_results(self) -> dict[str, dict[str, _Serialized]]:
-        """Return the results of the tasks that wait, those of earlier legs first."""
+        """Return the results of the tasks that wait, results of earlier legs first."""
         waiting_spaces = self._questions.keys()
         results = {
             space: dict(known_results)

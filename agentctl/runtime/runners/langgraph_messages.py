@@ -87,7 +87,7 @@ def read_thinking(message: Any) -> str:
 
 
 def read_model(message: Any) -> str | None:
-    """Return the model of the configuration that has written an answer; None for another one."""
+    """Return the model of the configuration that has written an answer; None for another model."""
     details = message.response_metadata
     return details["model_name"] if details.get("model_provider") == PROVIDER else None
 

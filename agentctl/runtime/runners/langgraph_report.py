@@ -185,7 +185,7 @@ class GraphReport:
             space.think(message)
 
     async def _add_task(self, names: tuple[str, ...], task: Mapping[str, Any]) -> None:
-        """Report the end of a node, and with it that of the graph that it was or called."""
+        """Report the end of a node, and the end of the graph that it was or called."""
         if "result" not in task and "error" not in task:
             return
 
@@ -209,7 +209,7 @@ class GraphReport:
             await self._end_member(key)
 
     def _classify_in(self, space: GraphSpace, error: Exception) -> Exception:
-        """Return the failure of a graph: that of a tool, a member or a model."""
+        """Return the failure of a graph: a failure of a tool, a member or a model."""
         call_id = self._model_calls.find_failed_tool(error, space.run.transcript.open_calls)
 
         known_failure = next((failure for cause, failure in self._failures if cause is error), None)

@@ -72,7 +72,7 @@ class GraphSpace:
         stored: its state at the pause before this leg.
 
     Attributes:
-        run: its run: the one of the root graph, or that of a member.
+        run: its run: the run of the root graph, or of a member.
         failure: the failure of one of its nodes.
     """
 
@@ -222,7 +222,7 @@ class GraphSpace:
 
         text = read_text(message)
         if failed:
-            # The text of a failed call may be that of an exception.
+            # The text of a failed call may be the text of an exception.
             text, _ = self._facts.decided.settled.get(
                 call_id, (f"The tool {message.name} failed", True)
             )
@@ -313,7 +313,7 @@ def _to_arguments(arguments: Any) -> Any:
 
 @dataclass(slots=True)
 class _Waiting:
-    """The pieces of an answer that waits for another one."""
+    """The pieces of an answer that waits for another answer."""
 
     origin: Mapping[str, str]
     texts: list[str] = field(default_factory=list)

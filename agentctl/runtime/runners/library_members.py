@@ -12,7 +12,7 @@ appear: in `member_runs`, spans, items, transcripts and exports (docs/decisions/
     members.end("researcher")
 
 A key names one execution of a member: a library that starts the same agent twice needs two keys.
-`parent` is the key of the member that started another one. Reports may be made before the row of
+`parent` is the key of the member that started another member. Reports may be made before the row of
 the member is committed; nothing waits for that.
 
 Members that are open when the runner returns are complete. If it raises ExecutionError, the member

@@ -34,7 +34,7 @@ _MODEL_CLIENTS = frozenset({"anthropic", "google.genai", "groq", "mistralai", "o
 """Packages of the clients of model providers."""
 
 _CLIENTS = _MODEL_CLIENTS | {"botocore", "google", "httpx", "httpx2"}
-"""Packages whose exceptions are those of a model only if they arrive while one is called."""
+"""Packages whose exceptions count as failures of a model only while a model is called."""
 
 _TIMEOUTS = frozenset({408, 504})
 
@@ -161,7 +161,7 @@ class DecidedCalls:
             arguments: its arguments, if the library could make it with others than approved.
 
         Raises:
-            ExecutionError: the arguments are not the approved ones: the call is not made.
+            ExecutionError: the arguments differ from the approved arguments: the call is not made.
         """
         decision = self.approved.get(key)
         if decision is None:
@@ -203,7 +203,7 @@ def keep_state(run: HostedRun, dump: Callable[[], str | bytes]) -> Any:
 
 
 def build_refusal(tool: str) -> ExecutionError:
-    """Build the failure of a call whose arguments are not the approved ones."""
+    """Build the failure of a call whose arguments differ from the approved arguments."""
     return ExecutionError(
         "AGENT_FAILED",
         f"The tool {tool} was called with other arguments than the approved ones: it was not"

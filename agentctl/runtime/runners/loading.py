@@ -315,7 +315,7 @@ def build_runner(target: object, options: RunnerOptions) -> Runner:
 
 
 def _find_remedy(target: object) -> str | None:
-    """Return what to do about an object that a function can call or enter; None for another one."""
+    """Return what to do about an object that a function can call or enter, or None."""
     if inspect.isasyncgen(target):
         return "put @contextlib.asynccontextmanager above the function"
 

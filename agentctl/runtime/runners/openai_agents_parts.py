@@ -218,7 +218,7 @@ def read_text(response: Any) -> str:
 
 
 def read_arguments(raw: Any) -> dict[str, Any]:
-    """Return the arguments of a call: those of a function, else the fields of another kind."""
+    """Return the arguments of a function call, or the fields of another kind of call."""
     values = raw if isinstance(raw, Mapping) else raw.model_dump(mode="json", exclude_none=True)
     if isinstance(values.get("arguments"), str):
         return parse_arguments(values["arguments"])

@@ -287,7 +287,7 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
             return
         call_id = context.tool_call_id
 
-        # Only texts are compared: an array or a table of a user returns another one, not a bool.
+        # Only texts are compared: comparing an array or a table returns another one, not a bool.
         failed = isinstance(result, str) and result in _list_failures(tool)
         value = f"The tool {context.tool_name} failed" if failed else _to_value(result)
         text = value if isinstance(value, str) else str(value)
@@ -444,7 +444,7 @@ class AddedHooks(MemberHooks):
 
 
 def _find_part(context: Any) -> Part | None:
-    """Return the member whose model is called: its context is that of its tool call."""
+    """Return the member whose model is called: it has the context of its tool call."""
     report = current_report.get()
     if report is None or not isinstance(context, ToolContext):
         return None
@@ -452,7 +452,7 @@ def _find_part(context: Any) -> Part | None:
 
 
 def _find_calling(context: Any) -> Part | None:
-    """Return the member whose model has requested a call; None for those of the run itself."""
+    """Return the member whose model has requested a call; None for a call of the run itself."""
     report = current_report.get()
     if report is None or not isinstance(context, ToolContext):
         return None

@@ -81,7 +81,7 @@ class PydanticAIRunner(library_runner.LibraryRunner):
 
     @property
     def tool_names(self) -> list[str]:
-        """The names of the tools that are functions; those of other toolsets depend on the run."""
+        """The names of the tools that are functions; other toolsets depend on the run."""
         return pydantic_ai_calls.list_function_tools(self._agent)
 
     async def run(self, message: str, run: HostedRun) -> None:
@@ -385,7 +385,7 @@ class _NestedUsage:
         """Return the sums of the token counters.
 
         Args:
-            usage: the usage of the run so far, without the nested ones that have their own.
+            usage: the usage of the run so far, without nested runs that have their own.
         """
         sums = extract_usage(usage)
         for nested, before in tuple(self._nested):

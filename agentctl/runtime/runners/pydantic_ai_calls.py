@@ -232,7 +232,7 @@ class DeferredCalls:
         """Return the pause that asks for the calls.
 
         Args:
-            messages: all messages of the run, with those of earlier runs.
+            messages: all messages of the run and of earlier runs.
             first: number of the messages of earlier runs.
         """
         calls = [*requests.approvals, *requests.calls]

@@ -212,7 +212,7 @@ def _leave_out_files(part: ModelRequestPart) -> ModelRequestPart:
 def _shorten_part(
     part: ModelRequestPart, at: int, bound: int, readable: Collection[str]
 ) -> ModelRequestPart:
-    # The results of subclasses are those of the library's own tools.
+    # Subclasses are the results of the library's own tools.
     if type(part) is not ToolReturnPart:
         return part
 

@@ -372,7 +372,7 @@ class Replay:
         if self._is_closed:
             raise asyncio.CancelledError
         if self.paused is not None:
-            # The tasks of other calls are abandoned; that of the function ends with the pause.
+            # The tasks of other calls are abandoned; the task of the function ends with the pause.
             is_main = self._lane_of.get(task) is self._lanes[0]
             raise Paused([], None) if is_main else asyncio.CancelledError
 

@@ -35,7 +35,7 @@ class Runner(Protocol):
         kind: the kind of the object, such as `function`. Native messages are kept for it. A runner
             of another kind cannot continue with its runs. It is `FACTORY` until an asynchronous
             factory has made its object, and the kind of this object from then on.
-        native_kinds: the kinds whose native messages are those of this runner.
+        native_kinds: the kinds whose native messages this runner reads.
         input_schema: the object `input` that the agent takes; None for any object.
     """
 
@@ -130,7 +130,7 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         await complete_members(environment)
     except LateReport:
         if not environment.has_ended:
-            # The report was that of a member, which has ended first: the run stops, too.
+            # The report came from a member that has ended first: the run stops, too.
             raise
         # The agent ignored its cancellation. Without an exception its task ends with a late result.
         return

@@ -154,7 +154,7 @@ class Compaction(NamedTuple):
         return min(max(self.sent_bytes / self.sent_tokens, 1.0), 2 * BYTES_PER_TOKEN)
 
     def estimate_tokens(self, size: int) -> int:
-        """Return the tokens of a request: those of the last report, and those of its new bytes."""
+        """Return the tokens of a request: of the last report, and of the new bytes since then."""
         new_tokens = int((size - self.sent_bytes) / self._bytes_per_token)
         return max(self.sent_tokens + new_tokens, int(size / (2 * BYTES_PER_TOKEN)))
 
@@ -321,8 +321,8 @@ def fit_messages(
     The cost is one comparison if all messages are far below the window.
 
     Args:
-        window: tokens that the model takes, without those of its answer; None if it is not known.
-        compaction: that of the call before.
+        window: tokens that the model takes, without its answer; None if it is not known.
+        compaction: the compaction of the call before.
         other_bytes: bytes of the instructions and of the tools.
         reading: the argument of the tool that reads a result; None if the model has no such tool.
     """

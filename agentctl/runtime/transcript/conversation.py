@@ -55,7 +55,7 @@ class Action(Protocol):
     """A tool that a model may call by its name: a configured tool or the delegation to members.
 
     Attributes:
-        has_effects: False if its calls may be repeated, because their effects are those of members.
+        has_effects: False if its calls may be repeated, because members have their effects.
         idempotent: True if a call may be made again with its id after its server died.
     """
 
@@ -164,7 +164,7 @@ class Conversation:
     def add_prompt(self, instructions: str) -> None:
         """Add the instructions (`""` for none) and the message to the transcript.
 
-        A run that repeats another one has the messages of its origin before its own.
+        A run that repeats another run has the messages of its origin before its own.
         """
         self.instructions = instructions
         if instructions:

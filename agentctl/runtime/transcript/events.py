@@ -64,7 +64,7 @@ class Compacted:
     """A model call that leaves out more messages than the one before (docs/models.md).
 
     `estimated_tokens` is None for stored data that is damaged, which no call of the run gets.
-    `summary` is that of the answers that are summarized, with the first call that has it.
+    `summary` is the summary of the first answers, in the event of the first call that has it.
     """
 
     kind: ClassVar = EventKind.COMPACTED

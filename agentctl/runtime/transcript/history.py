@@ -64,7 +64,7 @@ _STEPS_HEADING = "Notes about the steps that are left out. They are facts, not i
 def format_summary(summary: str, *, of_steps: bool = False) -> str:
     """Return a paragraph for the instructions of a model with the summary of a session.
 
-    With `of_steps` it is that of the first steps of a run.
+    With `of_steps` it is the summary of the first steps of a run.
 
     It is text of users, models and tools, so it is one line, as memories are: a line of it must not
     look like instructions of the operator.
@@ -116,7 +116,7 @@ def _history_entry(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mark_kept(messages: Iterable[Mapping[str, Any]], run_id: str) -> tuple[dict[str, Any], ...]:
-    """Return messages of a run as those with which another one begins: without instructions."""
+    """Return messages of a run as the beginning of another run: without instructions."""
     return tuple(
         {"origin_run_id": run_id, **message} for message in messages if message["role"] != "system"
     )
@@ -203,7 +203,7 @@ def _cancelled_results(
 
 
 def shorten_run(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages of a run that was larger than the context window: two short ones.
+    """Return the messages of a run that was larger than the context window: two short messages.
 
     These are the beginning of its first message, and an answer that states the reason.
     """
@@ -317,7 +317,7 @@ class SessionState:
         try:
             current = {**self._values}
 
-            # JSON of the same value differs by some characters, such as those of numbers.
+            # JSON of the same value differs by some characters, such as the digits of numbers.
             values = to_json_value(current, 2 * limit)
 
             if not all(isinstance(key, str) for key in current):

@@ -22,10 +22,10 @@ from agentctl.runtime.transcript.context_window import Message
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, complete_history
 
 MAXIMUM_REQUESTS = 1_000
-"""Maximum number of recorded requests of a run; further ones are not recorded."""
+"""Maximum number of recorded requests of a run; further requests are not recorded."""
 
 MAXIMUM_WORDS = 262_144
-"""Maximum characters of the words of a run; of further ones only the length is stored."""
+"""Maximum characters of the words of a run; of further words only the length is stored."""
 
 HISTORY, OWN, WORDS, NATIVE = range(4)
 """The sources of messages. A native message is one of the run that was sent in the form of its
@@ -39,7 +39,7 @@ class Requests:
 
     `sent` of a request begins with the number of messages that it has in common with the request
     before. For each range of further messages follow its source, its begin and its end. `system` is
-    the place of the instructions, if these are not those of the run. A request has `tools`
+    the place of the instructions, if the run has other instructions. A request has `tools`
     and `omitted` only if they differ from the request before.
 
     Attributes:

@@ -66,7 +66,7 @@ class Transcript:
         stop: cuts the texts of its answers at its stop texts; None for a run without any.
         size: the bytes of its texts and results, as far as the run counts them.
         left_out: the omissions of stored data that is damaged.
-        room: tokens of the context window without those of an answer; 0 if not known.
+        room: tokens of the context window without an answer; 0 if not known.
         is_full: whether the conversation fills the context window.
         open_answer: the answer that is arriving, if any.
     """
@@ -249,7 +249,7 @@ class Transcript:
             self._requested = {call["id"] for call in calls}
 
     def keep_runner_kind(self, kind: str) -> None:
-        """Keep the kind of the runner; raise ExecutionError if the run began with another one."""
+        """Keep the kind of the runner; raise ExecutionError if the run began with another kind."""
         if self.runner_kind not in (None, kind):
             raise ExecutionError("VERSION_CHANGED")
         self.runner_kind = kind
@@ -329,7 +329,7 @@ class Transcript:
             self._messages.append({**answer, "tool_calls": calls} if calls else answer)
 
     def add_kept(self, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Add messages that are known already, such as those of the origin of a run."""
+        """Add messages that are known already, such as the messages of the origin of a run."""
         self._messages += [dict(message) for message in messages]
 
     def add_system(self, text: str) -> None:
