@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Required
 
-from pydantic import ConfigDict, GetJsonSchemaHandler, Strict
+from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, Strict
 from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 from typing_extensions import TypedDict
 
 from agentctl.interface.requests import (
@@ -68,6 +69,19 @@ class Field:
     min_length: int | None = None
     max_length: int | None = None
     pattern: str | None = None
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Return the schema of the annotated type; the check of a list ends at its first error.
+
+        pydantic would collect an error for each of 65,000 wrong elements, for a third of a second.
+        """
+        schema = handler(source)
+        value: Any = schema["schema"] if schema["type"] == "nullable" else schema
+        if value["type"] in ("list", "tuple"):
+            value["fail_fast"] = True
+        return schema
 
     def __get_pydantic_json_schema__(
         self, core_schema: Any, handler: GetJsonSchemaHandler

@@ -194,6 +194,9 @@ class RequestBody:
             ValidationFailed: an unknown or missing field, or a field of another type.
         """
         fields = _drop_empty_media(body) if isinstance(body, dict) else body
+        if isinstance(fields, dict):
+            # Before pydantic, which would collect an error for each of thousands of names.
+            self._refuse_unknown_fields(fields)
         try:
             self._adapter.validate_python(fields)
         except ValidationError as error:
@@ -204,6 +207,30 @@ class RequestBody:
             if problem := find_json_problem(value):
                 raise ValidationFailed(f"{place} {problem}")
         return checked
+
+    def _refuse_unknown_fields(self, body: dict[str, Any]) -> None:
+        """Refuse the first name, in the order of places, that no field of the body has.
+
+        Raises:
+            ValidationFailed: a field of the body, or of an object in one of its lists, is unknown.
+        """
+        unknown: list[tuple[int | str, ...]] = []
+        names = body.keys() - self._fields.keys()
+        if names:
+            unknown.append((min(names),))
+
+        for name, field in self._fields.items():
+            if not field.is_list or not field.item.is_record:
+                continue
+            members = field_types(field.item.kind).keys()
+            elements = body.get(name)
+            for index, element in enumerate(elements if isinstance(elements, list) else ()):
+                if isinstance(element, dict) and not element.keys() <= members:
+                    unknown.append((name, index, min(element.keys() - members)))
+                    break
+
+        if unknown:
+            raise ValidationFailed(_describe_unknown_field(min(unknown), self._fields))
 
     def _list_parts(self, body: dict[str, Any]) -> Iterator[tuple[str, object]]:
         """Yield the values of a body whose places errors name, also elements and their members."""
@@ -256,22 +283,26 @@ class RequestBody:
 def _describe_problem(error: ValidationError, fields: Mapping[str, ValueType]) -> str:
     """Return the sentence of the first problem: "scopes[0].scope must be a string".
 
-    It never repeats a value, and the name of an unknown field only if it is a plain one.
+    It never repeats a value.
     """
-    problems = error.errors(include_url=False, include_input=False)
-    unknown = [problem["loc"] for problem in problems if problem["type"] == "extra_forbidden"]
-    if unknown:
-        *parent, name = min(unknown)
-        known = f"not known; known fields: {', '.join(_find_fields(fields, parent))}"
-        if _PLAIN_NAME.fullmatch(str(name)):
-            return f"{_format_location([*parent, name])} is {known}"
-        return f"{_format_location(parent)} has a field that is {known}"
-
-    location = problems[0]["loc"]
+    problem = error.errors(include_url=False, include_input=False)[0]
+    location = problem["loc"]
     place = _format_location(location)
-    if problems[0]["type"] == "missing":
+    if problem["type"] == "missing":
         return f"{place} is required"
     return f"{place} must be {_describe_type(fields, location)}"
+
+
+def _describe_unknown_field(location: Sequence[int | str], fields: Mapping[str, ValueType]) -> str:
+    """Return the sentence for a field that a body, or an object in it, does not have.
+
+    It has the name of the field only if that is a plain one.
+    """
+    *parent, name = location
+    known = f"not known; known fields: {', '.join(_find_fields(fields, parent))}"
+    if _PLAIN_NAME.fullmatch(str(name)):
+        return f"{_format_location(location)} is {known}"
+    return f"{_format_location(parent)} has a field that is {known}"
 
 
 def _find_fields(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
+from pydantic import ValidationError
 
+from agentctl.errors import ValidationFailed
+from agentctl.records.value_types import ValueType
+from agentctl.server import requests
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
 
@@ -249,3 +253,33 @@ def test_missing_session_is_reported_before_an_invalid_body(server: ThreadedServ
     for path in ("/agents/nothing/runs", "/sessions/nothing/rename", "/sessions/theirs/rename"):
         assert send(server, b"{bad", path=path)[0] == 404
         assert send(server, b"{}", "text/plain", path)[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "problem"),
+    [
+        ("create_run", {"message": "x", "files": [1] * 60_000}, "files[0] must be a string"),
+        ("continue_run", {"decisions": [{}] * 60_000}, "decisions[0].decision is required"),
+        (
+            "rename_session",
+            dict.fromkeys((f"x{number:05}" for number in range(60_000)), 1),
+            "x00000 is not known; known fields: session_name",
+        ),
+    ],
+)
+def test_thousands_of_wrong_values_are_one_error(
+    operation: str, body: dict[str, object], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pydantic would collect an error for each of them, which blocks a server for long."""
+    counts = list[int]()
+    describe = requests._describe_problem
+
+    def count(error: ValidationError, fields: Mapping[str, ValueType]) -> str:
+        counts.append(error.error_count())
+        return describe(error, fields)
+
+    monkeypatch.setattr(requests, "_describe_problem", count)
+    with pytest.raises(ValidationFailed) as refused:
+        requests.BODIES[operation].check_json(body)
+    assert refused.value.detail == problem
+    assert sum(counts) <= 1
