@@ -19,7 +19,8 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
 )
 from agentctl.runs.life import finish, supervision
-from agentctl.service import documents, family, session_documents
+from agentctl.service import documents, session_documents
+from agentctl.service.reads import family
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from agentctl.work import event_loop
