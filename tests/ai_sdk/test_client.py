@@ -181,6 +181,8 @@ def test_text_thinking_and_tools(browser: Browser, served: ThreadedServer, site:
 def test_approvals_and_questions(browser: Browser, served: ThreadedServer, site: Site) -> None:
     chat = ChatPage(browser, served, site, "agents/payer")
     chat.say(plan(ADD, ADD | {"arguments": {"a": 5, "b": 5}}))
+    # The response to the message must not be taken for the one to the decision.
+    chat.page.wait_for_selector("text=Approve")
     with chat.page.expect_response(lambda response: response.request.method == "POST"):
         chat.page.click("text=Approve")
     chat.page.reload()
