@@ -30,12 +30,10 @@ from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.versions import list_all_sides, list_served
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runs.workers.worker import SweepLease, Worker
-from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts
 from agentctl.service.approvals import ApprovalOperations
 from agentctl.service.audit import AuditOperations
-from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.conversations import ConversationOperations
 from agentctl.service.deployment import DeploymentOperations, examine_disks
@@ -51,6 +49,7 @@ from agentctl.service.jobs import list_lanes
 from agentctl.service.memories import MemoryOperations
 from agentctl.service.personal_data import PersonalDataOperations
 from agentctl.service.reads.components import ComponentReads
+from agentctl.service.reads.reader import open_stores
 from agentctl.service.repeats import RepeatOperations
 from agentctl.service.retention import RetentionOperations
 from agentctl.service.run_parts import RunPartOperations
@@ -58,7 +57,6 @@ from agentctl.service.sessions import SessionOperations
 from agentctl.service.usage import BudgetOperations, UsageOperations
 from agentctl.service.versions import VersionOperations
 from agentctl.service.webhooks import WebhookOperations
-from agentctl.store.databases import Databases
 from agentctl.store.schema import describe_newer
 from agentctl.store.threads import call_in_thread
 from agentctl.transcripts import export
@@ -195,14 +193,7 @@ class Service:
         # The stack closes in the reverse order: the engine ends its runs before the databases are
         # closed, which it writes to.
         async with contextlib.AsyncExitStack() as stack:
-            databases = Databases(settings, create=create)
-            stack.push_async_callback(databases.close)
-
-            audit_log = AuditLog(databases, reads=settings.audit.reads)
-            stack.push_async_callback(audit_log.counter.close)
-
-            catalog = Catalog.from_settings(settings)
-            stack.push_async_callback(catalog.close)
+            databases, audit_log, catalog = open_stores(stack, settings, create=create)
 
             worker = Worker(
                 databases,

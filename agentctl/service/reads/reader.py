@@ -28,6 +28,27 @@ class ReadOperations(ComponentReads, SessionReads, RunReads, Operations):
     """
 
 
+def open_stores(
+    stack: contextlib.AsyncExitStack, settings: Settings, *, create: bool
+) -> tuple[Databases, AuditLog, Catalog]:
+    """Return what a service and the reads of a command need alike; the stack closes it.
+
+    The databases are closed last: the audit log writes to them.
+
+    Args:
+        create: True to create a database that does not exist when it is first needed.
+    """
+    databases = Databases(settings, create=create)
+    stack.push_async_callback(databases.close)
+
+    audit_log = AuditLog(databases, reads=settings.audit.reads)
+    stack.push_async_callback(audit_log.counter.close)
+
+    catalog = Catalog.from_settings(settings)
+    stack.push_async_callback(catalog.close)
+    return databases, audit_log, catalog
+
+
 @contextlib.asynccontextmanager
 async def open_reads(settings: Settings, principal: Principal) -> AsyncIterator[ReadOperations]:
     """Open the reads of a principal. A database that does not exist is not created.
@@ -35,15 +56,7 @@ async def open_reads(settings: Settings, principal: Principal) -> AsyncIterator[
     No run executes here: the spans and tokens of a live run are those that its process has stored.
     """
     async with contextlib.AsyncExitStack() as stack:
-        databases = Databases(settings, create=False)
-        stack.push_async_callback(databases.close)
-
-        audit_log = AuditLog(databases, reads=settings.audit.reads)
-        stack.push_async_callback(audit_log.counter.close)
-
-        catalog = Catalog.from_settings(settings)
-        stack.push_async_callback(catalog.close)
-
+        databases, audit_log, catalog = open_stores(stack, settings, create=False)
         hosting = ReadHosting(
             settings=settings,
             databases=databases,
